@@ -89,7 +89,7 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
     said = command("apply", "flow.yaml")
     assert "the flow is at revision 1, 3 added" in said
     assert "penstock flow start" in said
-    assert "nothing is to be changed" in command("diff", "flow.yaml")
+    assert "nothing would change" in command("diff", "flow.yaml")
     file.write_text(FLOW.replace("3", "4"))
     assert "at revision 1, not 5" in command("apply", "flow.yaml", "--revision", "5", code=1)
     assert "batch_size: '3' → '4'" in command("apply", "flow.yaml", "--revision", "1", "--start")
@@ -99,7 +99,7 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
     assert as_json["processors"]["Make"]["properties"] == {"batch_size": "4"}
     for text in (exported, json.dumps(as_json)):
         file.write_text(text)
-        assert "nothing is to be changed" in command("diff", "flow.yaml")
+        assert "nothing would change" in command("diff", "flow.yaml")
     assert json.loads(command("diff", "flow.yaml", "--json")) == {
         "revision": 2,
         "running": True,
@@ -109,17 +109,15 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
 
 
 def test_apply_says_what_becomes_of_what_was_added(command: Command, file: Path) -> None:
-    assert "nothing of it runs yet; start it with: penstock flow start" in command(
-        "apply", "flow.yaml"
-    )
+    assert "no component runs yet; start with: penstock flow start" in command("apply", "flow.yaml")
     added = FLOW.replace("connections:", "labels: [one]\nconnections:")
     file.write_text(added)
     assert "start it" not in command("apply", "flow.yaml")
     file.write_text(added.replace("connections:", "funnels: [F]\nconnections:"))
-    assert "what was added is stopped; start it" in command("apply", "flow.yaml")
+    assert "added components are stopped; start" in command("apply", "flow.yaml")
     command("start")
     file.write_text(added.replace("connections:", "funnels: [G]\nconnections:"))
-    assert "what was added runs, since everything was started" in command("apply", "flow.yaml")
+    assert "added components run, because everything was started" in command("apply", "flow.yaml")
 
 
 def test_problems_have_their_places_as_compilers_print_them(command: Command, file: Path) -> None:
@@ -160,7 +158,7 @@ def test_components_are_run_once_started_and_stopped(command: Command, file: Pat
     assert "GenerateFlowFile" not in command("status", "Log")
     [connection] = json.loads(command("status", WAY, "--json"))["connections"]
     assert connection["queued"] == 3
-    assert command("start", "Make") == "1 component is told to run\n"
+    assert command("start", "Make") == "1 component is started\n"
     assert command("stop") == "2 components are stopped\n"
     assert json.loads(command("stop", "Log", "--json"))["stopped"]
     assert "no 'Mike'" in command("start", "Mike", code=1)

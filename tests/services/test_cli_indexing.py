@@ -85,9 +85,7 @@ def out(capsys: Capture, *arguments: str, code: int = exitcodes.OK) -> str:
 def test_a_task_is_submitted_explained_and_followed(
     world: OverlordWorld, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert "task a is submitted" in out(
-        capsys, "task", "submit", written(tmp_path, noop("a", "cli"))
-    )
+    assert "submitted task a" in out(capsys, "task", "submit", written(tmp_path, noop("a", "cli")))
     world.runs("a")
     assert "waits for nothing" in out(capsys, "task", "why", "a")
     assert "RUNNING" in out(capsys, "task", "list", "--datasource", "cli")
@@ -141,7 +139,7 @@ def test_a_task_is_submitted_explained_and_followed(
     assert "1970" not in said
     out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
     world.runs("b")
-    assert "told to stop" in out(capsys, "task", "shutdown", "b")
+    assert "asked task b to stop" in out(capsys, "task", "shutdown", "b")
     assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exitcodes.FAILED)
     status = json.loads(out(capsys, "task", "status", "b", "--json"))["status"]
     ended = format_time(parse_time(status["createdTime"]) + status["duration"])
@@ -291,16 +289,16 @@ def test_segments_are_shown_taken_out_and_killed(capsys: Capture) -> None:
     assert DAY in out(capsys, "segment", "timeline", "web")
     assert len(json.loads(out(capsys, "segment", "list", "web", "--json"))) == 2
     taken = out(capsys, "segment", "mark-unused", "web", "--interval", DAY)
-    assert taken == "segments taken out: 1\n"
+    assert taken == "segments marked unused: 1\n"
     assert DAY not in out(capsys, "segment", "timeline", "web")
     assert "2024-01-01" in out(capsys, "segment", "list", "web", "--unused")
     back = out(capsys, "segment", "mark-used", "web", "--interval", DAY)
-    assert back == "segments brought back: 1\n"
+    assert back == "segments marked used: 1\n"
     assert out(capsys, "segment", "list", "web", "--unused") == "web has no unused segments\n"
     assert "there is no datasource 'wbe'" in out(capsys, "segment", "list", "wbe", "--unused")
     killed = out(capsys, "segment", "kill", "web", "--interval", "2000/2001", "--yes")
-    assert "is submitted" in killed
-    out(capsys, "task", "shutdown", killed.split()[1])
+    assert "submitted task" in killed
+    out(capsys, "task", "shutdown", killed.split()[2])
 
 
 def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -> None:
@@ -331,7 +329,7 @@ def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> No
     out(capsys, "task", "shutdown", said.split()[1])
     shown = json.loads(out(capsys, "compaction", "show", "web"))
     assert shown.items() >= config.items()
-    assert "web is compacted no more" in out(capsys, "compaction", "remove", "web")
+    assert "web is no longer compacted" in out(capsys, "compaction", "remove", "web")
     for command in ("show", "remove"):
         said = out(capsys, "compaction", command, "web", code=exitcodes.FAILED)
         assert "web has no compaction configuration" in said
@@ -438,7 +436,7 @@ def test_a_datasource_without_segments_yet_says_why(tmp_path: Path, capsys: Capt
     assert json.loads(out(capsys, "segment", "list", "early", "--json")) == []
     out(capsys, "supervisor", "terminate", "early")
     said = out(capsys, "segment", "list", "earl", code=exitcodes.FAILED)
-    assert "no datasource 'earl' with data in it, and no supervisor feeds one" in said
+    assert "no datasource 'earl' with data in it, and no supervisor of it" in said
 
 
 def test_compaction_of_what_is_not_there_is_warned_of(tmp_path: Path, capsys: Capture) -> None:

@@ -78,7 +78,7 @@ def test_what_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert show(capfd, str(tmp_path / "none.swap"))[0] == 2
     code, _, err = show(capfd, str(tmp_path))
     assert code == 2
-    assert "holds no swap file" in err
+    assert "contains no swap file" in err
 
 
 def old_file() -> bytes:

@@ -286,7 +286,7 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
 
 
 def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
-    reasons = iter(["", "works on for what was cancelled"])
+    reasons = iter(["", "still runs cancelled work"])
     plans = [
         dataclasses.replace(
             plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05),
@@ -302,7 +302,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
 
     rig.on_line = on_line
     rig.launcher.run()
-    assert rig.lines[0] == "spark works on for what was cancelled"
+    assert rig.lines[0] == "spark still runs cancelled work"
     assert "spark ended (SIGKILL)" in rig.lines[1]
 
 

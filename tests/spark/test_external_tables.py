@@ -140,7 +140,7 @@ def test_lists_are_lists_whoever_wrote_them(world: World) -> None:
         found = world.rows(f"SELECT {DAY}, {wanted} FROM {extern(source, format_, signature)}")
         assert found == [{"s": "a", "n": 3, "d": 2.0}, {"s": "a-b", "n": 3, "d": 1.5}]
     bad = extern(inline('{"n":[1,"x"]}'), JSON, signature)
-    with pytest.raises(EngineFailure, match=r"inline:1: field 'n': \"x\" is no long"):
+    with pytest.raises(EngineFailure, match=r"inline:1: field 'n': \"x\" is not a long"):
         world.rows(f"SELECT {DAY}, n FROM {bad}")
 
 

@@ -215,7 +215,7 @@ def test_a_wrong_option_is_reported_by_spark(spark: SparkSession) -> None:
 def test_a_datasource_without_data(spark: SparkSession, data: DataFolder, router_url: str) -> None:
     data.publish("there", table(["2013-01-01"]))
     data.announce("soon", table(["2013-01-01"]), JANUARY)
-    known = 'no datasource "nowhere" with data; use one of .*"there"'
+    known = 'no datasource "nowhere" with data; known are: .*"there"'
     with pytest.raises(PySparkException, match=known):
         read(spark, data, "nowhere").count()
     with pytest.raises(PySparkException, match=known):

@@ -238,7 +238,7 @@ def test_reasons_say_what_is_wrong_with_a_record() -> None:
     reasons = [one.reason for one in parse(given).bad]
     assert "not JSON" in reasons[0]
     assert reasons[1].startswith("key: not JSON")
-    assert reasons[2].startswith("key: field 'id': \"x\" is no long")
+    assert reasons[2].startswith("key: field 'id': \"x\" is not a long")
     assert reasons[3] == "header 'h' is not UTF-8"
     assert "'kafka.header.n'" in reasons[4]
     assert reasons[5] == "no time: field 'kafka.timestamp' is missing or null"

@@ -57,7 +57,7 @@ COMPACTION = {
 
 FLOW = {
     "penstock flow validate": r"flow flights is valid",
-    "penstock flow apply first.yaml": r"\+ processor Read[\s\S]*nothing of it runs yet",
+    "penstock flow apply first.yaml": r"\+ processor Read[\s\S]*no component runs yet",
     "penstock flow queue list": r"Validate.valid → Enrich +(?:0|12) ",
     "penstock flow queue count 'Validate.valid": r"27004 +1\n24951 +1",
     "penstock flow queue count 'Validate.invalid": r"4 invalid records: record 28835: .*'late'",

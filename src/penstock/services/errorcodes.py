@@ -1,7 +1,8 @@
-"""Errors of ours on the wire: one table for servers and clients.
+"""Penstock's errors in HTTP answers: one table for servers and clients.
 
-Owns the HTTP status and the code of each error class, and the way back. Druid's bodies carry
-`{"error": text}`; ours add `errorCode`, so that a client raises the class that the server raised.
+Owns the HTTP status and the code of each error class, and the reverse mapping. Druid's bodies are
+`{"error": text}`; Penstock adds `errorCode`, so that a client raises the class that the server
+raised.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from penstock.core.errors import (
 
 
 class BodyTooLarge(InvalidRequest):
-    """The body of a request is larger than its port or its route takes."""
+    """The body of a request exceeds the limit of its port or route."""
 
 
-# Druid answers 400 also where a state forbids the request ("already suspended").
+# Druid answers 400 also if a state forbids the request ("already suspended").
 _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
     (BodyTooLarge, 413, "invalidInput"),
     (InvalidRequest, 400, "invalidInput"),
@@ -46,14 +47,14 @@ _BY_CODE: Mapping[str, type[PenstockError]] = {
     "notFound": NotFound,
     "queueFull": Full,
     "unavailable": Unavailable,
-    "closed": Unavailable,  # the server's component is closed, not the caller's
+    "closed": Unavailable,  # a component of the server is closed, not of the caller
     "invalidInput": InvalidRequest,
 }
 
 _DEPENDENCIES = frozenset(one.value for one in Dependency)
 
 _BY_STATUS: Mapping[int, type[PenstockError]] = {
-    307: Unavailable,  # an overlord that does not lead; who asks again finds the leader
+    307: Unavailable,  # an overlord that does not lead; a retry finds the leader
     400: InvalidRequest,
     401: InvalidRequest,
     403: InvalidRequest,
@@ -82,7 +83,7 @@ def error_from(status: int, code: object, message: str, dependency: object = Non
         status: HTTP status.
         code: ``errorCode`` of the body.
         message: Text of the error.
-        dependency: The dependency that fails, as the body names it; an unknown name is ignored.
+        dependency: The dependency that fails, as named by the body; an unknown name is ignored.
     """
     kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status, PenstockError)
     if issubclass(kind, Unavailable) and dependency in _DEPENDENCIES:

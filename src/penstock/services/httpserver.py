@@ -1,7 +1,7 @@
 """An HTTP server as a lifecycle handler: an ASGI application on a thread of its own.
 
-Owns the thread, the socket and the orderly stop. The loop in it serves HTTP only; what the
-application calls is either quick or runs on the framework's thread pool.
+Owns the thread, the socket and the orderly stop. Its event loop serves only HTTP; calls of the
+application are either fast or run on the framework's thread pool.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import socket
 import threading
 
-# The framework runs plain functions on anyio's threads. At the first of them, which would be on the
-# loop, anyio imports its backend.
+# The framework runs plain functions on anyio's threads. At the first one, anyio would import its
+# backend on the event loop.
 import anyio._backends._asyncio  # noqa: F401
 import orjson
 import uvicorn
@@ -31,7 +31,7 @@ _START_TIMEOUT_S = 10.0
 
 
 class _Server(uvicorn.Server):
-    """Tells when it accepts."""
+    """Reports when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, guard: HttpGuard) -> None:
         super().__init__(config)
@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
 
 
 def api_error(refusal: HttpRefusal) -> bytes:
-    """Return the body of an error as the API writes it."""
+    """Return the body of an error in the API's format."""
     code = "forbidden" if refusal.status == 403 else "invalidInput"
     if refusal.status == 503:
         code = "unavailable"
@@ -53,7 +53,7 @@ def api_error(refusal: HttpRefusal) -> bytes:
 
 
 def api_guard(options: Options, clock: Clock) -> HttpGuard:
-    """Return what bounds an API port of a process with these options."""
+    """Return the guard of an API port for these options."""
     policy = HostPolicy.of_addresses([options.http.host], options.allowed_hosts)
     return HttpGuard(policy, clock, api_error)
 
@@ -62,10 +62,10 @@ class HttpServer:
     """Serves one application on one listening socket.
 
     Args:
-        application: What answers.
-        listener: A listening socket; it is closed at the stop.
-        guard: Bounds the server; None: one that answers to loopback names.
-        stop_timeout_s: How long running requests may take after the stop.
+        application: The application.
+        listener: A listening socket; closed at the stop.
+        guard: Limits of the server; None: only loopback names are accepted.
+        stop_timeout_s: Time limit of running requests after the stop.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port on which it listens."""
         port: int = self._listener.getsockname()[1]
         return port
 
     def start(self) -> None:
-        """Begin to answer.
+        """Start to serve.
 
         Raises:
             Unavailable: The server did not start.
         """
         self._thread.start()
         if not self._server.accepting.wait(_START_TIMEOUT_S):
-            raise Unavailable("the HTTP server did not start; its log says why")
+            raise Unavailable("the HTTP server did not start; its log has the reason")
 
     def stop(self) -> None:
         """Stop accepting, let running requests end, and close the socket."""

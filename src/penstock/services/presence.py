@@ -1,7 +1,7 @@
-"""How a process is known to others and knows them: discovery, directory and contest, by options.
+"""Membership of a process: discovery, directory and contest, chosen by options.
 
-Owns the choice between leases in the metadata store and ZooKeeper, and what has to start before
-others. Roles see no difference.
+Owns the choice between leases in the metadata store and ZooKeeper, and their starting order. Roles
+do not see a difference.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ BROKER_SERVICE = "brokerService"
 
 
 class Presence:
-    """One process among others.
+    """Membership of one process.
 
     Args:
-        options: Say whether ZooKeeper is used.
+        options: Determine whether ZooKeeper is used.
         store: The metadata store.
         clock: Time.
 
     Raises:
-        InvalidRequest: ZooKeeper is to be used, and its client is not installed.
+        InvalidRequest: ZooKeeper is configured, but its client is not installed.
     """
 
     def __init__(self, options: Options, store: MetadataStore, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class Presence:
         self._clock = clock
         self._zookeeper: ZooKeeper | None = None
         self.discovery: Discovery
-        self._faults: Callable[[], int] = lambda: 0  # kazoo's threads are its own
+        self._faults: Callable[[], int] = lambda: 0  # kazoo handles errors of its own threads
         self._waits: Callable[[], tuple[DependencyWait, ...]] = tuple
         if options.zookeeper is None:
             leases = LeaseDiscovery(store.leases, clock)
@@ -57,7 +57,7 @@ class Presence:
             view = LeaseView(store.leases, clock)
             self.directory = Directory(view, leader=self._leader)
             return
-        # Here, because the client is installed only where it is wanted.
+        # Imported here, because the client is only installed if it is used.
         from penstock.services.discovery.zkclient import ZooKeeper  # noqa: PLC0415
         from penstock.services.discovery.zookeeper import ZooKeeperDiscovery  # noqa: PLC0415
 
@@ -66,11 +66,11 @@ class Presence:
         self.directory = Directory(_Discovered(self.discovery), leader=self._leader)
 
     def contest(self, service: str, url: str) -> Contest:
-        """Return what decides who leads a service.
+        """Return the contest that decides who leads a service.
 
         Args:
-            service: What is led.
-            url: Where this process answers.
+            service: The service to lead.
+            url: The URL of this process.
         """
         terms = self._store.terms
         if self._zookeeper is None:
@@ -80,11 +80,11 @@ class Presence:
         return ZooKeeperContest(self._zookeeper, terms, service, url, uuid.uuid4().hex)
 
     def faults(self) -> int:
-        """Return how often discovery failed in a way that nobody foresaw, and went on."""
+        """Return how often discovery failed unexpectedly and continued."""
         return self._faults()
 
     def waits(self) -> tuple[DependencyWait, ...]:
-        """Return what discovery and the renewal of this process's lease wait for."""
+        """Return the waits of discovery and of the renewal of this process's lease."""
         return self._waits()
 
     def add_to(
@@ -95,7 +95,7 @@ class Presence:
         address: Address,
         services: Mapping[str, Service] | None = None,
     ) -> None:
-        """Have a process know others once it starts, and announce itself when it answers."""
+        """Start discovery with the process, and announce the process once it answers."""
         node = Node(
             role=role,
             instance=instance,
@@ -127,10 +127,10 @@ class Presence:
 
 
 class BrokerFinder:
-    """Finds the broker: at the address that was named, else where one announces itself. Any thread.
+    """Finds the broker: at the configured address, else by its announcement. Thread-safe.
 
     Args:
-        options: Name the address, or do not.
+        options: May contain the address.
         lease: Returns the lease of the broker, or raises `Unavailable`.
     """
 
@@ -139,10 +139,10 @@ class BrokerFinder:
         self._lease = lease
 
     def http(self) -> Address:
-        """Return where it answers over HTTP.
+        """Return the broker's HTTP address.
 
         Raises:
-            Unavailable: No address was named, and no broker announces itself.
+            Unavailable: No address is configured, and no broker is announced.
         """
         if self._options.broker_http is not None:
             return self._options.broker_http
@@ -150,7 +150,7 @@ class BrokerFinder:
         return Address(row.host, row.port)
 
     def tcp(self) -> Address:
-        """Return where it speaks NSQ's TCP protocol. Raises as `http`."""
+        """Return the broker's address of NSQ's TCP protocol. Raises as `http`."""
         if self._options.broker_tcp is not None:
             return self._options.broker_tcp
         if self._options.broker_http is not None:
@@ -160,12 +160,12 @@ class BrokerFinder:
 
 
 def broker_service(tcp_port: int) -> Mapping[str, Service]:
-    """Return what a broker offers, for its announcement."""
+    """Return the broker's services for its announcement."""
     return {BROKER_SERVICE: {"type": BROKER_SERVICE, "tcpPort": tcp_port}}
 
 
 def broker_tcp_port(extra: Mapping[str, object]) -> int:
-    """Return the TCP port of a broker's announcement; NSQ's own where it has none."""
+    """Return the TCP port of a broker's announcement; NSQ's default if it has none."""
     services = extra.get("services")
     offered = services.get(BROKER_SERVICE) if isinstance(services, dict) else None
     port = offered.get("tcpPort") if isinstance(offered, dict) else None
@@ -173,13 +173,13 @@ def broker_tcp_port(extra: Mapping[str, object]) -> int:
 
 
 class _Discovered:
-    """The nodes of a discovery as a directory wants them."""
+    """The nodes of a discovery in the form of a directory."""
 
     def __init__(self, discovery: Discovery) -> None:
         self._discovery = discovery
 
     def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the nodes of a role; waits for the first view of it."""
+        """Return the nodes of a role; waits for the first view of the role."""
         if service is None:
             return []
         return [

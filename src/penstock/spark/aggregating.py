@@ -1,9 +1,9 @@
 """Aggregators of a spec as Spark's aggregate functions.
 
-Owns what each metric computes, of raw rows and of rows that are rolled up already. Sketches are
-those of Spark: HLL and theta of Apache DataSketches, KLL for quantiles. Sketches in an input come
-as base64 text, since rows are read as text and numbers; those of files that are read as they are
-come as bytes. Beside a first or last value stands the time that decided (`columns.kept_time`).
+Owns the computation of each metric, for raw rows and for rolled-up rows. Sketches are Spark's: HLL
+and theta of Apache DataSketches, KLL for quantiles. Sketches in an input are base64 text, because
+rows are read as text and numbers; those of segment files are bytes. A first or last value has its
+deciding time beside it (`columns.kept_time`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def aggregates(
     schema: DataSchema, combines: Container[str] = (), *, encoded: bool = True
 ) -> list[Column]:
-    """Return the metrics of grouped rows, and the times that decided first and last values.
+    """Return the metrics of grouped rows, and the deciding times of first and last values.
 
     Args:
-        schema: Of the rows that are made.
-        combines: The metrics that the rows have already, with the times that decided if the schema
+        schema: Schema of the resulting rows.
+        combines: The metrics that the rows have already, with their deciding times if the schema
             rolls up.
-        encoded: Whether sketches that the rows have already are base64 text, not bytes.
+        encoded: Whether existing sketches are base64 text, not bytes.
     """
     made, times = [], []
     for metric in schema.metrics:
@@ -51,12 +51,12 @@ def aggregates(
 
 
 def is_plain(metric: Aggregator) -> bool:
-    """Tell whether the metric of one row alone is a value of that row."""
+    """Return whether the metric of a single row is a value of that row."""
     return metric.value_type != "sketch"
 
 
 def plain(metric: Aggregator) -> Column:
-    """Return the metric of one row alone, whose sketch is there already if it is one."""
+    """Return the metric of a single row; a sketch exists already."""
     if metric.value_type == "sketch":
         return sf.unbase64(column(metric.name)).alias(metric.name)
     return _value(metric).alias(metric.name)
@@ -87,7 +87,7 @@ def _aggregated(metric: Aggregator, time: Column) -> Column:
     value = _sketched(metric)
     match metric.kind:
         case "hll" if metric.fields and not metric.by_row:
-            # By value: the values of all columns are counted together.
+            # By value, because the values of all columns are counted together.
             each = [sf.hll_sketch_agg(value_of(n).cast("string"), size) for n in metric.fields]
             return reduce(sf.hll_union, each)
         case "hll":
@@ -112,7 +112,7 @@ def _reduced(metric: Aggregator, value: Column, time: Column) -> Column:
         case "max":
             return sf.max(value)
         case "first":
-            # Where the value is null there is no first one, as in Druid's rows without the field.
+            # If the value is null there is no first one, as in Druid for rows without the field.
             return sf.min_by(value, sf.when(value.isNotNull(), time))
         case "last":
             return sf.max_by(value, sf.when(value.isNotNull(), time))
@@ -139,14 +139,14 @@ def _sketched(metric: Aggregator) -> Column:
 
 
 def _time(metric: Aggregator) -> Column:
-    """Return the microseconds of the time that decides among raw rows."""
+    """Return the microseconds of the deciding time, for raw rows."""
     if metric.time_column in {None, TIME_COLUMN}:
         return _time_of_row()
     return sf.unix_micros(column(str(metric.time_column)).cast("timestamp"))
 
 
 def _kept_time(metric: Aggregator) -> Column:
-    """Return the microseconds of the time that decided, of rows that are rolled up already."""
+    """Return the microseconds of the deciding time, for rolled-up rows."""
     if not is_picked(metric):
         return _time_of_row()
     return sf.coalesce(column(kept_time(metric)), _time_of_row())

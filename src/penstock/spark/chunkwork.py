@@ -1,15 +1,15 @@
-"""What Spark's Python workers do for the indexing engine: one function for each kind of work.
+"""Work of Spark's Python workers for the indexing engine: one function for each kind.
 
-Owns the work itself and its report; Spark only hands it out, tries it again and brings the reports
-back. Each function takes Spark's batches and yields one row, `report`: JSON that `reports` reads.
-Work is named by its number within the request, and so are its files: an attempt that is repeated
-writes the same files again, and only the reports of attempts that ended well come back.
+Owns the work itself and its report; Spark only distributes it, retries it and returns the reports.
+Each function takes Spark's batches and yields one row, `report`: JSON that `reports` parses. Work
+is named by its number within the request, and so are its files: a repeated attempt writes the same
+files again, and only the reports of successful attempts are returned.
 
     read_splits    messages → parsed rows → files of time chunks, or a run if there are more splits
     parse_splits   messages → parsed rows, or groups of them
-    spread_rows    rows that the JVM computed → the same of them
+    spread_rows    rows that the JVM computed → files or a run of them
     join_runs      the runs of some time chunks → their files
-    write_rows     rows that the JVM computed and brought together → files of time chunks
+    write_rows     rows that the JVM computed and sorted by chunk → files of time chunks
     merge_files    files of one time chunk → one file
     divide_file    a file → one for each of some times
 """
@@ -53,7 +53,7 @@ from penstock.storage.filesystem import OsFileSystem
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one piece of work did."""
+    """Result of one piece of work."""
 
     files: tuple[WrittenFile, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -64,7 +64,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where files go and what they look like: columns to keep, by which the rows are sorted."""
+    """Location and form of files: columns to keep, by which the rows are sorted."""
 
     folder: str
     granularity: Granularity
@@ -83,10 +83,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ReadWork:
-    """Splits to read, one for each piece of work; each with a parser of its own.
+    """Splits to read, one for each piece of work, each with its own parser.
 
-    `renamed` are (column, field) pairs; an empty field is one in every row. With a fold the rows of
-    a split are rolled up before they are written.
+    `renamed` are (column, field) pairs; an empty field counts 1 for every row. With a fold the rows
+    of a split are rolled up before they are written.
     """
 
     splits: tuple[Split, ...]
@@ -117,10 +117,10 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class SpreadWork:
-    """Rows that the JVM computed of splits, each of which is one of Spark's partitions.
+    """Rows of splits that the JVM computed; each split is one of Spark's partitions.
 
-    They have the target's columns in its order, then those of the fold's orders, under names of no
-    meaning; what they lack of the last ones the fold makes, or does without. With a fold they are
+    They have the target's columns in its order, then those of the fold's orders, under arbitrary
+    names; missing order columns are created by the fold, or not used. With a fold the rows are
     rolled up before they are written.
     """
 
@@ -143,7 +143,7 @@ class SpreadWork:
 
 @dataclass(slots=True)
 class _Gathered:
-    """The rows of a split, on their way into files."""
+    """The rows of a split that will be written to files."""
 
     target: Target
     fold: Fold | None
@@ -157,11 +157,11 @@ class _Gathered:
             self._spread(rows)
 
     def written(self, number: int, *, is_alone: bool) -> Report:
-        """Write the files of a split that is alone, else a run; tell which."""
+        """Write the files of a split that is alone, else a run; report which."""
         if self.fold is not None and self.held:
-            # All at once: what is cut by time chunk is then but the few rows that are left.
+            # Together, so that only the remaining rows are divided by time chunk.
             made = self.fold.folded(pa.Table.from_batches(self.held))
-            # What decided among the rows of a split says nothing of those of others.
+            # The deciding order within a split has no meaning across splits.
             for rows in made.select(self.target.columns).combine_chunks().to_batches():
                 self._spread(rows)
         if not is_alone:
@@ -179,9 +179,9 @@ class _Gathered:
 
 @dataclass(frozen=True, slots=True)
 class JoinWork:
-    """Time chunks to put together from runs: for each piece of work, chunks with their runs.
+    """Time chunks to join from runs: for each piece of work, chunks with their runs.
 
-    With a fold the rows of each run are folded, and those of all runs of a chunk are again.
+    With a fold, the rows of each run are folded, and then those of all runs of a chunk.
     """
 
     pieces: tuple[tuple[tuple[Run, ...], ...], ...]
@@ -201,7 +201,7 @@ class JoinWork:
 
 
 def renamed(rows: pa.RecordBatch, columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """Return the columns made of (column, field) pairs; an empty field is one in every row."""
+    """Return the columns made of (column, field) pairs; an empty field counts 1 for every row."""
     found = [
         rows.column(source) if source else pa.array(np.ones(rows.num_rows, np.int64))
         for _, source in columns
@@ -210,12 +210,12 @@ def renamed(rows: pa.RecordBatch, columns: Sequence[tuple[str, str]]) -> pa.Reco
 
 
 def finished(rows: pa.Table, fold: Fold | None) -> pa.Table:
-    """Return rows that were folded, if there is a fold, with the columns of files."""
+    """Return rows, folded if there is a fold, with the columns of files."""
     return rows if fold is None else fold.finished(rows)
 
 
 def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the splits whose numbers Spark hands in."""
+    """Read the splits whose numbers Spark passes in."""
     for number in numbers(batches):
         yield reported(work.read(number))
 
@@ -227,7 +227,7 @@ def parse_splits(
     groups: Groups | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the splits whose numbers Spark hands in, or their groups."""
+    """Yield the rows of the splits whose numbers Spark passes in, or their groups."""
     for number in numbers(batches):
         with naming_split(splits[number], policy.topic):
             rows = read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
@@ -240,7 +240,7 @@ def spread_rows(work: SpreadWork, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the pieces whose numbers Spark hands in."""
+    """Do the pieces whose numbers Spark passes in."""
     for number in numbers(batches):
         yield reported(work.join(number))
 
@@ -248,7 +248,7 @@ def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of one of Spark's partitions, which names the files.
 
-    Columns come in the order of the target's, under names of no meaning.
+    Columns have the order of the target's, under arbitrary names.
     """
     rows = [batch for batch in batches if batch.num_rows]
     if rows:
@@ -260,12 +260,12 @@ def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 
 def _spark_partition() -> int:
-    # Imported here: only Spark's workers have a task, and a session of Spark Connect does without.
+    # Imported here: only Spark's workers have a task; a Spark Connect session has none.
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
-    # It names files: two that took the same number would write one over the other.
-    assert context is not None, "rows of a Spark partition are written by a worker of Spark alone"
+    # The number names files: two tasks with the same number would overwrite each other's.
+    assert context is not None, "only a Spark worker writes rows of a Spark partition"
     return context.partitionId()
 
 
@@ -291,7 +291,7 @@ def divide_file(
     target: Target,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of each of the times, which are in order, as a file; of no rows none."""
+    """Write a file for each of the sorted intervals that has rows."""
     for _ in numbers(batches):
         rows = _read(path).combine_chunks()
         at = times_ms(rows.column(TIME_COLUMN).combine_chunks())
@@ -299,7 +299,7 @@ def divide_file(
         for number, part in enumerate(times):
             inside = (at >= part.start_ms) & (at < part.end_ms)
             if inside.any():
-                # In their order, which need not be that of time.
+                # In their order, which may differ from that of time.
                 piece, folder = rows.filter(pa.array(inside)), Path(target.folder)
                 files.append(write_parquet(piece, folder, part, number, target.level))
         yield reported(Report(tuple(files)))
@@ -317,7 +317,7 @@ def _read(path: str) -> pa.Table:
 
 
 def reports(texts: Iterable[str]) -> list[Report]:
-    """Return the reports that a job gave."""
+    """Return the reports of a job."""
     found = []
     for text in texts:
         raw = json.loads(text)
@@ -334,7 +334,7 @@ def reports(texts: Iterable[str]) -> list[Report]:
 
 
 def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns of the schema; what it lacks is null."""
+    """Return the table with the columns of the schema; missing ones are null."""
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names

@@ -1,4 +1,4 @@
-"""What the workers wrote, as data files of the engine's protocol."""
+"""Conversion of written files to data files of the engine's protocol."""
 
 from __future__ import annotations
 

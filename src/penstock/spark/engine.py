@@ -1,12 +1,12 @@
-"""The indexing engine on Spark: offset ranges to sorted Parquet files, and files to one file.
+"""Indexing engine on Spark: offset ranges to sorted Parquet files, and merging of files.
 
-Owns how a request is cut into work for Spark, and what comes back. Topics are read and parsed, and
-files are rolled up, sorted and written, by Arrow in Spark's Python workers (`chunkwork`); what must
-be computed (transforms, filters, sketches) is computed by the JVM in between (`pipeline`). Folders
-must be reachable under the same paths by this process and by Spark.
+Owns how a request is divided into work for Spark, and its result. Arrow in Spark's Python workers
+(`chunkwork`) reads and parses topics, and rolls up, sorts and writes files; the JVM computes
+transforms, filters and sketches in between (`pipeline`). This process and Spark must reach folders
+under the same paths.
 
-Invariants: a request changes nothing but its own folders; a result names files only when all work
-ended well and every message of the ranges is accounted for.
+Invariants: a request changes only its own folders; a result lists files only if all work succeeded
+and every message of the ranges is accounted for.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ _READ_AGAIN: Final = "the next task reads its events again; check the disk"
 
 @dataclass(frozen=True, slots=True)
 class SparkEngineOptions:
-    """Sizes that decide how a request is cut.
+    """Sizes that determine the division of a request.
 
     Attributes:
-        split_bytes_min: A read split is not made smaller than this; a request of less than two of
-            them is one piece of work.
-        split_bytes_max: Nor larger than about this: a worker holds the rows of its split.
-        parallelism: How much is done at once; this machine's cores when 0.
+        split_bytes_min: Minimum size of a read split; a request of less than two of them is one
+            piece of work.
+        split_bytes_max: Approximate maximum size: a worker holds the rows of its split in memory.
+        parallelism: Number of concurrent pieces; 0: this machine's cores.
         compression_level: Level of zstd.
     """
 
@@ -120,13 +120,13 @@ class SparkEngineOptions:
 
 
 class SparkEngine:
-    """`IndexingEngine` on a Spark session; any thread may call it, several at once.
+    """`IndexingEngine` on a Spark session; thread-safe, with several calls at once.
 
     Args:
-        sessions: How Spark is reached; the engine has a Spark session of its own, or that of
-            these if they have `ENGINE_CONF`.
+        sessions: Provider of Spark sessions; the engine uses a session of its own, or that of
+            these sessions if they have `ENGINE_CONF`.
         options: Sizes.
-        clock: Tells when what was left out is told again.
+        clock: Limits how often left-out columns are logged.
     """
 
     def __init__(
@@ -136,16 +136,16 @@ class SparkEngine:
         clock: Clock | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use: rows with twins are rare.
+        # Connected at its first use, because rows with twins are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
-        # Batch after batch may have the same odd column.
+        # Many batches may have the same odd column.
         self._odd_columns = SparseLogs(logger, clock or SystemClock())
 
     def connect(self) -> None:
-        """Open the Spark session now, so that the first request need not wait for that.
+        """Open the Spark session now, so that the first request does not wait for it.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -157,8 +157,8 @@ class SparkEngine:
         """Write the rows of the ranges; see `IndexingEngine.persist`.
 
         Raises:
-            EngineUnavailable: Spark was lost; try again into a new folder.
-            EngineFailure: The request fails for good.
+            EngineUnavailable: Spark was lost; retry with a new folder.
+            EngineFailure: The request fails permanently.
         """
         splits = self._splits(request)
         with naming_transforms(request.schema):
@@ -206,7 +206,7 @@ class SparkEngine:
         return merged
 
     def _copied(self, work: AlikeWork) -> dict[str, str]:
-        """Write files with other columns once more; return their copies."""
+        """Rewrite files with differing columns; return the copies."""
         if not work.paths:
             return {}
         with self._sessions.use() as spark:
@@ -237,13 +237,13 @@ class SparkEngine:
         if len(merged) != 1 or (not request.schema.rollup and merged[0].rows != expected):
             raise EngineFailure(
                 f"merging {counted(len(paths), 'file')} of {counted(expected, 'row')} made"
-                f" {counted(len(merged), 'file')} of {sum(file.rows for file in merged)}: are they"
-                f" all of {request.interval}?"
+                f" {counted(len(merged), 'file')} of {sum(file.rows for file in merged)}: check"
+                f" that they are all of {request.interval}"
             )
         return merged[0]
 
     def divide(self, request: DivideRequest) -> tuple[DataFile, ...]:
-        """Write a file for each of the times that has rows; raises as `persist`."""
+        """Write a file for each of the intervals that has rows; raises as `persist`."""
         file = request.file
         _check_whole([file])
         target = self._target(request.schema, request.output_folder)
@@ -255,7 +255,7 @@ class SparkEngine:
         if rows != file.rows:
             raise EngineFailure(
                 f"dividing {file.path} of {counted(file.rows, 'row')} made files of"
-                f" {counted(rows, 'row')}: do the times hold all from"
+                f" {counted(rows, 'row')}: check the intervals, from"
                 f" {file.min_time_ms} to {file.max_time_ms} ms?"
             )
         return parts
@@ -266,7 +266,7 @@ class SparkEngine:
         self._exact.close()
 
     def _computing(self, schema: DataSchema) -> SparkSessions:
-        """Return the sessions whose JVM computes rows: with twins, one in which case counts."""
+        """Return the sessions whose JVM computes rows; for twins, case-sensitive ones."""
         return self._exact if schema.has_exact_names else self._sessions
 
     def _splits(self, request: PersistRequest) -> list[Split]:
@@ -296,7 +296,7 @@ class SparkEngine:
         target: Target,
         direct: tuple[tuple[str, str], ...],
     ) -> list[Report]:
-        """Let the workers do all of it: read, and where there are several splits, join."""
+        """Let the workers do everything: read, and join if there are several splits."""
         if not splits:
             return []
         reading = ReadWork(
@@ -314,7 +314,7 @@ class SparkEngine:
     def _joined(
         self, spark: SparkSession, read: list[Report], target: Target, fold: Fold | None
     ) -> list[Report]:
-        """Have the runs of splits, if there are any, put together; return all reports."""
+        """Join the runs of splits, if there are any; return all reports."""
         runs = [run for report in read for run in report.runs]
         if not runs:
             return read
@@ -331,7 +331,7 @@ class SparkEngine:
         splits: Sequence[Split],
         target: Target,
     ) -> tuple[list[Report], int]:
-        """Read in the workers, compute in the JVM, write in the workers again."""
+        """Read in workers, compute in the JVM, and write in workers."""
         schema, limits = request.schema, TimeLimits(request.min_time_ms, request.max_time_ms)
         if not splits:
             return [], 0
@@ -360,10 +360,10 @@ class SparkEngine:
 def _read(
     spark: SparkSession, request: PersistRequest, splits: Sequence[Split], groups: Groups | None
 ) -> DataFrame:
-    """Return the rows of the messages, read in the workers, or groups of them.
+    """Return the rows of the messages, or groups of them, read in the workers.
 
-    By a function, not a data source: Spark shows the options of those, which may be secret, and
-    asks a Python process of its own for its plan each time.
+    Uses a function, not a data source: Spark shows a data source's options, maybe secret ones, and
+    starts a Python process for its plan each time.
     """
     columns = row_shape(request.schema).spark_columns() if groups is None else groups.columns
     parser, policy = _parser(request), _policy(request)
@@ -429,7 +429,7 @@ def _arrow_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema:
 
 
 def _check_whole(files: Iterable[DataFile]) -> None:
-    """Refuse files that are not as they were written: Spark takes an empty one for no rows."""
+    """Refuse files that changed since they were written: Spark reads an empty one as no rows."""
     for file in files:
         try:
             size = Path(file.path).stat().st_size
@@ -442,7 +442,7 @@ def _check_whole(files: Iterable[DataFile]) -> None:
 def _check(counts: RowCounts, files: Sequence[DataFile], request: PersistRequest) -> None:
     """Refuse a result that does not account for every message exactly once.
 
-    Spark may count a piece of work twice when it is tried again; the offsets say what is possible.
+    Spark may count a retried piece of work twice; the offsets bound what is possible.
     """
     accounted = (
         counts.processed

@@ -1,6 +1,6 @@
-"""Spark expressions for names and times, free of specs.
+"""Spark expressions for names and times, independent of specs.
 
-Apart from `pipeline`, for the router imports this and needs no spec, nor the memory of pydantic.
+Separate from `pipeline`, so that the router can import it without specs and without pydantic.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.core.zonedbuckets import ZonedBuckets
 
-# With more of them a plan takes longer to make than a column to go through Python.
+# With more intervals, the plan takes longer to build than a column takes in Python.
 _CONDITIONS_MAX: Final = 16
 
 
 def column(name: str) -> Column:
-    """Return the column of exactly this name, whatever characters it has."""
+    """Return the column of exactly this name, with any characters."""
     return sf.col(quoted(name))
 
 
 def value_of(name: str) -> Column:
-    """Return a column; the time as a number of milliseconds, as Druid's filters and metrics see it.
+    """Return a column; the time as a number of milliseconds, as in Druid's filters and metrics.
 
     Expressions see a timestamp.
     """
@@ -53,7 +53,7 @@ def instant(ms: int) -> Column:
 
 
 def inside(time: Column, intervals: Sequence[Interval]) -> Column:
-    """Tell whether a time lies in one of the intervals, which are apart and in order."""
+    """Return whether a time is in one of the intervals, which are disjoint and sorted."""
     if len(intervals) <= _CONDITIONS_MAX:
         parts = (
             (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
@@ -87,7 +87,7 @@ def truncated(time: Column, granularity: Granularity) -> Column:
 
 
 def chunk_number(time: Column, granularity: Granularity) -> Column:
-    """Return the number of the time chunk; numbers follow each other in time."""
+    """Return the number of the time chunk; numbers increase with time."""
     if granularity.given:
         return _given_start(time, granularity.given)
     if granularity.zoned is not None:
@@ -102,10 +102,10 @@ def chunk_number(time: Column, granularity: Granularity) -> Column:
 
 
 def ordered_lists(text: Column, *, sets: bool) -> Column:
-    """Return text in which the values of each JSON list are sorted, with `sets` every one once.
+    """Return text in which each JSON list is sorted; with `sets`, without duplicates.
 
-    Python does it: the JVM's reader of JSON writes numbers in another way, and takes what follows
-    a list for nothing.
+    Python does this, because the JVM's JSON reader writes numbers in another form, and ignores text
+    after a list.
     """
     return _by_arrow(text, functools.partial(in_order, sets=sets), StringType())
 
@@ -113,16 +113,16 @@ def ordered_lists(text: Column, *, sets: bool) -> Column:
 def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     """Return the epoch milliseconds at which a zone's bucket begins.
 
-    Python computes them: the JVM has zones of its own, of another release maybe, and what one of
-    them puts into a day the other must not put into the next.
+    Python computes them, because the JVM has its own zones, possibly of another release, and both
+    must assign a time to the same day.
     """
     return _of_millis(time, lambda ms: zoned_starts(ms, zoned), LongType())
 
 
 def _given_start(time: Column, given: Sequence[Interval]) -> Column:
-    """Return the epoch milliseconds at which a bucket begins that is given.
+    """Return the epoch milliseconds at which a given bucket begins.
 
-    Python looks them up: a condition for each of them would be a plan that grows with their number.
+    Python looks them up, because a condition for each bucket would make the plan grow.
     """
     return _of_millis(time, lambda ms: given_starts(ms, given), LongType())
 
@@ -132,7 +132,7 @@ def _of_millis(
     computed_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64 | np.bool_]],
     type_: DataType,
 ) -> Column:
-    """Return what Python computes of epoch milliseconds; null of null."""
+    """Return a function of epoch milliseconds computed in Python; null for null."""
 
     def of_millis(times: pa.Array) -> pa.Array:
         known = times.fill_null(0).to_numpy(zero_copy_only=False)
@@ -143,14 +143,14 @@ def _of_millis(
 
 
 def _by_arrow(values: Column, compute: Callable[[pa.Array], pa.Array], type_: DataType) -> Column:
-    """Return what Python computes of a column, batch by batch."""
+    """Return a function of a column computed in Python, batch by batch."""
 
     def computed(given: pa.Array) -> pa.Array:
         return compute(given)
 
-    # Spark looks at the types when it is called, and so they must be there, not their names.
+    # Spark reads the annotations when it is called, so they must be types, not strings.
     computed.__annotations__ = {"given": pa.Array, "return": pa.Array}
-    # PySpark has it, and its stubs do not.
+    # PySpark has this function, but its stubs do not.
     found: Column = sf.arrow_udf(computed, type_)(values)  # type: ignore[attr-defined]
     return found
 

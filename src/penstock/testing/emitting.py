@@ -1,4 +1,4 @@
-"""An emitter that keeps what it was given, for a test to look at."""
+"""An emitter that keeps its events, for checks of a test."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class KeptEvents:
-    """An `Emitter` in memory; from any thread.
+    """An `Emitter` in memory; thread-safe.
 
     Attributes:
-        events: What was emitted, in order.
+        events: The emitted events, in order.
     """
 
     def __init__(self) -> None:

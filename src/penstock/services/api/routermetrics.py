@@ -1,6 +1,6 @@
-"""Numbers of `/metrics` that come from elsewhere: broker, overlord, metadata; read when asked.
+"""Metrics of the router from other parts: broker, overlord, metadata; read at each scrape.
 
-Owns their names and how they are derived. A part that does not answer shows as `penstock_part_up 0`
+Owns their names and computation. A part that does not answer is reported as `penstock_part_up 0`
 and hides nothing else.
 """
 
@@ -22,7 +22,7 @@ from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
 
-# A scrape must not hang on a part that is being started again.
+# A scrape must not wait long for a part that is restarting.
 TIMEOUT_S = 3.0
 
 _OUTCOMES = (
@@ -35,7 +35,7 @@ _OUTCOMES = (
 
 
 class MetricsStore(Protocol):
-    """What is needed of `MetadataStore`."""
+    """The part of `MetadataStore` that this module uses."""
 
     def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
         """Read all used segments and announced files as of one instant."""
@@ -51,7 +51,7 @@ def _gauge(name: str, about: str, value: float, **labels: str) -> Sample:
 
 
 class RouterMetrics:
-    """Reads the parts. Each source is called from the threads that answer scrapes."""
+    """Reads the parts. Each source is called on the threads that answer scrapes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RouterMetrics:
 
     def of_metadata(self) -> Iterator[Sample]:
         """Count segments and announced rows."""
-        # What did not change since the last scrape is not read again, nor added up.
+        # Datasources that did not change since the last scrape are not read or added up again.
         snapshot = self._snapshot = self._store.snapshot(known=self._snapshot)
         revision, sizes = self._sizes
         if revision != snapshot.segments_revision:
@@ -148,7 +148,7 @@ class RouterMetrics:
             f"http://{self._find_overlord()}", token=self._token, timeout_s=TIMEOUT_S
         )
         prefix = "/druid/indexer/v1"
-        # One request and one query, however many supervisors there are.
+        # One request and one query for all supervisors.
         supervisors = objects(overlord.get(f"{prefix}/supervisor", {"state": "true"}))
         all_counts = self._store.all_counts() if supervisors else {}
         for one in supervisors:
@@ -167,7 +167,7 @@ class RouterMetrics:
                     supervisor=name,
                     dependency=wait.dependency.value,
                 )
-            if one.get("type") == AUTOCOMPACT:  # It reads nothing.
+            if one.get("type") == AUTOCOMPACT:  # it does not read a stream
                 continue
             lag = whole(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages yet to persist", lag, supervisor=name)

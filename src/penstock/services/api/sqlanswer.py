@@ -1,8 +1,8 @@
-"""The HTTP response that sends the rows of a query, chunk by chunk as its client reads them.
+"""HTTP response that sends the rows of a query, chunk by chunk as the client reads them.
 
-Owns the end of an answer: its files are deleted when the last row was sent and when the client
-leaves. That happens on a thread, as there may be many files, and the loop serves all clients. The
-next chunk is made when the one before it is on its way, so at most one waits in memory.
+Owns the end of an answer: its files are deleted when the last row was sent or the client
+disconnects. A thread does this, because there may be many files, and the loop serves all clients.
+The next chunk is made when the previous one is being sent, so at most one waits in memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class SqlAnswer(StreamingResponse):
     """Sends the rows of a result.
 
     Args:
-        result: What is closed at the end.
-        chunks: Its rows in the format that the client asked for.
-        on_abandoned: Called when the client leaves before it has the whole answer.
+        result: The result, closed at the end.
+        chunks: Its rows in the requested format.
+        on_abandoned: Called when the client disconnects before the end of the answer.
         headers: Headers of the response.
         media_type: Its content type.
     """
@@ -64,7 +64,7 @@ class SqlAnswer(StreamingResponse):
 
 
 async def close_on_thread(result: SqlResult) -> None:
-    """Delete the files of an answer on a thread, also if the caller is cancelled meanwhile."""
+    """Delete the files of an answer on a thread, even if the caller is cancelled meanwhile."""
     if result.is_in_files:
         await asyncio.shield(close_soon(result))
 

@@ -1,15 +1,15 @@
-r"""SQL results as Druid's clients read them: five formats over Arrow batches, one after the other.
+r"""SQL results in the formats of Druid's clients: five formats over consecutive Arrow batches.
 
-Owns the formats and how each type of value is written. It runs no query.
+Owns the formats and the representation of each type. It runs no query.
 
     object       [{"a": 1}, …]        array       [[1], …]
     objectLines  {"a": 1}\n…          arrayLines  [1]\n…
     csv          1\n…
 
-With `header` the first row holds the column names (for objects: the names with null values), and
-where types are asked for a row more for each of their names (for objects: `{"type": …, "sqlType":
-…}` instead of null). The line formats and CSV end with an empty line, by which a client sees that
-nothing was cut.
+With `header` the first row has the column names (for objects: the names with null values), and
+if types are requested, one more row for each kind of type name (for objects: `{"type": …,
+"sqlType": …}` instead of null). The line formats and CSV end with an empty line, which tells a
+client that the answer is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_CHUNK = 5_000
 CHUNK_BYTES = 256 << 10
-"""About the size in Arrow of the rows of one chunk, which a slow client keeps in memory."""
+"""Approximate size in Arrow of the rows of one chunk, which a slow client keeps in memory."""
 
 CONTENT_TYPES = {
     "object": "application/json",
@@ -51,20 +51,20 @@ def check_format(result_format: object) -> str:
     """Return the result format.
 
     Raises:
-        InvalidRequest: There is none of this name.
+        InvalidRequest: The format is unknown.
     """
     if result_format is None:
         return "object"
     if not isinstance(result_format, str) or result_format not in CONTENT_TYPES:
         raise InvalidRequest(
-            f"{result_format!r} is no result format; use one of {', '.join(CONTENT_TYPES)}",
+            f"unknown result format {result_format!r}; use one of {', '.join(CONTENT_TYPES)}",
             place="resultFormat",
         )
     return result_format
 
 
 def check_names(names: Sequence[str], result_format: str) -> None:
-    """Return when the columns can be told apart in the result format.
+    """Check that the columns are distinct in the result format.
 
     Raises:
         InvalidRequest: Two share a name, and one would hide the other in an object.
@@ -87,7 +87,7 @@ def write_rows(
         source: The rows.
         result_format: The format.
         header: Whether the names of the columns come first.
-        types: Which names of their types the header tells, too.
+        types: Kinds of type names that the header also contains.
     """
     heading: list[list[str]] = []
     if header:
@@ -128,13 +128,13 @@ def _chunks(
         yield heading
     names = list(source.schema.names)
     for batch in _bounded(source):
-        # By position, since two columns may share a name.
+        # By position, because two columns may share a name.
         rows = zip(*(_values(column) for column in batch.columns), strict=True)
         yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
 
 
 def _values(column: pa.Array) -> list[object]:
-    """Return the values of a column; those that Python cannot hold as text.
+    """Return the values of a column; those that Python cannot represent as text.
 
     Spark has days and times of years before 1 and after 9999, and texts that are not UTF-8.
     """
@@ -198,7 +198,7 @@ def _csv_cell(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON can hold for a value that it cannot."""
+    """Return a value's JSON representation, for values without their own."""
     if isinstance(value, dt.datetime):
         in_utc = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
         return in_utc.isoformat(timespec="milliseconds") + "Z"

@@ -1,12 +1,12 @@
-"""A worker's HTTP API: what it runs, take a task, end a task, show a task's log.
+"""HTTP API of a worker: report, assign and end tasks, enable and disable, logs.
 
-Owns paths and shapes, Druid's; the work is `penstock.indexing.worker`'s.
+Owns paths and formats, which are Druid's; `penstock.indexing.worker` does the work.
 
-    GET  /druid-internal/v1/worker                    everything, or ?counter&hash&timeout: news
-    POST /druid-internal/v1/worker/assignTask         take a task
-    GET  /druid/worker/v1/enabled, /tasks             does it take tasks? which has it?
-    POST /druid/worker/v1/disable, /enable            survives its restart
-    POST /druid/worker/v1/task/{id}/shutdown          end a task, or forget one that ended
+    GET  /druid-internal/v1/worker                    everything; ?counter&hash&timeout: changes
+    POST /druid-internal/v1/worker/assignTask         assign a task
+    GET  /druid/worker/v1/enabled, /tasks             whether it accepts tasks; its tasks
+    POST /druid/worker/v1/disable, /enable            kept across restarts
+    POST /druid/worker/v1/task/{id}/shutdown          stop a task, or forget one that ended
     GET  /druid/worker/v1/task/{id}/log?offset        a negative offset counts from the end
     GET  /druid/worker/v1/task/{id}/reports           of a task that ended
 """
@@ -40,18 +40,18 @@ WAIT_MS_MAX = 180_000
 
 
 class WorkerPort(Protocol):
-    """What is needed of `penstock.indexing.worker`."""
+    """The part of `penstock.indexing.worker` that this API uses."""
 
     def report(self) -> WorkerReport:
-        """Return everything the worker has."""
+        """Return the state of all tasks of the worker."""
         ...
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
-        """Answer with what changed after a place, when something did or the time is over."""
+        """Return the changes after a place in the history; wait for the first, up to the limit."""
         ...
 
     def assign(self, task: TaskSpec) -> None:
-        """Take a task; it is written down when this returns."""
+        """Accept a task; it is stored when this returns."""
         ...
 
     def shutdown(self, task_id: str) -> None:
@@ -59,7 +59,7 @@ class WorkerPort(Protocol):
         ...
 
     def set_enabled(self, enabled: bool) -> None:
-        """Have the worker take new tasks or not."""
+        """Enable or disable new tasks."""
         ...
 
 
@@ -68,9 +68,9 @@ class WorkerRoutes:
 
     Args:
         name: The worker's HOST:PORT, by which Druid's answers name it.
-        worker: What does the work.
-        logs: Where logs and reports are.
-        find_overlord: Where the overlord is, which peons ask for.
+        worker: The worker.
+        logs: Reader of logs and reports.
+        find_overlord: Returns the overlord's address, for peons.
         task_bytes_max: The largest request with a task.
     """
 
@@ -110,7 +110,7 @@ class WorkerRoutes:
         ]
 
     async def report(self, request: Request) -> Response:
-        """Return everything the worker has, or wait for what changes."""
+        """Return all tasks of the worker, or wait for changes."""
         counter = integer(request, "counter")
         if counter is None:
             return JsonResponse(worker_report_to_json(await run_in_threadpool(self._worker.report)))
@@ -118,41 +118,41 @@ class WorkerRoutes:
         wait_ms = integer(request, "timeout", 0) or 0
         if wait_ms < 0:
             raise InvalidRequest(f"{wait_ms} is below 0", place="timeout")
-        # No thread is held while it waits; one that hangs up takes its question back.
+        # No thread is occupied during the wait; a client that disconnects cancels its request.
         answer = self._worker.changes(place, min(wait_ms, WAIT_MS_MAX))
         return JsonResponse(worker_changes_to_json(await asyncio.wrap_future(answer)))
 
     async def assign(self, request: Request) -> Response:
-        """Take a task."""
+        """Accept a task."""
         return await run_in_threadpool(
             self._assign, await json_object(request, self._task_bytes_max)
         )
 
     def _assign(self, body: Mapping[str, object]) -> Response:
-        # Reading a task with very many files takes longer than an event loop may stand still.
+        # Parsing a task with very many files would block an event loop too long.
         task = parse_task(body)
         self._worker.assign(task)
         return JsonResponse({"task": task.id})
 
     def leader(self, _request: Request) -> Response:
-        """Say where the overlord is."""
+        """Return the overlord's URL."""
         return PlainTextResponse(str(self._find_overlord()))
 
     def broker(self, _request: Request) -> Response:
-        """Say where the broker is: peons know no leases."""
+        """Return the broker's URL, because peons do not read leases."""
         return PlainTextResponse(self._find_broker().url)
 
     def enabled(self, _request: Request) -> Response:
-        """Say whether it takes tasks."""
+        """Return whether it accepts tasks."""
         return JsonResponse({self._name: self._worker.report().enabled})
 
     def enable(self, _request: Request) -> Response:
-        """Take tasks again."""
+        """Accept tasks again."""
         self._worker.set_enabled(True)
         return JsonResponse({self._name: "enabled"})
 
     def disable(self, _request: Request) -> Response:
-        """Take no new tasks."""
+        """Accept no new tasks."""
         self._worker.set_enabled(False)
         return JsonResponse({self._name: "disabled"})
 

@@ -1,6 +1,6 @@
 """`penstock sub` and `penstock tail`: messages of a channel to standard output.
 
-A message is finished when it was written, so what a broken pipe did not take comes again.
+A message is finished after it was written, so messages lost by a broken pipe are delivered again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from penstock.services.cli.output import warn, write_bodies
 from penstock.services.httpclient import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
-Max = Annotated[int, typer.Option("--max", min=0, help="Stop after so many; 0: go on.")]
+Max = Annotated[
+    int, typer.Option("--max", min=0, help="Stop after this many messages; 0: no limit.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,21 +36,22 @@ def subscribe(
     channel: Annotated[str, typer.Option("--channel", "-c", help="Name of the channel.")],
     limit: Max = 0,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, max=2_500, help="Messages taken at once, at most.")
+        int,
+        typer.Option("--in-flight", min=1, max=2_500, help="Maximum number of messages in flight."),
     ] = 200,
 ) -> None:
     """Print the messages of a channel, one a line, and finish them.
 
-    Topic and channel are made when there are none, and stay. The first channel of a topic gets what
-    the topic holds, a later one what comes from now on.
+    Topic and channel are created if missing, and are kept. The first channel of a topic gets all
+    its messages, a later one only new messages.
     """
     _print(topic, channel, limit, in_flight)
 
 
 def tail(topic: Topic, limit: Max = 0) -> None:
-    """Print the messages of a topic as they come, one a line.
+    """Print the messages of a topic as they arrive, one a line.
 
-    Nobody else misses one: they come over a channel that goes when this command ends.
+    Other consumers still get them: a channel of its own is used and deleted at the end.
     """
     _print(topic, f"tail-{os.getpid()}#ephemeral", limit, 200)
 
@@ -64,7 +67,7 @@ def _counted(topic: str) -> Iterator[list[int]]:
     failed = False
     try:
         yield written
-    except PenstockError:  # narrow: decides on a message
+    except PenstockError:  # only chooses the message
         failed = True
         raise
     finally:
@@ -75,7 +78,7 @@ def _counted(topic: str) -> Iterator[list[int]]:
 async def _consume(
     topic: str, channel: str, limit: int, in_flight: int, written: list[int]
 ) -> None:
-    # Here, because no other command needs it.
+    # Imported here, because no other command needs it.
     from penstock.client import (  # noqa: PLC0415
         ConnectionOptions,
         Consumer,
@@ -96,16 +99,16 @@ async def _consume(
             write_bodies(message.body for message in messages)
             written[0] += len(messages)
             if limit:
-                # Before the answers make room: what came beyond the last would have to go back.
+                # Before the answers make room: later messages would have to be returned.
                 consumer.set_max_in_flight(min(in_flight, limit - written[0]))
             finish_all(messages)
 
 
 def _address() -> str:
-    """Return where the broker speaks NSQ's TCP protocol."""
+    """Return the broker's address of NSQ's TCP protocol."""
     url = GIVEN.found_broker_url()
     info = JsonClient(url, token=GIVEN.options().token).get("/info")
     port = info.get("tcp_port") if isinstance(info, dict) else None
     if not isinstance(port, int) or port < 0:
         raise InvalidRequest(f"the broker at {url} does not speak NSQ's TCP protocol")
-    return f"[{urlsplit(url).hostname}]:{port}"  # in brackets, for it may be one of IPv6
+    return f"[{urlsplit(url).hostname}]:{port}"  # in brackets, because it may be IPv6

@@ -1,4 +1,4 @@
-"""What the exit code of a command means; `docs/cli.md` has the same table."""
+"""Exit codes of commands; `docs/cli.md` has the same table."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ from penstock.services.config import CONFIG_VARIABLE, Options
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
 
-internal_app = typer.Typer(help="What Penstock's own processes call.")
+internal_app = typer.Typer(help="Commands for Penstock's own processes.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Role(enum.StrEnum):
-    """The roles that run on their own."""
+    """Roles that can run alone."""
 
     BROKER = "broker"
     OVERLORD = "overlord"
@@ -59,12 +59,12 @@ def add_to(app: typer.Typer) -> None:
 def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
     GIVEN.config_file = config or GIVEN.config_file
     if named := GIVEN.config_file or os.environ.get(CONFIG_VARIABLE):
-        # For this process and its children: flows must not change the file.
+        # For this process and its children, because flows must not change the file.
         os.environ[CONFIG_VARIABLE] = str(Path(named).absolute())
     return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
 
 
-# `penstock up` alone starts a Spark.
+# Only `penstock up` starts a Spark.
 OF_LOCAL_SPARK = (
     "spark_master",
     "spark_secret_file",
@@ -77,7 +77,7 @@ OF_LOCAL_SPARK = (
 @takes_options()
 def up(given: Mapping[str, str | None], config: Config = None) -> None:
     """Run a whole Penstock on this host until Ctrl-C."""
-    # Here, because no other command needs the launcher.
+    # Imported here, because no other command needs the launcher.
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
     run_up(_resolve(config, given), os.environ, SystemClock(), say_lines)
@@ -86,7 +86,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
 @takes_options(but=OF_LOCAL_SPARK)
 def server(
     given: Mapping[str, str | None],
-    role: Annotated[Role, typer.Argument(help="What to run.")],
+    role: Annotated[Role, typer.Argument(help="The role to run.")],
     config: Config = None,
 ) -> None:
     """Run one role on its own.
@@ -94,7 +94,7 @@ def server(
     All roles of a Penstock share one --metadata-url and one --deep-storage.
     """
     options = _resolve(config, given)
-    # Here, because a role's imports are large.
+    # Imported here, because a role's imports are large.
     from penstock.broker.process.collecting import lasting_objects  # noqa: PLC0415
 
     with lasting_objects():
@@ -110,7 +110,7 @@ def server(
 @internal_app.command("prepare-spark")
 def prepare_spark_command() -> None:
     """Make Spark's class archive, which halves each later start; done by `make setup`."""
-    # Here, because no other command needs them.
+    # Imported here, because no other command needs them.
     from penstock.services.host.plan import spark_cache_folder  # noqa: PLC0415
     from penstock.spark.connect.preparing import prepare_spark  # noqa: PLC0415
 
@@ -118,11 +118,11 @@ def prepare_spark_command() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show the processes of a running server, which are ready, and what is waited for."""
+    """Show the processes of a running server, which are ready, and what they wait for."""
     try:
         api = GIVEN.api()
     except NotReachable:
-        # It may run and not be ready: the launcher writes down what it waits for.
+        # It may run without being ready: the launcher records what it waits for.
         starting = DataFolder(GIVEN.options().data_dir).starting_children()
         if not starting:
             raise
@@ -148,13 +148,13 @@ def status(as_json: Json = False) -> None:
 
 
 def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) -> None:
-    """Show how far the processes of a launcher are that is not ready yet."""
+    """Show the start of a launcher's processes that are not ready yet."""
     if as_json:
         print_json({"ready": False, "children": children})
         return
     say("Penstock is starting")
     rows = [
-        # As text, as numbers get thousands separators.
+        # As text, because numbers get thousands separators.
         {"process": name, "pid": str(one.get("pid", "")), "ready": one.get("ready")}
         for name, one in children.items()
     ]
@@ -165,8 +165,8 @@ def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) 
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Check this machine, and say the mend for what is wrong."""
-    # Here, because no other command needs it.
+    """Check this machine, and print a remedy for each problem."""
+    # Imported here, because no other command needs it.
     from penstock.services.doctor import examine  # noqa: PLC0415
 
     options = _resolve(None, {"data_dir": data_dir})
@@ -186,7 +186,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Folder to write to; created if it is missing.")],
 ) -> None:
     """Write the example specs and flows into a folder."""
-    # Here, because no other command needs it.
+    # Imported here, because no other command needs it.
     from penstock.services.examples import EXAMPLES, write_examples  # noqa: PLC0415 - slow to import, not for every command
 
     written = write_examples(folder)
@@ -195,24 +195,29 @@ def init(
 
 
 def demo(
-    chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes meanwhile.")] = False,
-    kills: Annotated[int, typer.Option("--kills", min=1, help="How many, with --chaos.")] = 10,
-    seed: Annotated[int | None, typer.Option("--seed", help="Chooses whom to kill.")] = None,
+    chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes during the demo.")] = False,
+    kills: Annotated[
+        int, typer.Option("--kills", min=1, help="Number of kills, with --chaos.")
+    ] = 10,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed for the choice of processes to kill.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Made anew.")] = Path("demo-data"),
     files: Annotated[
         Path | None,
         typer.Option("--files", help="Only write the flights into this folder, as CSV files."),
     ] = None,
 ) -> None:
-    """Take a year of flights in as events and out as SQL answers."""
-    # Here, because no other command needs it.
+    """Ingest a year of flights as events, and query them in SQL."""
+    # Imported here, because no other command needs it.
     from penstock.services.demo import DemoOptions, run_demo, write_files  # noqa: PLC0415
 
     if files is not None:
         write_files(files)
         say(f"a CSV file for each month, and airlines.csv, are in {files}")
         return
-    # `timeout` and CI send it; its Penstock has a session of its own and would be left behind.
+    # `timeout` and CI send it; the demo's Penstock runs in its own session and would be left
+    # behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
     if not ok:

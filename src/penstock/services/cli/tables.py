@@ -1,7 +1,7 @@
-"""How rows are laid out for people: as a table where its lines fit, else row by row as lines.
+"""Layout of rows for people: as a table if its lines fit, else row by row as lines.
 
-Owns the choice and both forms. Ids and numbers are never broken, as they are there to be copied;
-only a column that its command names as one that may be cut is, and ends in an ellipsis then.
+Owns the choice and both forms. Ids and numbers are never broken, so that they can be copied. Only
+columns that the command marks as shortenable are cut; they end in an ellipsis then.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 from penstock.core.printable import escaped, escaped_lines
 
 _GAP: Final = 3
-"""Columns of the terminal between two of a table."""
+"""Terminal columns between two columns of a table."""
 
 _BLOCK_ROWS: Final = 1_000
-"""Rows that are laid out before they are printed."""
+"""Number of rows that are laid out before they are printed."""
 
 _CUT_TO_MIN: Final = 12
-"""A column that may be cut keeps so much, and its name."""
+"""Minimum width of a shortened column, besides its name."""
 
 
 def fitted(
@@ -29,15 +29,15 @@ def fitted(
     width: int,
     may_cut: Sequence[str] = (),
 ) -> list[list[str]] | None:
-    """Return the cells of a table whose lines fit a width, cut where they may be; None: none fits.
+    """Return the cells of a table whose lines fit a width, shortened if allowed; else None.
 
     Args:
-        names: Of the columns.
+        names: Names of the columns.
         cells: Row by row.
-        width: Of the terminal, in characters.
-        may_cut: Names of columns that lose least when their end is not shown, the first one first.
+        width: Width of the terminal, in characters.
+        may_cut: Names of columns that may be shortened, in this order.
     """
-    # With what it measures by, Rich takes a sixth of a second to import.
+    # Importing Rich's measuring functions takes a sixth of a second.
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - slow to import, not for every command
 
     widths = _widths(names, cells)
@@ -63,7 +63,7 @@ def fitted(
 
 
 def as_lines(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Return each row as lines of a name and its value, with an empty line between two rows."""
+    """Return each row as lines of names and values, with an empty line between rows."""
     label = max((len(name) for name in names), default=0)
     lines: list[str] = []
     for row in cells:
@@ -84,13 +84,13 @@ def print_table(
     width: int | None,
     may_cut: Sequence[str] = (),
 ) -> None:
-    """Print rows; `width` of the terminal is None where there is none to fit in.
+    """Print rows; `width` of the terminal is None if the lines need not fit.
 
     Args:
-        names: Of the columns.
-        cells: Row by row, text already.
-        numeric: Which columns stand at the right.
-        width: In characters.
+        names: Names of the columns.
+        cells: Rows of cells, as text.
+        numeric: Which columns are right-aligned.
+        width: Width in characters.
         may_cut: As for `fitted`.
     """
     names = [escaped(name) for name in names]
@@ -99,14 +99,14 @@ def print_table(
     if shown is None:
         _write(as_lines(names, cells))
         return
-    # Here, because commands that print no table start sooner without it.
+    # Imported here, so that commands that print no table start sooner.
     from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command
     from rich.text import Text  # noqa: PLC0415 - slow to import, not for every command
 
     console = Console()
     layout = _Layout(_widths(names, shown), numeric)
-    # Rich knows whether the terminal shows bold. Each of its rows takes a millisecond, so that
-    # those of the table do without it.
+    # Rich detects whether the terminal supports bold. It takes a millisecond per row, so the rows
+    # of the table are written without it.
     console.print(Text(layout.line(names), style="bold"), soft_wrap=True)
     _write([("─" if console.encoding.startswith("utf") else "-") * layout.width])
     for begin in range(0, len(shown), _BLOCK_ROWS):
@@ -117,8 +117,8 @@ class _Layout:
     """The columns of a table.
 
     Args:
-        widths: In characters of a terminal.
-        numeric: Which columns stand at the right.
+        widths: Widths of the columns, in terminal characters.
+        numeric: Which columns are right-aligned.
     """
 
     def __init__(self, widths: Sequence[int], numeric: Sequence[bool]) -> None:
@@ -126,7 +126,7 @@ class _Layout:
         self.width = sum(widths) + _GAP * (len(widths) - 1)
 
     def lines(self, row: Sequence[str]) -> list[str]:
-        """Return the lines of a row, one if no cell has several."""
+        """Return the lines of a row: one, unless a cell has several."""
         if not any("\n" in text for text in row):
             return [self.line(row)]
         parts = zip_longest(*(text.split("\n") for text in row), fillvalue="")
@@ -160,5 +160,5 @@ def _printed(text: str) -> str:
 
 
 def _write(lines: Sequence[str]) -> None:
-    """Print lines in which nothing controls the terminal."""
+    """Print lines, with control characters escaped."""
     sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -17,7 +17,7 @@ from penstock.services.cli.output import confirm, print_json, print_rows, say
 from penstock.services.httpclient import JsonClient
 
 topic_app = typer.Typer(
-    help="Topics: where events are kept.", no_args_is_help=True, rich_markup_mode=None
+    help="Topics, which store events.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -45,7 +45,7 @@ def create(
         int | None, typer.Option("--partitions", "-p", min=1, help="Stream partitions.")
     ] = None,
     channel: Annotated[
-        str | None, typer.Option("--channel", "-c", help="Create a channel of it, too.")
+        str | None, typer.Option("--channel", "-c", help="Also create a channel of the topic.")
     ] = None,
 ) -> None:
     """Create a topic, or a channel of one."""
@@ -116,7 +116,7 @@ def stats(name: Topic, as_json: Json = False) -> None:
 
 
 def _count_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return what was not delivered as usual since the broker started, where it is not 0."""
+    """Return counts of undelivered and redelivered messages since the broker's start, if not 0."""
     topic_fields = ("messages_lost", "messages_dropped", "messages_refused")
     rows: list[dict[str, object]] = [
         {"of": "topic", "since the start": field.removeprefix("messages_"), "messages": count}
@@ -154,7 +154,7 @@ def _channel_row(channel: Mapping[str, object]) -> dict[str, object]:
 def configure(
     name: Topic,
     options: Annotated[
-        list[str] | None, typer.Argument(help="OPTION=VALUE; OPTION= takes a setting back.")
+        list[str] | None, typer.Argument(help="OPTION=VALUE; OPTION= resets an option.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def configure(
     for text in options or ():
         option, equals, value = text.partition("=")
         if not equals or not option or option == "topic":
-            raise InvalidRequest(f"{text!r} is no OPTION=VALUE, such as max_attempts=5")
+            raise InvalidRequest(f"invalid {text!r}: write OPTION=VALUE, such as max_attempts=5")
         query[option] = value
     answer = _broker().request("POST" if options else "GET", "/topic/configure", query=query)
     found = answer if isinstance(answer, dict) else {}
@@ -181,25 +181,27 @@ def configure(
 @topic_app.command()
 def replay(
     name: Topic,
-    channel: Annotated[str, typer.Option("--channel", "-c", help="The channel that is moved.")],
+    channel: Annotated[str, typer.Option("--channel", "-c", help="The channel to move.")],
     to: Annotated[
         str | None, typer.Option("--to", help="beginning or end.", metavar="PLACE")
     ] = None,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="An offset.")] = None,
     time: Annotated[
-        str | None, typer.Option("--time", help="What was appended at or after this time.")
+        str | None, typer.Option("--time", help="Messages appended at or after this time.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Only this stream partition.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a channel go on elsewhere, so that messages come again or are passed over.
+    """Move a channel to another position, so that messages are repeated or skipped.
 
-    The channel is made if there is none. What was in flight or deferred is forgotten.
+    A missing channel is created. Messages in flight and deferred messages are forgotten.
     """
     if [to, offset, time].count(None) != 2 or to not in {None, "beginning", "end"}:
-        raise InvalidRequest("say where: one of --to beginning, --to end, --offset N, --time T")
+        raise InvalidRequest(
+            "specify the position: one of --to beginning, --to end, --offset N, --time T"
+        )
     query: dict[str, object] = {"topic": name, "channel": channel, "partition": partition}
     if offset is not None:
         query |= {"to": "offset", "offset": offset}
@@ -208,7 +210,7 @@ def replay(
     else:
         query["to"] = to
     broker = _broker()
-    # With all of it, so that a mistake in it makes no channel.
+    # Send everything in one request, so that an error creates no channel.
     broker.request("POST", "/channel/create", query=query)
     answer = broker.request("POST", "/channel/seek", query=query)
     rows = objects(answer, "partitions")
@@ -229,7 +231,7 @@ def _called(name: str, channel: str | None) -> str:
 @topic_app.command()
 def delete(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
     """Delete a topic and its messages, or a channel."""
-    loss = "and all its messages" if channel is None else "and forget what it has done"
+    loss = "and all its messages" if channel is None else "and its position"
     confirm(f"Delete the {_called(name, channel)} {loss}?", yes=yes)
     _change("delete", name, channel)
     say(f"{_called(name, channel)} is deleted")
@@ -237,7 +239,7 @@ def delete(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
 
 @topic_app.command()
 def empty(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
-    """Drop a topic's messages, or what a channel still has; offsets go on."""
+    """Drop a topic's messages, or those of a channel; offsets continue."""
     confirm(f"Drop all messages of the {_called(name, channel)}?", yes=yes)
     _change("empty", name, channel, purge=1)
     say(f"{_called(name, channel)} is empty")
@@ -245,13 +247,13 @@ def empty(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
 
 @topic_app.command()
 def pause(name: Topic, channel: Channel = None) -> None:
-    """Stop handing messages to consumers; publishing goes on."""
+    """Stop delivering messages to consumers; publishing continues."""
     _change("pause", name, channel)
     say(f"{_called(name, channel)} is paused")
 
 
 @topic_app.command()
 def unpause(name: Topic, channel: Channel = None) -> None:
-    """Go on handing out messages."""
+    """Resume delivering messages."""
     _change("unpause", name, channel)
     say(f"{_called(name, channel)} is not paused")

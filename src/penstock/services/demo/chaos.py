@@ -1,6 +1,6 @@
-"""Kills processes of a running Penstock at random, with the signal that cannot be caught.
+"""Kills processes of a running Penstock at random, with SIGKILL.
 
-Owns how the processes of one launcher are found and named, and the choice among them.
+Owns how the processes of one launcher are found and named, and the choice of one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from penstock.services.host.forkserver import FORK_SERVER_NAME
 
-# What a command line, with the process's own name before it, holds, and what such a process is
-# called; the first match counts. What is forked has the command line of its fork server.
+# Parts of command lines, after the process's own name, and the names of such processes; the first
+# match counts. A forked process has the command line of its fork server.
 _NAMES = (
     (f"{FORK_SERVER_NAME} ", "fork server"),
     ("/run/queries -cp ", "queries"),
@@ -40,12 +40,13 @@ class Victim:
 
 
 def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
-    """Return a launcher and everything below it that has a name of its own."""
+    """Return a launcher and all its descendants that have a name here."""
     children: dict[int, list[int]] = {}
     for entry in proc.iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                # The name in parentheses may hold spaces; the parent is the second field behind.
+                # The name in parentheses may contain spaces; the parent is the second field after
+                # it.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found: list[Victim] = []
@@ -64,7 +65,7 @@ def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
 
 
 def kill_one(launcher: int, chance: random.Random) -> Victim | None:
-    """Kill one process, each name being as likely as any other; None when there was none."""
+    """Kill one process, with equal probability for each name; return None if there is none."""
     victims = processes_of(launcher)
     if not victims:
         return None

@@ -1,6 +1,6 @@
-"""The Penstock that the demo runs: `penstock up` in a folder of its own, started again when killed.
+"""Penstock of the demo: `penstock up` in a folder of its own, restarted after a kill.
 
-Owns the process and its addresses, which stay the same from start to start.
+Owns the process and its addresses, which stay the same across restarts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LINES_KEPT = 200
 
 
 def fresh_folder(path: Path) -> DataFolder:
-    """Remove an earlier demo's folder and return it empty.
+    """Delete an earlier demo's folder and return a new one.
 
     Raises:
-        InvalidRequest: It holds something else.
-        Conflict: Another demo runs in it.
+        InvalidRequest: The folder contains something else.
+        Conflict: Another demo runs in the folder.
     """
     folder = DataFolder(path.absolute())
     if folder.path.exists():
         if any(folder.path.iterdir()) and not (folder.path / FORMAT_FILE).exists():
             raise InvalidRequest(
-                f"{folder.path} holds files that are not the demo's; name another with --folder"
+                f"{folder.path} contains files that are not the demo's; use another: --folder"
             )
         lock = FolderLock(folder)
         lock.take()
@@ -49,12 +49,12 @@ def fresh_folder(path: Path) -> DataFolder:
 class DemoServer:
     """`penstock up` as a child process.
 
-    A thread reads what it prints, and adds each line in one step.
+    A thread reads its output, and adds each line in one step.
 
     Args:
         folder: Its data folder.
         clock: Time.
-        variables: For its environment, beside those of this process.
+        variables: Further environment variables.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class DemoServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the launcher while it runs."""
+        """Return the process id of the launcher while it runs."""
         running = self._process is not None and self._process.poll() is None
         return self._process.pid if running and self._process else None
 
     @property
     def http(self) -> str:
-        """Address of the API."""
+        """Return the URL of the API."""
         return f"http://{self._http}"
 
     @property
     def broker_http(self) -> str:
-        """Address of the broker."""
+        """Return the URL of the broker."""
         return f"http://{self._broker_http}"
 
     def start(self) -> None:
-        """Start it without waiting."""
+        """Start it, without waiting."""
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "penstock", "up"),
@@ -100,7 +100,7 @@ class DemoServer:
             stderr=subprocess.STDOUT,
             text=True,
             env=self._environment,
-            # Ctrl-C is for the demo, which stops this in order.
+            # Ctrl-C must reach only the demo, which stops this process in order.
             start_new_session=True,
         )
         self.starts += 1
@@ -111,7 +111,7 @@ class DemoServer:
         """Wait until it is ready.
 
         Args:
-            told: Called with each line that it prints meanwhile.
+            told: Called with each line of output meanwhile.
 
         Raises:
             Unavailable: It ended, or was not ready in time.
@@ -134,7 +134,7 @@ class DemoServer:
         raise Unavailable(f"penstock up was not ready in {READY_TIMEOUT_S:.0f} s")
 
     def keep_running(self) -> bool:
-        """Start it again if it was killed; tell whether it had been."""
+        """Restart it if it was killed; return whether it was."""
         if self.pid is not None or self._process is None:
             return False
         self._process.wait()

@@ -1,1 +1,1 @@
-"""Who is there: processes announce themselves, and others listen for them, role by role."""
+"""Discovery: processes announce themselves, and others watch the nodes of each role."""

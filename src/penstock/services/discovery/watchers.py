@@ -1,4 +1,4 @@
-"""The watchers of all roles that anybody asked for, made when they are asked for."""
+"""Watchers of all requested roles, created at the first request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class RoleWatchers:
-    """Watchers by role; any thread. Its mutex guards the table.
+    """Watchers by role; thread-safe. Its mutex guards the table.
 
     Args:
-        calls: Where listeners are called.
+        calls: Queue of calls to listeners.
         clock: Time.
-        asked: Called with each role that is asked for the first time; it must not block.
+        asked: Called once with each requested role; it must not block.
     """
 
     def __init__(self, calls: CallThread, clock: Clock, asked: Callable[[str], None]) -> None:
@@ -33,22 +33,22 @@ class RoleWatchers:
         self._watchers: dict[str, RoleWatcher] = {}
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
-        """Have a listener hear of a role."""
+        """Register a listener for a role."""
         return self._of(role).listen(listener)
 
     def nodes(self, role: str) -> Sequence[Node]:
-        """Return who is there; waits.
+        """Return the nodes of a role, after a wait for its first view.
 
         Raises:
-            Unavailable: Nothing was heard of the role in time.
+            Unavailable: No nodes of the role were received in time.
         """
         found = self._of(role).nodes()
         if found is None:
-            raise Unavailable(f"nothing is known of the {role}s yet: try again")
+            raise Unavailable(f"the {role}s are not known yet: try again")
         return found
 
     def all(self) -> Sequence[RoleWatcher]:
-        """Return the watchers of all roles that were asked for."""
+        """Return the watchers of all requested roles."""
         with self._mutex:
             return list(self._watchers.values())
 

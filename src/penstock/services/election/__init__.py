@@ -1,1 +1,1 @@
-"""Who leads a service: standing for election, leading, being deposed."""
+"""Election of the leader of a service: standing, leading, stepping down."""

@@ -1,16 +1,16 @@
-"""Events on their way to an HTTP server: batches that fill, wait, fail and go. Pure.
+"""Batches of events for an HTTP server: they fill, wait, fail, and are sent or dropped. Pure.
 
     event -----------> filling --sealed--> waiting --+--taken--> sent, or failed
     a large event ---> alone ------------> large ----+
                                            failed ------taken--> sent, or failed again
 
 A batch is sealed when the next event would not fit, when it has enough events, when it is old
-enough, or when it is asked for. Owns the bounds and the one drop policy: of each of the three
-queues (waiting, large, failed) the oldest batch goes when there is no room. Nothing here waits,
-knows a clock, or is safe from several threads.
+enough, or on request. Owns the limits and the drop policy: if one of the three queues (waiting,
+large, failed) has no room, its oldest batch is dropped. This module never waits, has no clock, and
+is not thread-safe.
 
-Invariants: every event taken in is in exactly one batch until it is sent or counted as dropped;
-no queue holds more than `memory_bytes_max`, or two batches where that is more.
+Invariants: every accepted event is in exactly one batch until it is sent or counted as dropped; no
+queue exceeds the larger of `memory_bytes_max` and two batches.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _FRAMING_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The bounds.
+    """Limits of batches.
 
     Attributes:
         flush_ms: Age at which a batch is sealed.
-        flush_count: Events at which it is sealed.
-        batch_bytes_max: Its size.
-        batches_waiting_max: How many wait in each queue.
+        flush_count: Number of events at which a batch is sealed.
+        batch_bytes_max: Maximum size of a batch.
+        batches_waiting_max: Maximum number of batches in each queue.
         event_bytes_max: A larger event is dropped.
-        memory_bytes_max: What batches that wait may take; the two bounds before are lowered to
-            keep it, but two batches may wait at least.
+        memory_bytes_max: Maximum size of waiting batches; the limits above are lowered to keep it,
+            but at least two batches may wait.
     """
 
     flush_ms: int = 60_000
@@ -48,17 +48,17 @@ class BatchOptions:
 
     @property
     def batch_bytes(self) -> int:
-        """The size of a batch that keeps the bound of memory."""
+        """Return the size of a batch within the memory limit."""
         return min(self.batch_bytes_max, self.memory_bytes_max // 2)
 
     @property
     def waiting(self) -> int:
-        """How many batches wait in a queue within the bound of memory."""
+        """Return how many batches may wait in a queue within the memory limit."""
         return max(2, min(self.batches_waiting_max, self.memory_bytes_max // self.batch_bytes))
 
     @property
     def large_bytes(self) -> int:
-        """Above this size an event goes alone."""
+        """Return the size above which an event is sent alone."""
         return (self.batch_bytes - _FRAMING_BYTES) // 2
 
 
@@ -67,9 +67,9 @@ class Batch:
     """Events that are sent together.
 
     Attributes:
-        events: Their JSON.
-        begun_s: When the first came.
-        fill_s: How long it filled.
+        events: The JSON of each event.
+        begun_s: When the first event arrived.
+        fill_s: How long the batch was filled.
         is_retry: Whether it failed before.
     """
 
@@ -81,10 +81,10 @@ class Batch:
 
 
 class Batches:
-    """All events that are not sent.
+    """All events that are not sent yet.
 
     Attributes:
-        dropped: Events that are lost: too many waited, too large, or given up at the end.
+        dropped: Lost events: too many, too large, or unsent at the end.
         settled: Batches that were sent, failed or dropped, each counted once.
         begun: Batches that were ever sealed.
     """
@@ -105,27 +105,27 @@ class Batches:
 
     @property
     def waiting(self) -> int:
-        """Batches that wait to be sent for the first time, those of one large event apart."""
+        """Return how many batches wait for their first attempt, without large events."""
         return len(self._waiting)
 
     @property
     def large(self) -> int:
-        """Large events that wait."""
+        """Return how many large events wait."""
         return len(self._large)
 
     @property
     def failed(self) -> int:
-        """Batches that failed and wait to be tried again."""
+        """Return how many batches failed and wait for a retry."""
         return len(self._failed)
 
     @property
     def events(self) -> int:
-        """All events that are held."""
+        """Return how many events are held."""
         held = (*self._waiting, *self._large, *self._failed, *filter(None, [self._filling]))
         return sum(len(batch.events) for batch in held)
 
     def add(self, event: bytes, now_s: float) -> bool:
-        """Take an event in; true when a batch is ready to be sent by that."""
+        """Add an event; return whether a batch became ready to be sent."""
         size = len(event)
         if size > self._options.event_bytes_max:
             self.dropped += 1
@@ -144,7 +144,7 @@ class Batches:
         return self.seal(now_s) if enough or self._is_old(batch, now_s) else sealed
 
     def seal(self, now_s: float) -> bool:
-        """Have what fills be sent; false if nothing does."""
+        """Seal the current batch; return False if there is none."""
         batch, self._filling = self._filling, None
         if batch is None:
             return False
@@ -153,12 +153,12 @@ class Batches:
         return True
 
     def seal_if_old(self, now_s: float) -> bool:
-        """Seal what fills if it is old enough."""
+        """Seal the current batch if it is old enough."""
         batch = self._filling
         return batch is not None and self._is_old(batch, now_s) and self.seal(now_s)
 
     def take(self) -> Batch | None:
-        """Return what is to be sent next: fresh batches, and then one that failed; None: a rest."""
+        """Return the next batch: new ones before failed ones; None: a pause after failures."""
         for fresh in (self._large, self._waiting):
             if fresh:
                 self._retry_is_due = True
@@ -170,25 +170,25 @@ class Batches:
         return None
 
     def take_last(self) -> Batch | None:
-        """Return what is to be sent once more at the end, the oldest first."""
+        """Return the next batch for the last attempt, oldest first."""
         for queue in (self._failed, self._large, self._waiting):
             if queue:
                 return queue.popleft()
         return None
 
     def sent(self, batch: Batch) -> None:
-        """Note that a batch that was taken is gone."""
+        """Record that a taken batch was sent."""
         self._settle(batch)
 
     def fail(self, batch: Batch) -> None:
-        """Keep a batch that could not be sent, to be tried again."""
+        """Keep a batch that could not be sent, for a retry."""
         self._settle(batch)
         batch.is_retry = True
         self._failed.append(batch)
         self._keep_bound(self._failed)
 
     def give_up(self, batch: Batch) -> None:
-        """Drop a batch that was taken."""
+        """Drop a taken batch."""
         self._settle(batch)
         self.dropped += len(batch.events)
 

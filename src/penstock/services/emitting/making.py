@@ -1,4 +1,4 @@
-"""The emitter of a process, with the sinks that its options name."""
+"""Construction of a process's emitter, with the sinks that its options name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def service_emitter(
         options: The options of the process.
         clock: Time.
         service: Its name, in each event.
-        dimensions: What else stands in each of its events.
+        dimensions: Further fields of each event.
 
     Raises:
         InvalidRequest: As `make_sink`.
@@ -51,7 +51,7 @@ def service_emitter(
 
 
 def stop_emitter(emitter: ServiceEmitter) -> None:
-    """End an emitter; a server that takes events and is away makes no process end in failure."""
+    """End an emitter; an unreachable server of events is not an error of the process."""
     try:
         emitter.stop()
     except Unavailable as error:
@@ -59,10 +59,10 @@ def stop_emitter(emitter: ServiceEmitter) -> None:
 
 
 def make_sink(options: Options, clock: Clock) -> Sink:
-    """Return what the events of a process are given to.
+    """Return the sink of a process's events.
 
     Raises:
-        InvalidRequest: Events are to go over HTTP, and no URL says where to.
+        InvalidRequest: HTTP is configured without a URL.
     """
     made: dict[str, Sink] = {}
 
@@ -90,7 +90,7 @@ def _sink(name: str, options: Options, clock: Clock) -> Sink:
 
 def _http_sink(options: Options, clock: Clock) -> Sink:
     if options.emitter_url is None:
-        raise InvalidRequest("events go over HTTP, so --emitter-url must say where to")
+        raise InvalidRequest("the http emitter needs --emitter-url")
 
     def make(url: str) -> HttpSink:
         return HttpSink(

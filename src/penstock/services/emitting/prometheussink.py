@@ -1,4 +1,4 @@
-"""Events as metrics that Prometheus scrapes: how often and how much, by name and a few labels."""
+"""Events as metrics for Prometheus: counts and sums, by name and a few labels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitting.emitter import Record
 
-# Labels make time series, so only dimensions with few values become some.
+# Labels create time series, so only dimensions with few values become labels.
 LABELS: Final = ("type", "status", "success", "severity", "taskType", "taskStatus")
 SERIES_MAX: Final = 1_000
-# From the time of a query to that of a task, in milliseconds.
+# From the duration of a query to that of a task, in milliseconds.
 BOUNDS: Final = (
     *(1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0),
     *(60_000.0, 600_000.0, 3_600_000.0),
@@ -20,11 +20,11 @@ BOUNDS: Final = (
 
 
 class PrometheusSink:
-    """Keeps a histogram for each metric that is emitted, and counts alerts.
+    """Keeps a histogram for each emitted metric, and counts alerts.
 
     Args:
         labels: Dimensions that become labels.
-        series_max: How many combinations of name and labels are kept; others are counted as lost.
+        series_max: Maximum number of combinations of name and labels; others are counted as lost.
     """
 
     def __init__(self, labels: Collection[str] = LABELS, series_max: int = SERIES_MAX) -> None:
@@ -34,7 +34,7 @@ class PrometheusSink:
         self._registry = MetricRegistry()
         self._lost = self._registry.counter(
             "penstock_emitter_dropped_total",
-            "Events that were dropped because too many waited, the oldest first",
+            "Events dropped because too many waited, oldest first",
             sink="prometheus",
         )
 
@@ -59,13 +59,13 @@ class PrometheusSink:
             self._series.add(series)
         value = body.get("value")
         if record.feed == "alerts":
-            self._registry.counter(name, "Alerts by how bad they are", **labels).add()
+            self._registry.counter(name, "Alerts by severity", **labels).add()
         elif isinstance(value, int | float):
             about = f"Values of the metric {metric}"
             self._registry.histogram(name, about, BOUNDS, **labels).observe(value)
 
     def start(self) -> None:
-        """Do nothing: numbers are there at once."""
+        """Do nothing, because metrics are updated at once."""
 
     def flush(self) -> None:
         """Do nothing."""
@@ -79,6 +79,6 @@ class PrometheusSink:
 
 
 def snake_case(name: str) -> str:
-    """Return a name as Prometheus takes it: `sqlQuery/time` becomes `sql_query_time`."""
+    """Return a name in Prometheus' form: `sqlQuery/time` becomes `sql_query_time`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_") or "unnamed"

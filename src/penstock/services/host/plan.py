@@ -1,7 +1,7 @@
-"""Which processes one host runs, and how each is started: what `penstock up` launches.
+"""Processes of one host, and how each is started: what `penstock up` launches.
 
-Owns the list, the sockets that the children inherit, and the file of options they read. It starts
-nothing (`launcher` does).
+Owns the list, the sockets that the children inherit, and the file with their options. `launcher`
+starts them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from penstock.spark.connect.stuck import told_stuck
 if TYPE_CHECKING:
     from penstock.spark.connect.server import SparkServerOptions
 
-# Each Python child would otherwise keep an arena per thread, a BLAS thread per core, and a thread
-# that gives Arrow's unused memory back, which allocations do as well.
+# Without these, each Python child would keep an arena per thread, a BLAS thread per core, and a
+# thread that returns Arrow's unused memory, which allocations do as well.
 _LEAN = {
     "MALLOC_ARENA_MAX": "2",
     "OPENBLAS_NUM_THREADS": "1",
@@ -54,8 +54,9 @@ _STOP_TIMEOUTS_S = {
     "broker": 8.0,
 }
 
-# Who asks others for something is stopped before them; those of one number need not each other.
-# Streams' and flows' ends are told to the overlord and the broker, and both use Spark.
+# Clients are stopped before the services that they use; children of one number do not use each
+# other. The end of streams and flows is reported to the overlord and the broker, and both use
+# Spark.
 _STOP_STAGES = {
     "router": 2,
     "worker": 2,
@@ -66,18 +67,18 @@ _STOP_STAGES = {
     "queries": 0,
 }
 
-# As `penstock.spark.connect.server.remote_address` writes it. One elsewhere has no token.
+# In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
-# `penstock.indexing.spec` has it too, but costs memory that the launcher does without.
+# Also defined in `penstock.indexing.spec`, whose import would cost the launcher memory.
 _SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of Python children: options reach them by file alone.
+    """Return the environment of Python children, which get options only from the file.
 
     Secrets that specs name are not options: tasks and supervisors look them up. The name of the
-    file of options stays too, as flows must not change that file.
+    file of options stays, too, because flows must not change that file.
     """
     kept = {
         name: value
@@ -91,7 +92,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Spark:
-    """A Spark server of this host: its name among the children, its heap, and who may ask it."""
+    """A Spark server of this host: its name among the children, its heap, and its users."""
 
     name: str
     memory: str
@@ -101,7 +102,7 @@ class _Spark:
     @property
     def remote(self) -> str:
         """Its `sc://` address."""
-        # Here and below, because a host that uses a Spark elsewhere has no need of it.
+        # Imported here and below, because a host that uses a remote Spark does not need it.
         from penstock.spark.connect.server import remote_address  # noqa: PLC0415
 
         return remote_address(self.port, self.token)
@@ -111,7 +112,7 @@ class HostPlan:
     """The children of one host and the sockets they listen on.
 
     Args:
-        options: As the user gave them.
+        options: The user's options.
         folder: The data folder, prepared and locked.
         environment: Variables of this process.
     """
@@ -132,17 +133,17 @@ class HostPlan:
         """Open the sockets and write the options for the children.
 
         Args:
-            listen_on: Opens a listening socket at an address; the text names the address's option.
+            listen_on: Opens a listening socket at an address; the text is the option's name.
 
         Raises:
             Conflict: A port is taken.
-            InvalidRequest: Queries are to have two Sparks, or Spark cannot read the path of the
-                deep storage.
+            InvalidRequest: Queries are configured with two Sparks, or Spark cannot read the path of
+                the deep storage.
             Unavailable: An address cannot be listened on.
         """
         if self._given.query_memory not in (None, SHARED) and self._given.query_connect is not None:
             raise InvalidRequest(
-                "--query-memory starts a Spark for queries, and --query-connect names another: "
+                "--query-memory starts a Spark for queries, and --query-connect uses another: "
                 "give one of them"
             )
         deep_storage = local_path(self._given.deep_storage_address)
@@ -196,9 +197,9 @@ class HostPlan:
         return [*map(self._spark, self._sparks), *plans]
 
     def _add_spark(self, name: str, memory: str) -> str:
-        """Add a Spark, at the address of the one before it if that can be.
+        """Add a Spark, if possible at the address of its predecessor.
 
-        A worker beside this Penstock was given that address, and knows no other.
+        A worker outside of this Penstock was given that address, and has no other.
         """
         before = self._before.get(name)
         if before is not None and is_free(before[0]):
@@ -240,7 +241,7 @@ class HostPlan:
     def _spark(self, spark: _Spark) -> ChildPlan:
         from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
 
-        # The one of tasks has been here always, and keeps its places; another has its own.
+        # The Spark of tasks keeps its original folders; the one of queries has its own.
         below = "" if spark.name == "spark" else spark.name
         options = SparkServerOptions(
             run_folder=queries_run_folder(self._folder) if below else self._folder.run,
@@ -277,7 +278,7 @@ class HostPlan:
 def trial_options(
     folder: Path, options: Options, environment: Mapping[str, str]
 ) -> SparkServerOptions:
-    """Return how `penstock doctor` starts Spark for a moment, with all its files in a folder."""
+    """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
     from penstock.spark.connect.classarchive import makes_archive  # noqa: PLC0415
     from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
 
@@ -293,17 +294,17 @@ def trial_options(
         secret_file=options.spark_secret_file,
     )
     if makes_archive(prepare(trial, environment).argv):
-        # The kill at its end would cut the archive, and a cut one is not made again.
+        # The kill at its end would truncate the archive, and a truncated one is not made again.
         return dataclasses.replace(trial, cache_folder=folder / "cache")
     return trial
 
 
 def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:
-    """Return port and token of each Spark that the last launcher in a data folder had."""
+    """Return port and token of each Spark of the last launcher in a data folder."""
     try:
         before = config.from_json(folder.children_options.read_text())
     except (OSError, ValueError, InvalidRequest):
-        return {}  # There was none, or one of another release.
+        return {}  # there was none, or it was of another release
     found = {}
     for name, address in (("spark", before.spark_connect), ("queries", before.query_connect)):
         own = None if address is None else _OWN_SPARK.fullmatch(address)
@@ -313,6 +314,6 @@ def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:
 
 
 def spark_cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder that data folders share for what shortens Spark's start."""
+    """Return the folder, shared by data folders, of the files that speed up Spark's start."""
     base = environment.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "penstock"

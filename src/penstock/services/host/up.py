@@ -1,7 +1,7 @@
 """`penstock up`: a whole Penstock on this host, until it is stopped.
 
-Owns the order of the checks (data folder, lock, ports) before anything is started, and what the
-user is told. Exit codes are the command line's.
+Owns the order of the checks (data folder, lock, ports) before anything starts, and the messages to
+the user. The command line owns exit codes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 LOG_BYTES_MAX = 10 << 20
 LOG_FILES_KEPT = 3
 
-# How long children of a killed launcher may take to be gone.
+# Time limit for the end of a killed launcher's children.
 AFTER_KILL_S = 3.0
 
 
@@ -60,12 +60,12 @@ def up(
     plan = HostPlan(options, folder, environment)
     try:
         clear_expired(str(folder.path), clock)
-        # The addresses are still there when the last one was killed.
+        # The addresses still exist if the last launcher was killed.
         patience_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
         folder.remove_client_file()
         log_to_file(folder.log / "launcher.log")
         plan.open(lambda address, option: listen_patiently(address, option, clock, patience_s))
-        say(f"Penstock {penstock.__version__} starts in {folder.path}")
+        say(f"Penstock {penstock.__version__} is starting in {folder.path}")
         logger.info("%s", plan.queries.reason)
         if plan.queries.is_warning:
             say(plan.queries.reason)
@@ -78,7 +78,7 @@ def up(
             say(f"  broker  {plan.options.broker_http_address.url}")
             say(f"  NSQ     {plan.options.broker_tcp_address}")
             say(f"  logs    {folder.log}")
-            say("Ctrl-C stops it")
+            say("press Ctrl-C to stop")
 
         launcher = Launcher(plan.children(), folder.log, folder.run, clock, say, on_ready)
         try:
@@ -92,7 +92,7 @@ def up(
 
 
 def client_file(options: Options, clock: Clock) -> dict[str, object]:
-    """Return what `DIR/penstock.json` tells clients; no secrets."""
+    """Return the content of `DIR/penstock.json` for clients; no secrets."""
     return {
         **about_process(clock),
         "http": options.http.url,

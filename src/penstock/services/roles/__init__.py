@@ -1,1 +1,1 @@
-"""The processes: each module puts one together out of what other packages offer, and no more."""
+"""Processes of the roles: each module builds one from the parts of other packages."""

@@ -1,4 +1,4 @@
-"""The broker's process: the broker's event loop beside the main thread, which waits for signals."""
+"""Process of the broker: its event loop, and the main thread, which waits for signals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ANNOUNCE_LIMIT_S: Final = 5.0
 
 
 def options_of(options: Options) -> BrokerOptions:
-    """Return what a broker is told by the options of a Penstock."""
+    """Return the broker's options for the options of a Penstock."""
     socket_path = options.broker_tcp_socket
     return BrokerOptions(
         folder=str(DataFolder(options.data_dir).topics),
@@ -83,12 +83,12 @@ def _tls_options(options: Options) -> TlsOptions:
         client_certificates=ClientCertificates(options.tls_client_auth_policy),
         required=Requirement(options.tls_required),
         min_version=TlsVersion(options.tls_min_version),
-        plain_loopback=True,  # the other processes of this host
+        plain_loopback=True,  # for the other processes of this host
     )
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together."""
+    """Build the process."""
     options = options_of(context.options)
     server = BrokerServer(
         options,
@@ -121,7 +121,7 @@ def compose(context: RoleContext) -> Lifecycle:
 
 
 def _client_file(context: RoleContext) -> Handler:
-    """Tell clients of this host where a broker without a launcher listens."""
+    """Publish the addresses of a broker without a launcher for clients of this host."""
     assert context.tcp_listener is not None
     http, tcp = (
         Address(*one.getsockname()[:2]) for one in (context.listener, context.tcp_listener)
@@ -136,9 +136,9 @@ def _client_file(context: RoleContext) -> Handler:
 
 
 class _Announcement:
-    """Announces the broker once the metadata database exists: it serves without one.
+    """Announces the broker once the metadata database exists; the broker works without it.
 
-    A broker that is used alone has no such database, and none is made for it. The condition's mutex
+    For a broker that is used alone, no such database exists or is created. The condition's mutex
     guards the stop flag that the thread waits on.
 
     Args:
@@ -159,7 +159,7 @@ class _Announcement:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the announcement up."""
+        """Withdraw the announcement."""
         self._thread.expect_end()
         with self._changed:
             self._stop_asked = True

@@ -1,4 +1,4 @@
-"""What a process logs of itself when it starts: release, machine, options without secrets. Pure."""
+"""Log lines of a process at its start: release, machine, options without secrets. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start_line(version: str, python: str, processors: int, memory_bytes: int) ->
 
 
 def options_line(options: Options) -> str:
-    """Return the line about the options that are not what they are by default."""
+    """Return the line with the options that differ from their defaults."""
     given = [
         f"{item.name.replace('_', '-')}={_shown(item.name, getattr(options, item.name))}"
         for item in fields(options)

@@ -1,4 +1,4 @@
-"""How far Spark is with a call, told while it works."""
+"""Progress of Spark's work for a call, reported while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Teller:
-    """Adds up the pieces of work of all stages; stages are seen again as they go on."""
+    """Sums up the pieces of work of all stages, which Spark reports repeatedly."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -29,7 +29,7 @@ class _Teller:
         operation_id: str | None,
         done: bool,
     ) -> None:
-        """Take Spark's word; it comes in the thread whose query it is about."""
+        """Handle a report of Spark, which arrives in the thread of the query."""
         del inflight_tasks, operation_id, done
         if threading.get_ident() != self._thread:
             return
@@ -41,15 +41,15 @@ class _Teller:
 
 @contextlib.contextmanager
 def told(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Tell how far the jobs of this thread are while the block runs.
+    """Report the progress of this thread's jobs while the block runs.
 
-    Only Spark Connect tells; with another Spark session nothing is told.
+    Only Spark Connect reports progress; other Spark sessions do not.
     """
     register = getattr(spark, "registerProgressHandler", None)
     if progress is None or register is None or not hasattr(spark, "client"):
         yield
         return
-    # Spark calls whatever can be called; its type asks for a base class all the same.
+    # Spark accepts any callable, although its type hint requires a base class.
     teller = cast("ProgressHandler", _Teller(progress))
     spark.registerProgressHandler(teller)
     try:

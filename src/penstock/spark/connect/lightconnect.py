@@ -1,12 +1,12 @@
-"""Spark Connect's client without pandas, which it imports but which Penstock never uses.
+"""Spark Connect's client without pandas, which it imports but Penstock never uses.
 
-PySpark's client asks for pandas when it is imported, to recognise pandas' types in calls that
-Penstock does not make. Pandas costs each process 28 to 43 MB and most of a second, and every task
-is a process. So while the client is imported, a stand-in takes the place of pandas; it is gone
-again afterwards, and whoever imports pandas later gets the real one.
+PySpark's client imports pandas to recognise pandas' types in calls that Penstock does not make.
+Pandas costs each process 28 to 43 MB and most of a second, and every task is a process. So during
+the import of the client, a stand-in replaces pandas. It is removed afterwards; a later import of
+pandas gets the real one.
 
-Owns that one import. Where pandas is there already, or the client comes to ask for more than the
-stand-in has, the real one is used.
+Owns that one import. If pandas is imported already, or the client needs more than the stand-in has,
+the real one is used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Final
 
 _CLIENT: Final = "pyspark.sql.connect.session"
-# The version that the client asks for at least; it is compared, nothing else.
+# Minimum version that the client requires; it is only compared.
 _VERSION: Final = "2.2.0"
 
 
 def import_client() -> None:
-    """Import Spark Connect's client, with pandas only if it must be."""
+    """Import Spark Connect's client, with pandas only if necessary."""
     if _CLIENT in sys.modules or "pandas" in sys.modules:
         importlib.import_module(_CLIENT)
         return
@@ -34,7 +34,7 @@ def import_client() -> None:
     except (ImportError, AttributeError):
         for name in set(sys.modules) - before - stand_ins.keys():
             if name.startswith("pyspark.sql.connect"):
-                del sys.modules[name]  # half imported
+                del sys.modules[name]  # partly imported
         _remove(stand_ins)
         importlib.import_module(_CLIENT)
     finally:
@@ -60,7 +60,7 @@ def _remove(stand_ins: dict[str, ModuleType]) -> None:
 
 
 class _NeverMade:
-    """Stands for a type of pandas: no value is one."""
+    """Stand-in for a type of pandas: no value is an instance."""
 
 
 def _never(_value: object) -> bool:

@@ -1,7 +1,7 @@
-"""Making Spark's class archive ahead of time, so that the first `penstock up` starts quickly too.
+"""Creation of Spark's class archive ahead of time, so that the first `penstock up` is fast too.
 
-Owns one orderly life of a Spark Connect server: start, load the classes that indexing and SQL use,
-end. The archive itself is the JVM's and `classarchive`'s.
+Owns one orderly run of a Spark Connect server: start, load the classes that indexing and SQL use,
+end. The JVM and `classarchive` own the archive itself.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepa
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 _START_TIMEOUT_S = 120.0
-# Writing the archive takes about ten seconds on two cores; nobody waits for this stop.
+# Writing the archive takes about ten seconds on two cores; no user waits for this stop.
 _STOP_TIMEOUT_S = 120.0
 
 
 def prepare_spark(cache_folder: Path, environment: Mapping[str, str], clock: Clock) -> bool:
-    """Make the class archive unless it is there; return whether it was made.
+    """Create the class archive if it is missing; return whether it was created.
 
     Raises:
         Unavailable: There is no Java, or Spark does not start.

@@ -1,11 +1,11 @@
-"""Work that Spark has ended and that does not end.
+"""Work in Spark that was ended but does not stop.
 
-A piece of work that makes very many rows of a few, such as a join without a condition, is not asked
-to stop before it is through: it keeps its core for hours after its query was cancelled. The
-executors of a cluster end themselves over it; a local Spark only writes that down. So it has that
-written into a file of its own, and whoever keeps Spark running ends it when there is something.
+Work that makes very many rows from few, such as a join without a condition, checks for its end only
+after all of them: it keeps a core busy for hours after its query was cancelled. The executors of a
+cluster exit in this case; a local Spark only logs it. So it logs this to a separate file, and the
+launcher ends Spark when the file is not empty.
 
-Owns the file, what makes Spark write it, and what is said of it.
+Owns the file, the log configuration that fills it, and the description of the problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Far beyond what ended work takes to stop: sorts end within seconds, Python workers within two.
+# Far longer than ended work needs to stop: sorts end within seconds, Python workers within two.
 _GIVEN_UP_AFTER: Final = "60s"
 
 STUCK_CONF: Final = {
@@ -27,12 +27,12 @@ STUCK_CONF: Final = {
 
 
 def stuck_file(run_folder: Path) -> Path:
-    """Return the file that has something in it when work does not end."""
+    """Return the file that is not empty if work does not end."""
     return run_folder / "stuck.log"
 
 
 def stuck_log_conf(file: str) -> str:
-    """Return the part of the logging configuration that fills the file, given as its value."""
+    """Return the part of the logging configuration that fills the file."""
     return f"""appender.stuck.type = File
 appender.stuck.name = stuck
 appender.stuck.fileName = {file}
@@ -47,8 +47,8 @@ logger.executor.appenderRef.stuck.ref = stuck
 
 
 def told_stuck(run_folder: Path) -> str:
-    """Return why a Spark has to be ended, "" if it need not."""
+    """Return why a Spark must be ended, "" if it need not."""
     with contextlib.suppress(OSError):
         if stuck_file(run_folder).stat().st_size:
-            return f"works on for what was cancelled: it did not stop within {_GIVEN_UP_AFTER}"
+            return f"still runs cancelled work: it did not stop within {_GIVEN_UP_AFTER}"
     return ""

@@ -1,12 +1,12 @@
-"""The memory that one Python worker of Spark may take.
+"""Memory limit of one Python worker of Spark.
 
-A few bytes of input can stand for any number of bytes in memory. The parsers have bounds of their
-own; this limit ends the one piece of work that passes them, before the kernel ends the JVM, the
-broker or other workers for want of memory.
+A few bytes of input can represent any number of bytes in memory. The parsers have their own limits;
+this limit ends a single piece of work that exceeds them, before the kernel ends the JVM, the broker
+or other workers for lack of memory.
 
 Owns the size of the limit, how a worker sets it, and the error of work that exceeds it. The limit
-counts what a process allocates (`RLIMIT_DATA`): files that it maps, such as the blocks of a topic,
-are not counted, unlike by `spark.executor.pyspark.memory` (`RLIMIT_AS`).
+counts allocations of a process (`RLIMIT_DATA`). Mapped files, such as the blocks of a topic, do not
+count, unlike with `spark.executor.pyspark.memory` (`RLIMIT_AS`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.core.hostmemory import total_memory_bytes
 from penstock.core.outofmemory import is_out_of_memory, memory_text
 
 LIMIT_BYTES: Final = 4 << 30
-"""Limit of a worker on a host where that is at most half of the memory, and at least its share."""
+"""Limit of a worker, if that is at most half of the host's memory, and at least its share."""
 _LIMIT_BYTES_MIN: Final = 1 << 30
-_BADNESS: Final = "500"  # from -1000 to 1000; processes have 0
+_BADNESS: Final = "500"  # from -1000 to 1000; the default is 0
 _REMEDY: Final = (
     "split the file, write smaller rows, blocks or row groups, or run the task on a host with more"
     " memory"
@@ -33,21 +33,21 @@ _REMEDY: Final = (
 
 
 def limit_bytes(total_bytes: int, cores: int) -> int:
-    """Return how much one worker may allocate.
+    """Return how many bytes one worker may allocate.
 
     Args:
         total_bytes: Memory of the host.
-        cores: How many workers run at once.
+        cores: Number of concurrent workers.
     """
     share = max(LIMIT_BYTES, total_bytes // (cores + 1))
     return max(min(share, total_bytes // 2), _LIMIT_BYTES_MIN)
 
 
 def limit_this_process() -> None:
-    """Limit what this process may allocate from now on, besides what it has already.
+    """Limit the further allocations of this process.
 
-    Of several processes that together exceed the memory of the host, the kernel ends one like this
-    first. Where the system knows no such limits, nothing is changed.
+    If several processes together exceed the memory of the host, the kernel ends one like this
+    first. On systems without such limits, nothing is changed.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_BADNESS, encoding="ascii")
@@ -64,10 +64,10 @@ def limit_this_process() -> None:
 
 @contextlib.contextmanager
 def naming(work: str) -> Iterator[None]:
-    """Have an error of a failed allocation leave the block as one that names the work.
+    """Translate an allocation error in the block to one that names the work.
 
     Args:
-        work: What the block does, such as `reading rows.json`.
+        work: Description of the block's work, such as `reading rows.json`.
 
     Raises:
         InvalidRequest: The block exceeded the memory limit.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def _query(text: str) -> str:
     statement = read_statement(text)
     if not statement.is_query:
-        raise InvalidRequest("this is no query: write one that begins with SELECT or WITH")
+        raise InvalidRequest("this is not a query: begin with SELECT or WITH")
     return statement.query
 
 
@@ -37,10 +37,9 @@ _QUERY: Final = Kind("SQL query", _query)
 class SparkSQL(SparkProcessor):
     """Runs SQL on Spark over the records of a batch of FlowFiles, as one job.
 
-    All FlowFiles that wait, up to a number, are the view ``input``, or several views by an
-    attribute. Each property that is not named here is a query: it adds a relationship of its name,
-    which its result goes to as one FlowFile. Further tables, such as of names to join, are views,
-    too.
+    All waiting FlowFiles, up to a limit, form the view ``input``, or several views by an attribute.
+    Each property that is not named here is a query: it adds a relationship of its name, to which
+    its result is sent as one FlowFile. Further tables, such as names to join, are views, too.
     """
 
     tags = ("spark", "sql", "records", "join", "aggregate")
@@ -54,15 +53,15 @@ class SparkSQL(SparkProcessor):
         self._hidden: Mapping[str, str] = {}
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield problems between properties."""
         yield from super().check()
         if not self.queries:
-            yield Problem("", "there is no query: give a property such as all=SELECT * FROM input")
+            yield Problem("", "there is no query: add a property such as all=SELECT * FROM input")
         yield from name_problems(self)
 
     @contextlib.contextmanager
     def views(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-        """Define outlines under the names of views, and the views under names of their own."""
+        """Define outlines under the names of the views, and the views under hidden names."""
         hidden = {name: hidden_name() for name in frames}
         try:
             for name, frame in frames.items():
@@ -84,7 +83,7 @@ class SparkSQL(SparkProcessor):
         """Return the results of the queries.
 
         Raises:
-            ProcessError: Spark sees something else in a query than reading of the views.
+            ProcessError: Spark resolves a query to something other than reading the views.
         """
         found = {}
         for name, query in self.queries.items():

@@ -1,1 +1,1 @@
-"""What a stream's messages are written in beside JSON, and which columns they have."""
+"""Formats of stream messages besides JSON, and the columns of records."""

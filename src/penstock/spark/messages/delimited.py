@@ -1,7 +1,7 @@
-"""Messages of delimited text to typed Arrow columns, in batches.
+"""Parse messages of delimited text to typed Arrow columns, in batches.
 
-A message is one line; the end of line that it may bring is no part of it. Owns only how messages
-become lines: the lines are parsed as those of files are (`batch.input.delimited`). Pure.
+A message is one line; a line end after it is not part of it. Owns only the conversion of messages
+to lines, which are parsed like those of files (`batch.input.delimited`). Pure.
 
 Invariant: every message becomes exactly one row, or one `BadMessage` with its index.
 """
@@ -25,10 +25,10 @@ _EMPTY: Final = "an empty line: in Kafka, a record without a value"
 
 
 class DelimitedMessages:
-    """Parses batches of messages of one shape. For one thread at a time.
+    """Parser of batches of messages of one shape. For one thread at a time.
 
     Args:
-        lines: Parses what is in a message.
+        lines: Parser of a message's content.
     """
 
     def __init__(self, lines: DelimitedParser) -> None:
@@ -57,7 +57,7 @@ def lines_of(messages: pa.BinaryArray) -> Lines:
     ].astype(np.int64)
     whole = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), messages)
     text = pc.binary_join(whole, b"\n").buffers()[2] or pa.py_buffer(b"")
-    # Each message is behind as many joints as there are messages before it.
+    # The number of separators before a message equals the number of messages before it.
     joints = np.arange(count)
     starts = offsets[:-1] - offsets[0] + joints
     ends = offsets[1:] - offsets[0] + joints

@@ -1,8 +1,8 @@
-"""Keys of records to one typed column: the first value that a key has.
+"""Convert keys of records to one typed column: the first value of each key.
 
-JSON objects are grouped by the name of their first field, which is mostly the same, and each group
-is parsed as messages are; lines of values give the value of the first column. A record without a
-key, or with an empty one, has no value. Pure.
+JSON objects are grouped by the name of their first field, which is usually the same, and each group
+is parsed like messages. For lines of delimited text, the first column is the value. A missing or
+empty key has no value. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.spark.topic.rowshape import FieldType, RowShape
 if TYPE_CHECKING:
     from penstock.spark.messages.formats import TextFormat
 
-# A name without escapes, up to the colon behind it.
+# A name without escapes, up to the colon after it.
 _FIRST_NAME: Final = r'^\s*\{\s*"(?P<name>[^"\\]*)"\s*:'
 _GROUPS_MAX: Final = 16
 
@@ -33,7 +33,7 @@ _Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class KeyGroup:
-    """Keys that have their first value under one name; None: that must be looked for in each."""
+    """Keys with their first value under one name; None: search the name in each key."""
 
     name: str | None
     places: _Places
@@ -42,14 +42,14 @@ class KeyGroup:
 
 @dataclass(frozen=True, slots=True)
 class KeyReader:
-    """Reads keys as values of one type; `column` names them where one is bad."""
+    """Reads keys as values of one type; `column` names them in errors."""
 
     format: TextFormat
     column: str
     type: FieldType
 
     def read(self, keys: pa.BinaryArray) -> tuple[pa.Array, tuple[BadMessage, ...]]:
-        """Return the value of each key, null where it has none, and the bad ones by their index."""
+        """Return the value of each key, null if it has none, and the bad ones by index."""
         found = np.full(len(keys), -1)
         values: list[pa.Array] = [pa.array([], self.type.arrow)]
         bad: list[BadMessage] = []
@@ -76,7 +76,7 @@ class KeyReader:
 
 
 def groups(keys: pa.BinaryArray, format_: TextFormat) -> Iterator[KeyGroup]:
-    """Yield the keys that are there and not empty, by the names of their first values."""
+    """Yield the keys that are neither null nor empty, by the names of their first values."""
     lengths = pc.fill_null(pc.binary_length(keys), 0).to_numpy(zero_copy_only=False)
     there = np.flatnonzero(lengths)
     if not len(there):

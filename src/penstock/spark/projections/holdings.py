@@ -1,8 +1,8 @@
-"""What a projection has for a query: keys by name and by expression, and measures. Pure.
+"""Columns of a projection for a query: keys by name and by expression, and measures. Pure.
 
-Owns which aggregate of the groups is the same as one of the rows. The sums of no groups are null,
-and counts of no rows are 0. An average is divided as Spark does it. Of bigint there is none: Spark
-adds those as doubles, so where values are large and cancel out it tells another than the exact sum.
+Owns which aggregate of groups equals an aggregate of rows. Sums over no groups are null, and counts
+are 0. An average is divided as in Spark. AVG of bigint is not supported: Spark adds those as
+doubles, so if large values cancel out its result differs from the exact sum.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Computed:
     """A key that is an expression.
 
     Attributes:
-        key: It.
-        form: Its tokens, as `normal` gives them.
-        is_call: Whether it is one call: nothing around it can take a part of it away.
-        is_fragile: Whether its value may be another zero than that of a row: -0.0 and 0.0 are one
+        key: The key.
+        form: Its tokens, as returned by `normal`.
+        is_call: Whether it is a single call, which surrounding tokens cannot split.
+        is_fragile: Whether its zero may differ from that of a row, because -0.0 and 0.0 are one
             group.
     """
 
@@ -47,14 +47,13 @@ class Holdings:
     """The keys and measures of one projection.
 
     Attributes:
-        stored: All names of its columns, which no alias may have, case folded.
+        stored: All names of its columns, which aliases must not use, case folded.
         columns: The names of the datasource's columns, case folded.
         names: The same in lower case.
         plain: The keys that are columns, by their names in lower case.
-        fragile: The names of those whose zero may be another, in lower case.
-        computed: The keys that are expressions, and not to be computed from the others, by their
-            first tokens.
-        time: The first key that is the time, cut; the others are expressions alone.
+        fragile: Names, in lower case, of keys whose zero may differ.
+        computed: The keys that are expressions not computable from others, by their first tokens.
+        time: The first key that is the truncated time; others are only expressions.
     """
 
     def __init__(self, plan: ProjectionPlan, columns: Columns) -> None:
@@ -76,7 +75,7 @@ class Holdings:
         self._measures = {(m.kind, m.column.lower()): quoted(m.stored) for m in plan.measures}
 
     def has_fragile(self) -> bool:
-        """Tell whether any key's zero may be another."""
+        """Return whether any key's zero may differ."""
         return bool(self.fragile) or any(
             one.is_fragile for some in self.computed.values() for one in some
         )
@@ -93,7 +92,7 @@ class Holdings:
             name: The column.
 
         Raises:
-            NoMatch: The projection does not tell.
+            NoMatch: The projection lacks the measure.
         """
         column = name.lower()
         key = self.plain.get(column)
@@ -113,7 +112,7 @@ class Holdings:
         if function == "SUM":
             return f"SUM({total})"
         if self._types.get(column) not in _AVERAGED:
-            raise NoMatch(f"AVG of {column}, a bigint, is of doubles: ask for SUM / COUNT")
+            raise NoMatch(f"AVG of {column}, a bigint, is computed in doubles: use SUM / COUNT")
         count = self._measure("values", column)
         return f"(SUM(CAST({total} AS DOUBLE)) / NULLIF(SUM({count}), 0))"
 
@@ -126,7 +125,7 @@ class Holdings:
 
 
 def normal(found: Sequence[Token]) -> tuple[Normal, ...]:
-    """Return tokens as they compare: names without quotes and case, key words without case."""
+    """Return tokens in normal form: names without quotes and case, key words without case."""
     followed = [*(token.text for token in found[1:]), ""]
     return tuple(_normal(token, after) for token, after in zip(found, followed, strict=False))
 
@@ -144,7 +143,7 @@ def _normal(token: Token, after: str) -> Normal:
 
 
 def closings(form: Sequence[Normal]) -> dict[int, int]:
-    """Return where each parenthesis that is opened is closed."""
+    """Return the index of the closing parenthesis for each opening one."""
     opened: list[int] = []
     found: dict[int, int] = {}
     for at, one in enumerate(form):
@@ -163,7 +162,7 @@ def _computed(key: Key, types: Mapping[str, str]) -> Computed:
 
 
 def _is_whole(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:
-    """Tell whether an expression is a sum or product of whole numbers."""
+    """Return whether an expression is a sum or product of whole numbers."""
     return all(
         (kind == "name" and types.get(text) in _WHOLE)
         or (kind == "number" and text.isdecimal())

@@ -1,9 +1,8 @@
-"""What Druid's SQL says in another way than Spark's: the words to use instead. Pure.
+"""Differences between Druid's SQL and Spark's: hints what to write instead. Pure.
 
-Owns the table of functions and forms that a query for Druid has and Spark does not know; where
-Spark knows a name of Druid's, nothing stands here. A query is never rewritten: arguments and types
-differ, and a rewriting that is right but for rare rows is worse than an error that says what to
-write.
+Owns the table of Druid's functions and forms that Spark does not have; names that Spark has are not
+listed. Queries are never rewritten: arguments and types differ, and a rewritten query that is wrong
+in rare cases is worse than an error with a hint.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
 from penstock.core.sqltext import tokens
 
-# A list in a column is JSON text; without this, Spark only says that the types do not fit.
+# A list in a column is JSON text; without this, Spark only reports that the types do not match.
 _LIST: Final = "from_json(tags, 'ARRAY<STRING>')"
 FUNCTIONS: Final[Mapping[str, str]] = {
     # times
@@ -102,21 +101,21 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "BITWISE_SHIFT_LEFT": "shiftleft(number, 1)",
     "BITWISE_SHIFT_RIGHT": "shiftright(number, 1)",
 }
-"""What to write instead of a function; `__time`, `text`, `tags` and so on stand for columns."""
+"""Replacement of a function; `__time`, `text`, `tags` and so on are example columns."""
 
 _NO_FUNCTION: Final[Mapping[str, str]] = {
-    "LOOKUP": "join the datasource that holds the names",
+    "LOOKUP": "join the datasource that contains the names",
     "EXTERN": "FROM TABLE(EXTERN(…)) in INSERT and REPLACE, which tasks run; queries read no files",
 }
 _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
-# Two patterns: one that spans a whole query takes the square of its length where no TO follows.
+# Two patterns, because one that spans a query takes quadratic time if no TO follows.
 _ROUNDED: Final = re.compile(r"\b(FLOOR|CEIL|CEILING)\s*\(", re.IGNORECASE)
 _UNIT: Final = re.compile(r"\bTO\s+(\w+)\s*\)", re.IGNORECASE)
 _TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
 _SHOWN: Final = 200
 _DAY_MS: Final = 86_400_000
 _UNITS: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
-# Druid counts the days of a week from Monday, 1.
+# In Druid, days of the week are numbered from Monday, 1.
 _EXTRACTED: Final[Mapping[str, str]] = {
     **{unit: f"extract({unit} FROM {{}})" for unit in (*_UNITS, "DOY")},
     "DOW": "extract(DAYOFWEEK_ISO FROM {})",
@@ -127,12 +126,12 @@ _SYSTEM_TABLES: Final[Mapping[str, str]] = {
     "tasks": "penstock task list, or GET /druid/indexer/v1/tasks",
     "supervisors": "penstock supervisor list, or GET /druid/indexer/v1/supervisor?state",
     "servers": "penstock status",
-    "server_segments": "no server holds segments: see penstock segment timeline",
+    "server_segments": "servers do not load segments: see penstock segment timeline",
 }
 
 
 def in_spark(sql: str, refusal: str) -> str:
-    """Return what to write instead of what Spark refuses, if it is Druid's; else an empty text."""
+    """Return the replacement if Spark refused a form of Druid's SQL; else an empty text."""
     unknown = _UNKNOWN.search(refusal)
     if unknown:
         name = unknown[1].upper()
@@ -149,7 +148,7 @@ def in_spark(sql: str, refusal: str) -> str:
     if rounded and unit:
         time = sql[rounded.end() : unit.start()].strip()
         if len(time) > _SHOWN or time.count("(") != time.count(")"):
-            time = "__time"  # the TO may be of another call
+            time = "__time"  # the TO may belong to another call
         return f"In Spark SQL: {_rounded(rounded[1].upper(), unit[1].upper(), time)}"
     if re.search(r"\bJSON_OBJECT\s*\(", sql, re.IGNORECASE):
         return _of_function("JSON_OBJECT")
@@ -159,7 +158,7 @@ def in_spark(sql: str, refusal: str) -> str:
 def _rounded(function: str, unit: str, time: str) -> str:
     if function == "FLOOR":
         return f"date_trunc('{unit}', {time})"
-    # A time that is a whole one already stays; Spark has no interval of quarters.
+    # A time at the start of a unit stays; Spark has no interval of quarters.
     length = "3 MONTH" if unit == "QUARTER" else f"1 {unit}"
     return f"date_trunc('{unit}', {time} - INTERVAL 1 MICROSECOND) + INTERVAL {length}"
 
@@ -173,9 +172,9 @@ def _of_function(name: str) -> str:
 
 
 def _of_time_call(name: str, sql: str) -> str:
-    """Return Spark's words for the first call of a function of times; empty if they are not known.
+    """Return Spark's form of the first call of a time function; empty if unknown.
 
-    A period, a step and a zone that are literals are those of the call, so the hint means the same.
+    Literal periods, steps and zones of the call are used, so the hint has the same meaning.
     """
     if name not in {"TIME_FLOOR", "TIME_CEIL", "TIME_SHIFT", "TIME_EXTRACT"}:
         return ""
@@ -186,7 +185,7 @@ def _of_time_call(name: str, sql: str) -> str:
 
 
 def _time_call(name: str, time: str, period: str, *rest: str) -> str:
-    """Return Spark's words for a call; empty if they are not known.
+    """Return Spark's form of a call; empty if unknown.
 
     Raises:
         InvalidRequest: The period is not valid.
@@ -198,7 +197,7 @@ def _time_call(name: str, time: str, period: str, *rest: str) -> str:
     if name == "TIME_SHIFT":
         return _shifted(time, literal, int(rest[0])) if len(rest) == 1 else ""
     if rest and rest[0].upper() != "NULL":
-        return ""  # counted from another origin
+        return ""  # it has another origin
     cut = _floor if name == "TIME_FLOOR" else _ceiling
     granularity = Granularity.parse(literal)
     if len(rest) < 2:
@@ -223,7 +222,7 @@ def _floor(time: str, granularity: Granularity) -> str:
 
 
 def _ceiling(time: str, granularity: Granularity) -> str:
-    # A time that is a whole one already stays.
+    # A time at the start of a unit stays.
     before = f"{time} - INTERVAL 1 MICROSECOND"
     if granularity.months:
         length = f"{granularity.months} MONTH"
@@ -271,10 +270,10 @@ def _arguments(sql: str, name: str) -> list[str]:
 
 
 def _text(argument: str) -> str:
-    """Return what stands between the quotes of a literal.
+    """Return the text between the quotes of a literal.
 
     Raises:
-        ValueError: It is another expression.
+        ValueError: The argument is another expression.
     """
     (token,) = tokens(argument)
     if not token.is_text or "'" in token.raw[1:-1]:
@@ -288,5 +287,5 @@ def _of_table(schema: str, table: str) -> str:
     if schema == "sys" and table in _SYSTEM_TABLES:
         return f"Here: {_SYSTEM_TABLES[table]}"
     if schema == "druid":
-        return "Datasources are named without a schema here"
+        return "Write names of datasources without a schema"
     return ""

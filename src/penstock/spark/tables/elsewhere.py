@@ -1,8 +1,8 @@
-"""Files in a store that Spark's JVM has no driver for, read by its Python workers through fsspec.
+"""Files in a store for which Spark's JVM has no driver, read by Python workers through fsspec.
 
-A JVM opens `s3://` only with jars that Spark does not bring along. Where they are, the JVM reads,
-as it leaves out columns and rows that a query does not need; where they are not, each file is read
-whole here, which is slower and right.
+A JVM opens `s3://` only with jars that Spark does not include. With these jars, the JVM reads the
+files, because it skips columns and rows that a query does not need. Without them, each file is read
+completely here, which is slower but correct.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NO_DRIVER = "No FileSystem for scheme"
 
 
 def needs_workers(session: SparkSession, files: Sequence[TableFile]) -> bool:
-    """Tell whether the JVM lacks a driver for the store of a file; asks it if any is remote."""
+    """Return whether the JVM lacks a driver for a file's store; asks it if a file is remote."""
     remote = next((file for file in files if "://" in file.path), None)
     if remote is None:
         return False
     try:
-        # Planning looks whether the file is there.
+        # Planning checks whether the file exists.
         _ = session.read.schema(ddl(remote.columns)).parquet(remote.path).schema
     except PySparkException as error:  # narrow: translates
         if _NO_DRIVER in str(error):
@@ -47,7 +47,7 @@ def needs_workers(session: SparkSession, files: Sequence[TableFile]) -> bool:
 def read_by_workers(
     session: SparkSession, files: Sequence[TableFile], columns: Columns
 ) -> DataFrame:
-    """Return the rows of files that count, each file by one Python worker."""
+    """Return the counting rows of files, each file read by one Python worker."""
     text = ddl(columns)
     schema = to_arrow_schema(session.createDataFrame([], text).schema, timezone="UTC")
     exact = bool(twins_in(name for name, _ in columns))

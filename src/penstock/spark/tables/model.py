@@ -93,7 +93,7 @@ class Tables:
         found = self.files.get(datasource)
         if not found:
             raise NotFound(
-                f'there is no datasource "{datasource}" with data; use one of {self.known_names()}'
+                f'there is no datasource "{datasource}" with data; known are: {self.known_names()}'
             )
         return found
 

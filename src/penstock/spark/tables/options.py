@@ -1,11 +1,11 @@
-"""Which files a reader's options name. Knows no Spark.
+"""Files that a reader's options select. Does not depend on Spark.
 
 datasource      its name
 url, token      the router's HTTP address, and its bearer token; or
 dataDir         the data folder of a Penstock on this host; or
 metadata, deepStorage   addresses of the metadata store and of the deep storage
-interval        only rows of this time, such as 2013-01-01/2013-02-01
-includeRunning  true: also rows that running tasks show and did not publish yet
+interval        only rows of this interval, such as 2013-01-01/2013-02-01
+includeRunning  true: also unpublished rows that running tasks announce
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from penstock.spark.tables.remote import ask_router
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to read: the columns of the whole datasource, and the files, maybe none, clipped."""
+    """The selection: columns of the whole datasource, and its files, possibly none, clipped."""
 
     columns: Columns
     files: tuple[TableFile, ...]
 
 
 def select(options: Mapping[str, str]) -> Selection:
-    """Return what the options name, as of one revision of the metadata.
+    """Return the selection of the options, from one revision of the metadata.
 
     Raises:
-        InvalidRequest: The options do not say what to read.
+        InvalidRequest: The options do not specify what to read.
         NotFound: The datasource has no data.
         Unavailable: The router or the metadata store does not answer.
     """
@@ -50,7 +50,7 @@ def select(options: Mapping[str, str]) -> Selection:
     if not chosen:
         raise NotFound(
             f'datasource "{name}" has no published segment yet:'
-            ' set option("includeRunning", "true") to read what running tasks show'
+            ' set option("includeRunning", "true") to read rows of running tasks'
         )
     clipped = chosen if interval is None else tuple(_within(chosen, interval))
     return Selection(union_columns(chosen), clipped)
@@ -65,7 +65,7 @@ def _within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFil
 
 
 def _from_metadata(options: Mapping[str, str], name: str) -> tuple[TableFile, ...]:
-    # Imported here: with a router the SQL drivers need not be installed.
+    # Imported here: with a router, the SQL drivers need not be installed.
     from penstock.spark.tables.metadata import MetadataTables  # noqa: PLC0415
     from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def _addresses(options: Mapping[str, str]) -> tuple[str, str]:
         base = Path(folder)
         if not (base / "metadata.db").is_file() and not metadata:
             raise InvalidRequest(
-                f"{folder} has no metadata.db: name Penstock's data folder with an absolute path,"
+                f"{folder} has no metadata.db: use the absolute path of Penstock's data folder,"
                 ' or set option("url", …) to its router'
             )
         metadata = metadata or f"sqlite:///{base / 'metadata.db'}"

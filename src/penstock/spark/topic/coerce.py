@@ -1,18 +1,19 @@
-"""One message at a time: JSON to typed values, or the reason why it cannot be.
+"""Convert one JSON message to typed values, or report the reason why it is bad.
 
-This is the meaning of a message; the batch parser (`parse`) must give the same answer, faster. It
-serves the few messages that a clean batch does not have, so it favours clear reasons over speed.
+This module defines the meaning of a message; the batch parser (`parse`) must return the same, but
+faster. It handles the few messages that a clean batch does not have, so it favours clear reasons
+over speed.
 
-What becomes of a JSON value:
+Conversion of a JSON value:
 
-    string    text as it is; numbers and booleans as their JSON text; lists and objects as JSON
+    string    text unchanged; numbers and booleans as their JSON text; lists and objects as JSON
     bigint    whole numbers within 64 bits, also as text or with a zero fraction; booleans as 1, 0
     double    numbers, also as text; booleans as 1, 0 (float: rounded to 32 bits)
     boolean   true and false, also as text
     array     lists of these; any other value as a list of one
 
-Null, an absent field and, but for strings, empty text become null. Of a key given twice the last
-counts. Everything else makes the message bad: nothing is replaced or dropped silently.
+Null, a missing field and, except for strings, empty text become null. Of a duplicate key the last
+value counts. Everything else makes the message bad: nothing is replaced or dropped silently.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.AS
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS_MAX: Final = len(str(_LONG_MAX))
-# How many of the unit are in a millisecond, as (multiply, divide).
+# Conversion of each unit to milliseconds, as (multiply, divide).
 _UNITS: Final = {
     TimeFormat.POSIX: (1000, 1),
     TimeFormat.AUTO: (1, 1),
@@ -49,7 +50,7 @@ _SHOWN: Final = 60
 
 
 class UnparseableError(Exception):
-    """The message cannot become a row; the reason says which field and why."""
+    """The message cannot become a row; the reason names the field and the problem."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -60,7 +61,7 @@ def row_of(message: bytes, shape: RowShape) -> list[Value]:
     """Return the values of the row: the time in epoch milliseconds first, if the shape has one.
 
     Raises:
-        UnparseableError: It is no JSON object, or a value does not fit its field.
+        UnparseableError: The message is not a JSON object, or a value does not fit its field.
     """
     if not message:
         raise UnparseableError("not JSON but empty: in Kafka, a record without a value")
@@ -68,10 +69,10 @@ def row_of(message: bytes, shape: RowShape) -> list[Value]:
 
 
 def object_of(message: bytes) -> Mapping[str, Json]:
-    """Return the JSON object that a message is.
+    """Parse a message as a JSON object.
 
     Raises:
-        UnparseableError: It is none.
+        UnparseableError: The message is not an object.
     """
     try:
         value: Json = orjson.loads(message)
@@ -83,7 +84,7 @@ def object_of(message: bytes) -> Mapping[str, Json]:
 
 
 def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:
-    """Return the values of the row that an object makes; see `row_of`.
+    """Return the values of the row for an object; see `row_of`.
 
     Raises:
         UnparseableError: A value does not fit its field.
@@ -115,12 +116,12 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
         case FieldType.BINARY:
             found = None
     if found is None:
-        raise UnparseableError(f"field {name!r}: {_show(value)} is no {type_.word}")
+        raise UnparseableError(f"field {name!r}: {_show(value)} is not a {type_.word}")
     return found
 
 
 def number_text(value: float) -> str:
-    """Return a number as JSON has it; what JSON has no form for is named as Java does."""
+    """Return a number as in JSON; numbers that JSON lacks are named as in Java."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -129,10 +130,10 @@ def number_text(value: float) -> str:
 
 
 def text_of(value: Json, name: str) -> str:
-    """Return what a value other than null is as text.
+    """Return the text of a value other than null.
 
     Raises:
-        UnparseableError: It is nested too deep; `name` says in which field.
+        UnparseableError: The value is nested too deeply; `name` is its field.
     """
     if isinstance(value, str):
         return value
@@ -141,13 +142,15 @@ def text_of(value: Json, name: str) -> str:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
-        # What is read may be nested four times as deep as what is written.
-        raise UnparseableError(f"field {name!r}: {_show(value)} cannot be text") from None
+        # The reader accepts four times the nesting depth of the writer.
+        raise UnparseableError(
+            f"field {name!r}: {_show(value)} cannot be converted to text"
+        ) from None
 
 
 def _whole(value: Json) -> int | None:
     number: int
-    if isinstance(value, int):  # booleans too
+    if isinstance(value, int):  # includes booleans
         number = int(value)
     elif isinstance(value, float):
         if not value.is_integer():
@@ -156,7 +159,7 @@ def _whole(value: Json) -> int | None:
     elif isinstance(value, str) and _WHOLE.fullmatch(value):
         digits = value.partition(".")[0].lstrip("+-").lstrip("0")
         if len(digits) > _LONG_DIGITS_MAX:
-            return None  # Python reads no number of some thousand digits.
+            return None  # Python refuses numbers of some thousand digits.
         number = int(digits or "0") * (-1 if value.startswith("-") else 1)
     else:
         return None
@@ -188,8 +191,8 @@ def _time_of(value: Json, time: TimeField) -> int | None:
     ms = _instant(value, time)
     if not START_OF_TIME_MS <= ms < END_OF_TIME_MS:
         raise UnparseableError(
-            f"time {_show(value)} in field {time.name!r} lies outside the years 0001 to 9999:"
-            f" is its unit {time.format}?"
+            f"time {_show(value)} in field {time.name!r} is outside the years 0001 to 9999:"
+            f" check that its unit is {time.format}"
         )
     return ms
 
@@ -213,15 +216,15 @@ def _instant(value: Json, time: TimeField) -> int:
         elif (number := _whole(value)) is not None:
             return number * multiply // divide
     raise UnparseableError(
-        f"time in field {time.name!r}: {_show(value)} is not written as {time.format}"
+        f"time in field {time.name!r}: {_show(value)} does not have the format {time.format}"
     )
 
 
 def _by_pattern(value: Json, name: str, pattern: TimePattern) -> int:
-    """Read a time; a whole number stands for its digits, as yyyyMMdd is often sent as one."""
+    """Read a time; a whole number is read as its digits, because yyyyMMdd is often sent as one."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UnparseableError(
-            f"time in field {name!r}: {_show(value)} is not written as {pattern}"
+            f"time in field {name!r}: {_show(value)} does not have the format {pattern}"
         )
     try:
         return pattern.parse(str(value))
@@ -243,5 +246,5 @@ def _show(value: Json) -> str:
     try:
         text = orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
-        return "a value that is nested too deep"
+        return "a value that is nested too deeply"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,16 +1,15 @@
-"""JSON messages to typed Arrow columns, in batches.
+"""Parse JSON messages to typed Arrow columns, in batches.
 
-The clean path joins a batch with newlines and gives it to Arrow's JSON reader with a schema: no
-Python per message. A batch that does not come out clean is cut into smaller ones, down to leaves
-that `coerce` takes message by message, so one bad message costs its neighbours little. Pure: no
-files, no Spark.
+The fast path joins a batch with newlines and passes it to Arrow's JSON reader with a schema: no
+Python per message. A batch with errors is divided into smaller ones, down to single messages, which
+`coerce` parses, so one bad message costs its neighbours little. Pure: no files, no Spark.
 
 Invariants:
 
-- Every message becomes exactly one row, or one `BadMessage` with its index: nothing is lost, and
-  nothing is shifted to another message.
-- A row equals what `coerce.row_of` makes of its message. Fields that the shape does not name are
-  only checked to be balanced JSON, not for their encoding.
+- Every message becomes exactly one row, or one `BadMessage` with its index: no message is lost, and
+  no row is assigned to another message.
+- A row equals the result of `coerce.row_of` for its message. Fields that the shape does not name
+  are only checked to be balanced JSON, not for their encoding.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from penstock.spark.topic.times import (
 )
 
 LEAF_MESSAGES: Final = 128
-# Values of all columns that are made at once: a message of two bytes is a row of all of them.
+# Maximum number of values of all columns at once: a message of two bytes is a row of all columns.
 CELLS_MAX: Final = 16 << 20
 _CUT_INTO: Final = 8
 _OPEN_BRACE: Final = ord("{")
@@ -49,10 +48,10 @@ _ASCII_END: Final = 0x80
 
 _CHANGED: Final = re.compile(r"Column\(/(?P<name>.*)\) changed from \w+ to (?P<kind>\w+) in row")
 _DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-# What to read a field as, when its values turn out to be numbers.
+# Alternative type of a field whose values turn out to be numbers.
 _NUMBER_AS: Final = {FieldType.DOUBLE: pa.float64(), FieldType.FLOAT: pa.float64()}
-# A batch is read again where a field is written otherwise. Arrow names one such field each time, so
-# all are looked for in the first messages once there are several, and few may then be left.
+# A batch is parsed again if a field has another form. Arrow reports one such field at a time, so
+# once there are several, all are searched in the first messages, and few are left then.
 _FIELDS_NAMED: Final = 2
 _READS_MAX: Final = 8
 _SAMPLE_BYTES: Final = 64 << 10
@@ -60,7 +59,7 @@ _SAMPLE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A message that cannot become a row: its index in the batch, and why."""
+    """A message that cannot become a row: its index in the batch, and the reason."""
 
     index: int
     reason: str
@@ -68,14 +67,14 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The rows of a batch in the order of their messages, and the messages that made none."""
+    """The rows of a batch in the order of their messages, and the bad messages."""
 
     rows: pa.RecordBatch
     bad: tuple[BadMessage, ...]
 
 
 class BatchParser(Protocol):
-    """Makes rows of messages, however they are written. For one thread at a time."""
+    """Parser of messages of any format. For one thread at a time."""
 
     def parse(self, messages: pa.BinaryArray) -> Parsed:
         """Return the rows and the bad messages of a batch."""
@@ -83,10 +82,10 @@ class BatchParser(Protocol):
 
 
 class MessageParser:
-    """Parses batches of messages of one shape.
+    """Parser of batches of messages of one shape.
 
-    It remembers how the last clean batch wrote its values, such as numbers sent as text, and reads
-    the next one that way first. For one thread at a time.
+    It remembers the form of values in the last clean batch, such as numbers sent as text, and tries
+    that form first for the next one. For one thread at a time.
     """
 
     def __init__(self, shape: RowShape) -> None:
@@ -120,9 +119,9 @@ class MessageParser:
     def parse_lines(
         self, text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     ) -> Parsed:
-        """Return the rows and the bad ones of a text whose line i is [starts[i], ends[i]).
+        """Return the rows and bad lines of a text whose line i is [starts[i], ends[i]).
 
-        What lies between the lines is ends of lines and nothing else.
+        Between the lines there are only line ends.
         """
         if not len(starts):
             return Parsed(_empty(self._schema), ())
@@ -157,7 +156,7 @@ class MessageParser:
 
     def _rows_of(self, text: pa.Buffer, count: int, base: int) -> Parsed:
         reading = dict(self._read_as)
-        # Each field may turn out to be written in another way once; then the batch is not clean.
+        # Each field may change its form once; then the batch is not clean.
         for reads in range(_READS_MAX):
             try:
                 table = _read(text, reading)
@@ -177,7 +176,7 @@ class MessageParser:
         return parsed
 
     def _other_reading(self, error: str, reading: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return what to read a column as instead, when Arrow's message says that it differs."""
+        """Return an alternative type of a column if Arrow reports that its form differs."""
         match = _CHANGED.search(error)
         if match is None or match["name"] not in reading:
             raise NotCleanError
@@ -190,7 +189,7 @@ class MessageParser:
         return {name: other}
 
     def _type_of(self, name: str, kind: str) -> pa.DataType:
-        """Return what to read a field as whose values are of a kind of JSON."""
+        """Return the type with which to read a field whose values are of a kind of JSON."""
         if kind == "string":
             return pa.string()
         type_ = self._types.get(name)
@@ -199,7 +198,7 @@ class MessageParser:
     def _sampled_reading(
         self, text: pa.Buffer, reading: dict[str, pa.DataType]
     ) -> dict[str, pa.DataType]:
-        """Return what to read fields as instead whose values differ in the first messages."""
+        """Return alternative types of fields whose form differs in the first messages."""
         kinds: dict[str, str] = {}
         sample = text.slice(0, min(text.size, _SAMPLE_BYTES)).to_pybytes()
         for line in sample.split(b"\n")[:LEAF_MESSAGES]:
@@ -262,12 +261,12 @@ def lines_of_objects(messages: pa.BinaryArray) -> pa.Buffer:
     """Join the messages with newlines, if each begins and ends as an object does.
 
     Raises:
-        NotCleanError: One does not.
+        NotCleanError: A message does not.
 
-    With a brace at both ends no message can take part in the object of another: what follows a
-    closing brace and a newline cannot be an opening one within an object, and a raw newline ends
-    no string. So as many rows as messages means one row for each. (A top-level null, which Arrow's
-    reader does not survive, cannot come first either.)
+    With a brace at both ends, no message can become part of another's object: within an object, an
+    opening brace cannot follow a closing brace and a newline, and strings cannot contain a raw
+    newline. So if there are as many rows as messages, there is one for each. (A top-level null,
+    which crashes Arrow's reader, cannot come first either.)
     """
     count = len(messages)
     offsets = np.frombuffer(messages.buffers()[1], np.int32)[
@@ -292,9 +291,9 @@ def _check_braces(
 def cut_out(
     text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> pa.BinaryArray:
-    """Return the parts [starts[i], ends[i]) of a text as values of their own."""
+    """Return the parts [starts[i], ends[i]) of a text as separate values."""
     steps = np.zeros(text.size + 1, np.int8)
-    # Added, not set: one part may begin where another ends.
+    # Added, not set, because one part may begin where another ends.
     np.add.at(steps, starts, 1)
     np.subtract.at(steps, ends, 1)
     inside = np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
@@ -310,7 +309,7 @@ def _is_ascii(text: pa.Buffer) -> bool:
 
 
 def _kind_of(value: object) -> str | None:
-    """Return the kind of JSON of a text or number, by the names of Arrow's messages."""
+    """Return the kind of JSON of a text or number, by the names in Arrow's messages."""
     if isinstance(value, str):
         return "string"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -318,7 +317,7 @@ def _kind_of(value: object) -> str | None:
 
 
 def _kind_read(type_: pa.DataType) -> str | None:
-    """Return the kind of JSON that Arrow reads a text or number of a type from."""
+    """Return the kind of JSON from which Arrow reads a text or number of a type."""
     if pa.types.is_string(type_):
         return "string"
     return "number" if pa.types.is_integer(type_) or pa.types.is_floating(type_) else None
@@ -364,7 +363,7 @@ def _as_type(column: pa.Array, type_: FieldType, *, ascii_only: bool) -> pa.Arra
 
 
 def _finite(column: pa.Array) -> pa.Array:
-    """Return the column as doubles; NaN and Infinity are no JSON, though Arrow takes them."""
+    """Return the column as doubles; NaN and Infinity are not JSON, though Arrow accepts them."""
     doubles = column.cast(pa.float64())
     if pc.all(pc.is_finite(doubles)).as_py() is False:
         raise NotCleanError

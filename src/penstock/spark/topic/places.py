@@ -1,9 +1,9 @@
-"""Where the records of an offset range are, as text that fits where a folder of log files does.
+"""Locations of the records of an offset range, as text in place of a folder of log files.
 
-Such a text is the path of a folder of log files, or `lines:` and what is known of a file of lines,
-or `kafka:` and a topic. Owns that text, and reading lines; log files are read by
-`storage.logreader`, Kafka by `indexing.source.kafka`. Invariant: a file is never read past the
-place that the range was given with, so half a line is never taken for one.
+Such a text is the path of a folder of log files, or `lines:` with the fields of a file of lines, or
+`kafka:` with a topic. Owns that text and reads lines; `storage.logreader` reads log files,
+and `indexing.source.kafka` reads Kafka. Invariant: a file is never read past the end of the range,
+so a partial line is never returned as a line.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _LINES: Final = "lines:"
 _KAFKA: Final = "kafka:"
 LINE_BYTES_MAX: Final = 64 << 20
-"""A line of a file that is longer is a bad message."""
-# What a record is taken to have where its supplier does not know.
+"""A longer line of a file is a bad message."""
+# Assumed size of a record if its source does not know it.
 _RECORD_BYTES: Final = 256
 _NEWLINE: Final = 10
 
 
 def as_source(wanted: StreamRange) -> SourceRange:
-    """Return a range of a request as one of splits."""
+    """Convert a range of a request to one of splits."""
     if isinstance(wanted, TopicRange):
         return SourceRange(wanted.partition, wanted.folder, wanted.start, wanted.end)
     if isinstance(wanted, FileRange):
@@ -54,13 +54,13 @@ def as_source(wanted: StreamRange) -> SourceRange:
 
 
 def is_folder(place: str) -> bool:
-    """Whether a place is a folder of log files."""
+    """Return whether a location is a folder of log files."""
     return not place.startswith((_LINES, _KAFKA))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSlice:
-    """Whole records of Kafka, whose offsets may have gaps; null where one has no value."""
+    """Whole records of Kafka, whose offsets may have gaps; null if a record has no value."""
 
     offsets: npt.NDArray[np.int64]
     messages: pa.BinaryArray
@@ -69,21 +69,21 @@ class RecordSlice:
 
 @dataclass(frozen=True, slots=True)
 class LongLine(MessageSlice):
-    """An empty line in the place of one that is longer than `bytes_max`; the parser refuses it."""
+    """An empty line instead of one longer than `bytes_max`; the parser refuses it."""
 
     bytes_max: int
 
     @property
     def reason(self) -> str:
-        """Why the line is a bad message."""
+        """Return why the line is a bad message."""
         return f"longer than {self.bytes_max:,} bytes"
 
 
 def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
-    """Yield the records of a range, wherever they are, in slices of about `block_bytes`.
+    """Yield the records of a range, at any location, in slices of about `block_bytes`.
 
     Raises:
-        NotFound: The folder, file or topic is not there, or does not hold the range any more.
+        NotFound: The folder, file or topic does not exist, or no longer has the range.
         CorruptData: A file is shorter than it was.
         Unavailable: Kafka does not answer.
     """
@@ -103,20 +103,20 @@ def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterato
 def read_whole_place(
     fs: FileSystem, source: SourceRange, block_bytes: int
 ) -> Iterator[MessageSlice | RecordSlice]:
-    """Yield the records of a range, those of Kafka with all that they have. Raises as `read_place`.
+    """Yield the records of a range, those of Kafka with all fields. Raises as `read_place`.
 
-    All slices are of one kind.
+    All slices have the same type.
     """
     if not source.folder.startswith(_KAFKA):
         yield from read_place(fs, source, block_bytes)
         return
     for batch in _read_kafka(source, block_bytes, whole=True):
-        assert batch.beside is not None, "whole records were asked for"
+        assert batch.beside is not None, "whole records were requested"
         yield RecordSlice(batch.offsets, batch.values, batch.beside)
 
 
 def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterator[RecordBatch]:
-    # Imported here: it costs memory that workers which read no Kafka do without.
+    # Imported here, to save memory in workers that do not read Kafka.
     from penstock.indexing.source import KafkaClients  # noqa: PLC0415
     from penstock.indexing.source.kafka import read_records  # noqa: PLC0415
 
@@ -133,7 +133,7 @@ def _read_lines(
     block_bytes: int,
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Iterator[MessageSlice]:
-    """Yield the lines of a range; of one that is too long no more than that is held."""
+    """Yield the lines of a range; of a line that is too long only the allowed part is held."""
     path, line, position, end_position = json.loads(source.folder.removeprefix(_LINES))
     file = fs.open_read(path)
     try:
@@ -169,6 +169,6 @@ def _read_lines(
 
 
 def _lines(bounds: np.ndarray[tuple[int], np.dtype[np.int32]], data: bytes) -> pa.BinaryArray:
-    """Return lines as values over the bytes that were read, their newlines with them."""
+    """Return lines as values over the bytes that were read, including their newlines."""
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, buffers)

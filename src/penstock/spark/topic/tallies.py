@@ -1,7 +1,7 @@
-"""How many bytes of messages were read, told by whoever reads: an empty file for each range.
+"""Counts of the bytes of messages that workers read: an empty file for each range.
 
-Spark's workers hand on rows and nothing beside them, so what they count goes into the names of
-files. Invariant: a repeated attempt at a range makes the same file, so attempts do not add up.
+Spark's workers return only rows, so counts are encoded in the names of files. Invariant: a repeated
+attempt at a range creates the same file, so attempts do not add up.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PREFIX: Final = ".read-"
 
 
 def note_bytes(fs: FileSystem, folder: str, source: SourceRange, size: int) -> None:
-    """Note that the messages of a range have so many bytes.
+    """Record the number of bytes of a range's messages.
 
     Raises:
-        Unavailable: The file cannot be made.
+        Unavailable: The file cannot be created.
     """
     fs.mkdir(folder)
     name = f"{_PREFIX}{source.partition}-{source.start}-{source.end}-{size}"
@@ -27,7 +27,7 @@ def note_bytes(fs: FileSystem, folder: str, source: SourceRange, size: int) -> N
 
 
 def take_bytes(fs: FileSystem, folder: str) -> int:
-    """Return how many bytes were noted in a folder, and leave no trace of it.
+    """Return the total of the recorded bytes of a folder, and delete the folder.
 
     Raises:
         Unavailable: The folder cannot be read.

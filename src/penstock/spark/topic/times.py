@@ -1,6 +1,6 @@
-"""Times in Arrow columns: whatever they are written as becomes epoch milliseconds.
+"""Times in Arrow columns: conversion of all formats to epoch milliseconds.
 
-Owns the conversion of whole columns, and the rule that a time lies within the calendar. Pure.
+Owns the conversion of whole columns, and the check that a time is within the calendar. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.spark.topic.patterntimes import by_pattern
 from penstock.spark.topic.rowshape import TIME_TYPE, TimeField, TimeFormat
 
 WHOLE: Final = "^-?[0-9]+$"
-# Arrow units per JSON number: multiply, then divide by this to get milliseconds.
+# Arrow units per JSON number: multiply by the first, then divide by the second to get milliseconds.
 _TO_MILLIS: Final = {
     TimeFormat.AUTO: (1, 1),
     TimeFormat.MILLIS: (1, 1),
@@ -29,14 +29,14 @@ _TO_MILLIS: Final = {
 
 
 class NotCleanError(Exception):
-    """The batch cannot be taken as a whole."""
+    """The batch cannot be converted as a whole."""
 
 
 def to_millis(column: pa.Array, format_: TimeFormat | TimePattern) -> pa.Array:
-    """Return epoch milliseconds, cut down to whole ones; null where there is no time.
+    """Return epoch milliseconds, rounded down; null if there is no time.
 
     Raises:
-        NotCleanError: A value is not written as the format says.
+        NotCleanError: A value does not have the format.
     """
     if column.type == TIME_TYPE:
         return _floor_divide(column.cast(pa.int64()), 1000)
@@ -56,9 +56,9 @@ def to_millis(column: pa.Array, format_: TimeFormat | TimePattern) -> pa.Array:
 
 
 def check_times(millis: pa.Array, time: TimeField) -> tuple[pa.Array, tuple[tuple[int, str], ...]]:
-    """Return which rows have a time within the calendar; (index, reason) of the others.
+    """Return which rows have a time within the calendar, and (index, reason) of the others.
 
-    A row may have none if the time is optional.
+    A row without a time is valid if the time is optional.
     """
     inside = pc.and_(
         pc.greater_equal(millis, START_OF_TIME_MS), pc.less(millis, END_OF_TIME_MS)
@@ -72,8 +72,8 @@ def check_times(millis: pa.Array, time: TimeField) -> tuple[pa.Array, tuple[tupl
         reason = (
             time.why_none
             if value is None
-            else f"time in field {time.name!r} lies outside the years 0001 to 9999:"
-            f" is its unit {time.format}?"
+            else f"time in field {time.name!r} is outside the years 0001 to 9999:"
+            f" check that its unit is {time.format}"
         )
         bad.append((index, reason))
     return inside, tuple(bad)
@@ -85,13 +85,15 @@ def as_times(millis: pa.Array) -> pa.Array:
 
 
 def all_match(column: pa.Array, pattern: str) -> bool:
-    """Tell whether each text that is there matches."""
+    """Return whether each text that is not null matches."""
     return pc.all(pc.match_substring_regex(column, pattern)).as_py() is not False
 
 
 def _by_pattern(column: pa.Array, pattern: TimePattern) -> pa.Array:
     if column.type == pa.int64():
-        column = column.cast(pa.string())  # Its digits, as yyyyMMdd is often sent as a number.
+        column = column.cast(
+            pa.string()
+        )  # Numbers as digits, because yyyyMMdd is often sent as one.
     if column.type != pa.string():
         raise NotCleanError
     try:
@@ -111,12 +113,12 @@ def _parsed_times(column: pa.Array, format_: TimeFormat) -> pa.Array:
             continue
         return parsed.cast(TIME_TYPE) if iso else parsed
     if format_ is TimeFormat.AUTO and all_match(column, WHOLE):
-        return _parsed_times(column, TimeFormat.MILLIS)  # Digits, as delimited text has them.
+        return _parsed_times(column, TimeFormat.MILLIS)  # Digits, as in delimited text.
     raise NotCleanError
 
 
 def _floor_divide(column: pa.Array, by: int) -> pa.Array:
-    """Divide towards the past, so that times before 1970 are cut as those after it are."""
+    """Divide and round down, so that times before 1970 are truncated like later ones."""
     values = np.frombuffer(column.buffers()[1], np.int64)[
         column.offset : column.offset + len(column)
     ]

@@ -1,4 +1,4 @@
-"""Deep storage in a folder, whose files are as old as the virtual clock says; it may be full."""
+"""Deep storage in a folder, with file ages by the virtual clock; it may be full."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """What all processes share: the folder, and when each file was seen first, in virtual time.
+    """Common state of all processes: the folder, and the virtual time of each file's first sight.
 
     Args:
-        folder: Holds the files.
-        now_s: Tells the virtual time.
+        folder: Folder of the files.
+        now_s: Returns the virtual time.
 
     Attributes:
-        full_until_s: Until when nothing can be written there.
-        deleting: Called with the path, from the root, of each file that is about to be deleted.
+        full_until_s: Time until which nothing can be written.
+        deleting: Called with the path, from the root, of each file before it is deleted.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class Files:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be written at this moment."""
+        """Return whether nothing can be written now."""
         return self.full_until_s > self._now_s()
 
     def every(self) -> set[str]:
@@ -51,13 +51,13 @@ class Files:
         return {f"{top}/{name}" for top, _, names in os.walk(self.folder) for name in names}
 
     def note(self, now_ms: int) -> None:
-        """Remember the age of files that are new."""
+        """Record the age of new files."""
         for path in self.every():
             self.born_ms.setdefault(path, now_ms)
 
 
 class _Disk(OsFileSystem):
-    """A disk on which files can be made, and nothing be written to them, while it is full."""
+    """A disk on which, while it is full, files can be created but not written."""
 
     def __init__(self, files: Files) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ class _FullFile(OsAppendFile):
 
     @property
     def size(self) -> int:
-        """Nothing was written."""
+        """Return 0, because nothing was written."""
         return 0
 
     def writev(self, buffers: Sequence[Buffer]) -> int:
         """Write nothing."""
         del buffers
-        raise Unavailable("no space left on device in deep storage: make room and try again")
+        raise Unavailable("no space left on device in deep storage: free space and try again")
 
     def close(self) -> None:
         """Close it."""
@@ -93,7 +93,7 @@ class _FullFile(OsAppendFile):
 
 
 class SimDeepStore:
-    """Deep storage, as one process reaches it."""
+    """Deep storage, for one process."""
 
     def __init__(self, process: Process, files: Files) -> None:
         self._process = process
@@ -101,11 +101,11 @@ class SimDeepStore:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be written at this moment."""
+        """Return whether nothing can be written now."""
         return self._files.is_full
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
-        """Copy a file to its place."""
+        """Copy a file to its location."""
         self._reach("before it pushes")
         pushed = self._files.inner.push(local_file, segment_id, unique)
         self._files.note(self._process.clock.now_ms())
@@ -113,11 +113,11 @@ class SimDeepStore:
         return pushed
 
     def probe(self) -> None:
-        """Return if it answers."""
+        """Raise if it does not answer."""
         self._files.inner.probe()
 
     def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
-        """Return where one call of an engine writes."""
+        """Return the folder in which one call of an engine writes."""
         return self._files.inner.attempt_folder(datasource, task_id, attempt)
 
     def load_spec_of(self, uri: str) -> Mapping[str, object]:
@@ -125,15 +125,15 @@ class SimDeepStore:
         return self._files.inner.load_spec_of(uri)
 
     def rebased(self, location: str) -> str:
-        """Return where a file is now."""
+        """Return the current location of a file."""
         return self._files.inner.rebased(location)
 
     def current(self, load_spec: Mapping[str, object]) -> Mapping[str, object]:
-        """Return a load spec in the form that is written today."""
+        """Return a load spec in the current format."""
         return self._files.inner.current(load_spec)
 
     def location(self, load_spec: Mapping[str, object]) -> str:
-        """Return where a file is."""
+        """Return the location of a file."""
         return self._files.inner.location(load_spec)
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
@@ -143,13 +143,13 @@ class SimDeepStore:
         self._files.inner.kill(load_spec)
 
     def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
-        """Return which files load specs name."""
+        """Return the files that load specs name."""
         return self._files.inner.known(load_specs)
 
     def list_orphans(
         self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
-        """Return the files that no segment names and that are old."""
+        """Return old files that no segment names."""
         self._reach("before it lists files")
         self._files.note(self._process.clock.now_ms())
         found = self._files.inner.list_orphans(known, modified_before_ms=1 << 60)

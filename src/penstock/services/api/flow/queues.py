@@ -1,7 +1,6 @@
-"""The queues of a flow, over HTTP: list, count, and drop FlowFiles.
+"""HTTP API of a flow's queues: list, count, and drop FlowFiles.
 
-Owns paths, parameters and the requests to drop that are remembered. The work is
-`penstock.flow.queue`'s.
+Owns paths, parameters and the stored drop requests. `penstock.flow.queue` does the work.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from penstock.flow.queue.looking import AttributeIs
 from penstock.services.api.endpoints import Call, Endpoint, Parameter
 from penstock.services.api.flow import forms
 
-NOT_THERE: Final = {404: "There is nothing of that name."}
-"""What is answered where a name is wrong."""
+NOT_THERE: Final = {404: "There is no object of this name."}
+"""Answer for an unknown name."""
 
 _LISTED_MAX: Final = 1_000
 _REQUESTS_MAX: Final = 100
 _CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
 _ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
 _VALUE: Final = Parameter("value", "its value")
-_LIMIT: Final = Parameter("limit", "how many at most, to 1000", type="integer", default="100")
+_LIMIT: Final = Parameter("limit", "maximum number, up to 1000", type="integer", default="100")
 
 
 class QueueEndpoints:
     """The endpoints of queues.
 
-    The mutex guards the table of requests to drop: requests come on several threads.
+    The mutex guards the table of drop requests, because HTTP requests run on several threads.
 
     Args:
-        controller: Gives the flow; raises `Unavailable` while there is none yet.
-        clock: Tells the time.
+        controller: Returns the flow; raises `Unavailable` while it is not open.
+        clock: Clock.
     """
 
     def __init__(self, controller: Callable[[], FlowController], clock: Clock) -> None:
@@ -61,7 +60,7 @@ class QueueEndpoints:
                 *(self._count, [_CONNECTION, named, _LIMIT]),
             ),
             ("POST", f"{queue}/drop", "Drop FlowFiles, all or some.", self._drop, chosen),
-            ("GET", f"{queue}/drop", "Say how far a drop is.", self._drop_progress, [number]),
+            ("GET", f"{queue}/drop", "Show the progress of a drop.", self._drop_progress, [number]),
             ("DELETE", f"{queue}/drop", "Stop a drop soon.", self._cancel_drop, [number]),
         ]
         return [Endpoint(*row, errors=NOT_THERE) for row in table]
@@ -116,5 +115,5 @@ class QueueEndpoints:
         with self._mutex:
             request = self._drops.get(number)
         if request is None:
-            raise NotFound(f"there is no request {number} to drop: it is too old, or never was")
+            raise NotFound(f"there is no drop request {number}: it is too old, or never existed")
         return number, request

@@ -1,7 +1,7 @@
-"""The HTTP API of flows: apply, start, stop, see how they do.
+"""HTTP API of flows: apply, start, stop, status.
 
-Owns paths and parameters, and how many commands may wait; those of queues are `queues`'. The work
-is `penstock.flow.controller`'s.
+Owns paths and parameters, and how many commands may wait; `queues` owns those of queues.
+`penstock.flow.controller` does the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.services.api.flow import forms
 from penstock.services.api.flow.queues import NOT_THERE, QueueEndpoints
 
 _COMMANDS_MAX: Final = 8
-_BUSY: Final = {503: "Too many commands wait, or the flow is not there: try again."}
+_BUSY: Final = {503: "Too many commands wait, or the flow is not open: try again."}
 _TARGET: Final = Parameter("target", "which component or group, by its id or name")
 _YAML: Final = "application/yaml"
 
@@ -37,12 +37,12 @@ _YAML: Final = "application/yaml"
 class FlowRoutes:
     """The routes of the flow service.
 
-    A semaphore bounds how many commands wait for the flow at once, as each takes a thread: those
-    who look on, and `terminate`, which ends the waiting, are never kept out by them.
+    A semaphore limits how many commands wait for the flow at once, because each occupies a thread.
+    Read requests, and `terminate`, which ends the waits, are never blocked by it.
 
     Args:
-        controller: Gives the flow; raises `Unavailable` while there is none yet.
-        clock: Tells the time.
+        controller: Returns the flow; raises `Unavailable` while it is not open.
+        clock: Clock.
     """
 
     def __init__(self, controller: Callable[[], FlowController], clock: Clock) -> None:
@@ -59,7 +59,7 @@ class FlowRoutes:
         return routes_of([*self.endpoints, description])
 
     def description(self) -> dict[str, object]:
-        """Return the API as OpenAPI has it."""
+        """Return the description of the API in OpenAPI."""
         return open_api("Penstock: flows", penstock.__version__, self.endpoints)
 
     def _flow_endpoints(self) -> list[Endpoint]:
@@ -80,7 +80,7 @@ class FlowRoutes:
                 self._apply,
                 [
                     Parameter("revision", "the revision that was changed", type="integer"),
-                    Parameter("dryRun", "only say what would change", type="boolean"),
+                    Parameter("dryRun", "only report what would change", type="boolean"),
                     file,
                 ],
                 flow,
@@ -89,20 +89,20 @@ class FlowRoutes:
             Endpoint(
                 "POST",
                 "/flow/validate",
-                "See whether a flow could be applied.",
+                "Check whether a flow could be applied.",
                 self._validate,
                 [file],
                 flow,
             ),
-            Endpoint("GET", "/flow/status", "Show what the flow is doing.", self._status),
+            Endpoint("GET", "/flow/status", "Show the state of the flow.", self._status),
             Endpoint(
                 "GET",
                 "/flow/bulletins",
-                "List what components had to say.",
+                "List warnings and errors of components.",
                 self._bulletins,
                 [
-                    Parameter("after", "leave out those up to a number", default="0"),
-                    Parameter("component", "only those of one component, by its id"),
+                    Parameter("after", "only bulletins after this number", default="0"),
+                    Parameter("component", "only bulletins of one component, by its id"),
                 ],
             ),
         ]
@@ -113,7 +113,12 @@ class FlowRoutes:
             ("start", "Start a component, a group or everything.", self._start, _TARGET),
             ("stop", "Stop a component, a group or everything.", self._stop, _TARGET),
             ("run-once", "Trigger a stopped processor once.", self._run_once, one),
-            ("terminate", "Give up the threads of one that does not stop.", self._terminate, one),
+            (
+                "terminate",
+                "Abandon the threads of a processor that does not stop.",
+                self._terminate,
+                one,
+            ),
         ]
         errors = {**NOT_THERE, **_BUSY}
         return [
@@ -123,7 +128,7 @@ class FlowRoutes:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Count a command that may wait long."""
+        """Count a command that may wait for a long time."""
         if not self._turns.acquire(blocking=False):
             raise Unavailable(
                 f"busy: {_COMMANDS_MAX} commands to the flow wait for an answer; try again, or "

@@ -1,7 +1,7 @@
-"""Automatic compaction: what segments should look like, and how far they do.
+"""Automatic compaction: configurations, and the progress of datasources.
 
-Configurations are Druid's, of datasources and of the cluster; changes are kept in the audit log.
-That of a datasource with a supervisor of compaction is that one's spec, and is changed in it.
+Configurations of datasources and of the cluster have Druid's form; changes are kept in the audit
+log. If a datasource has a compaction supervisor, its spec is the configuration.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class CompactionRoutes:
         ]
 
     def is_on_overlord(self, _request: Request) -> Response:
-        """Say that the overlord itself compacts."""
-        return JsonResponse(True)  # Druid's body is the word itself  # noqa: FBT003
+        """Return that the overlord itself compacts."""
+        return JsonResponse(True)  # Druid's body is the bare value  # noqa: FBT003
 
     def cluster(self, _request: Request) -> Response:
-        """Show how many compaction tasks may run."""
+        """Return how many compaction tasks may run."""
         return JsonResponse(self._read().cluster.to_json())
 
     async def set_cluster(self, request: Request) -> Response:
@@ -121,14 +121,14 @@ class CompactionRoutes:
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
-        """Compact a datasource no more."""
+        """Stop compacting a datasource."""
         name = self._datasource(request)
         _of(self._read(), name)
         settled(self._desk.end(name, _entry(name, *author_and_comment(request))))
         return JsonResponse(_DONE)
 
     def history(self, request: Request) -> Response:
-        """List the configurations that a datasource had, the newest first."""
+        """List the configurations that a datasource had, newest first."""
         rows = self._upkeep.metadata.audit.list(
             self._datasource(request),
             type=AUDIT_TYPE,
@@ -138,18 +138,18 @@ class CompactionRoutes:
         return JsonResponse([{**row.payload, **audit_to_json(row)} for row in rows])
 
     def statuses(self, _request: Request) -> Response:
-        """Show how far each configured datasource is."""
+        """Return the progress of each configured datasource."""
         configs = self._read()
         plans = self._upkeep.compaction_plans(configs, configs.datasources)
         shown = [_status(name, configs, plan) for name, plan in plans.items()]
         return JsonResponse({"latestStatus": shown})
 
     def status(self, request: Request) -> Response:
-        """Show how far a datasource is."""
+        """Return the progress of a datasource."""
         return JsonResponse(compaction_progress(self._upkeep, self._datasource(request)))
 
     async def simulate(self, request: Request) -> Response:
-        """List what would be compacted, the newest first, under another cluster configuration."""
+        """List what would be compacted, newest first, with another cluster configuration."""
         cluster = parse_cluster_compaction(await bounded_body(request) or b"{}")
         return await run_in_threadpool(self._simulate, cluster)
 
@@ -170,7 +170,7 @@ class CompactionRoutes:
 
 
 def _entry(key: str, author: str, comment: str) -> AuditOf:
-    """Return what makes the entry of the audit log, of what the configurations became."""
+    """Return a function that builds the audit log entry from the changed configurations."""
 
     def of(changed: CompactionConfigs) -> AuditRow:
         config = changed.datasources.get(key)
@@ -187,17 +187,17 @@ def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     config = configs.datasources.get(name)
     if config is None:
         raise NotFound(
-            f"{name} has no compaction configuration: penstock compaction set gives it one,"
+            f"{name} has no compaction configuration: set one with penstock compaction set,"
             " or a POST to …/compaction/config/datasources"
         )
     return config
 
 
 def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]:
-    """Return how far a datasource is compacted, in Druid's JSON. Blocks.
+    """Return the progress of a datasource's compaction, in Druid's JSON. Blocks.
 
     Raises:
-        NotFound: It has no configuration.
+        NotFound: The datasource has no configuration.
         Unavailable: The metadata store does not answer.
     """
     configs = CompactionConfigs.read(upkeep.metadata)
@@ -207,7 +207,7 @@ def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]
 
 
 def _status(name: str, configs: CompactionConfigs, plan: CompactionPlan) -> dict[str, object]:
-    # One that is suspended has its numbers, too: what would be done is why one asks.
+    # A suspended one has its numbers, too, so that users can see what it would do.
     status = "NOT_ENABLED" if name in configs.suspended else "RUNNING"
     shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OverlordParts:
-    """What the API of an overlord works with.
+    """Dependencies of the overlord's API.
 
     Attributes:
         overlord: The overlord.
-        workers: The workers, for logs and to take one out of service.
+        workers: The workers, for logs and to disable them.
         address: The URL of this process.
-        clock: The time.
-        live_report: Asks a running task's peon for its report.
+        clock: Clock.
+        live_report: Requests the report from a running task's peon.
         logs: The log store, if this process can read it.
-        task_body_bytes_max: What a request with a task in it may have.
+        task_body_bytes_max: Size limit of a request that contains a task.
     """
 
     overlord: Overlord
@@ -57,7 +57,7 @@ def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
     files = TaskFiles(overlord, parts.workers, parts.logs, parts.live_report)
 
     def leader(_request: Request) -> Response:
-        # Where several stand for election, the answer is given before it comes here.
+        # With several candidates, the election's middleware answers before this route.
         leads = overlord.desk.is_leading
         return PlainTextResponse(parts.address if leads else "", 200 if leads else 404)
 

@@ -1,6 +1,6 @@
-"""`POST /druid/v2/sql/task`: SQL that writes becomes a task of the overlord.
+"""`POST /druid/v2/sql/task`: writing SQL statements become tasks of the overlord.
 
-Owns the request's shape; what a statement says is read by `penstock.indexing.batch.sql.statement`.
+Owns the format of requests; `penstock.indexing.batch.sql.statement` parses statements.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ PATH: Final = "/druid/v2/sql/task"
 
 
 def refuse_writes(statement: str) -> None:
-    """Refuse a statement that writes where only queries are answered.
+    """Refuse a writing statement on a path that answers only queries.
 
     Raises:
         InvalidRequest: It is an INSERT or a REPLACE.
     """
     try:
         is_write = writes(statement)
-    except InvalidRequest:  # Spark says better what is wrong with a query.
+    except InvalidRequest:  # Spark reports errors of queries better.
         return
     if is_write:
         raise InvalidRequest(
-            f"this statement writes, and is no query: POST it to {PATH}, which starts a task and"
+            f"this statement writes and is not a query: POST it to {PATH}, which starts a task and"
             " answers with its id; or use penstock sql",
             place="query",
         )
 
 
 class SqlTaskRoutes:
-    """The route.
+    """The route of SQL tasks.
 
     Args:
         overlord: Returns a client of the overlord; may raise Unavailable.
@@ -80,7 +80,7 @@ class SqlTaskRoutes:
             )
         if body.get("parameters"):
             raise InvalidRequest(
-                "a task takes no parameters: write the values into the statement",
+                "tasks do not support parameters: write the values into the statement",
                 place="parameters",
             )
         task = parse_ingest(statement, context=_context(body.get("context")))
@@ -88,7 +88,7 @@ class SqlTaskRoutes:
         answer = client.request("POST", f"{PREFIX}/task", orjson.dumps(task.to_json()))
         task_id = answer.get("task") if isinstance(answer, dict) else None
         if not isinstance(task_id, str):
-            raise Unavailable("what answers as the overlord gave no id of a task: try again")
+            raise Unavailable("the overlord's answer has no task id: try again")
         return task_id
 
 
@@ -97,5 +97,5 @@ def _context(given: object) -> Mapping[str, JsonValue]:
         return {}
     if not isinstance(given, dict):
         raise InvalidRequest("must be an object", place="context")
-    # What clients say of queries and a task knows nothing of is left alone by the spec.
+    # Context fields that only queries use are ignored by the spec.
     return {str(name): value for name, value in given.items()}

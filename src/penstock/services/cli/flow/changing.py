@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(StrEnum):
-    """How a flow is written."""
+    """Format of a flow document."""
 
     YAML = "yaml"
     JSON = "json"
@@ -50,18 +50,18 @@ def apply(
         typer.Option(
             "--revision",
             min=0,
-            help="Refuse if the flow is at another revision: somebody else changed it.",
+            help="Refuse if the flow has another revision, because it was changed meanwhile.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would change, as flow diff does.")
+        bool, typer.Option("--dry-run", help="Only show what would change, as flow diff does.")
     ] = False,
     start: Annotated[
-        bool, typer.Option("--start", help="Start everything in it, now and at each restart.")
+        bool, typer.Option("--start", help="Start all components, now and at each restart.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make this the flow that runs; what does not change goes on running."""
+    """Make this the running flow; unchanged components continue to run."""
     if dry_run and start:
         raise InvalidRequest("--dry-run changes nothing: leave out --start")
     answer = _put(FlowDocument.read(file), revision=revision, dry_run=dry_run, as_json=as_json)
@@ -75,18 +75,18 @@ def apply(
         return
     say(f"the flow is at revision {whole(answer, 'revision')}{_said(answer)}")
     if start:
-        say("everything in it is told to run")
+        say("all components are started")
     else:
         _say_what_runs(answer)
 
 
 def validate(file: File, flow_modules: Modules = None, as_json: Json = False) -> None:
-    """Check whether a flow file is right, with every problem at its place; no server is needed.
+    """Check a flow file, and report every problem with its place; no server is needed.
 
-    Values of parameters that come from the environment are not looked at. Nothing is imported:
-    properties and relationships of your own classes are checked when the flow is applied.
+    Parameter values from the environment are not checked. Nothing is imported: properties and
+    relationships of your own classes are checked when the flow is applied.
     """
-    # The flow's parts take a moment to import; other commands do without them.
+    # Importing the flow's parts is slow; other commands do not need them.
     from penstock.flow.controller.types import RegistryTypes  # noqa: PLC0415
     from penstock.flow.graph.declarations import NOT_IMPORTED  # noqa: PLC0415 - slow to import, not for every command
     from penstock.flow.graph.index import FlowIndex  # noqa: PLC0415 - slow to import, not for every command
@@ -121,7 +121,7 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
 
 
 def diff(file: File, as_json: Json = False) -> None:
-    """Show what applying a file would change, and what would stop for it."""
+    """Show what applying a file would change, and what would be stopped for it."""
     answer = _put(FlowDocument.read(file), revision=None, dry_run=True, as_json=as_json)
     if as_json:
         print_json(answer)
@@ -132,11 +132,11 @@ def diff(file: File, as_json: Json = False) -> None:
 def export(
     format_: Annotated[Format, typer.Option("--format", help="yaml or json.")] = Format.YAML,
 ) -> None:
-    """Print the flow that was applied, as a file that can be applied; it holds no secret."""
+    """Print the applied flow as a file that can be applied; it contains no secrets."""
     answer = ask("GET", "/flow", {"format": "yaml"})
     text = answer if isinstance(answer, str) else json.dumps(answer)
     if format_ is Format.JSON:
-        # Only this one needs them, and they take a moment to import.
+        # Imported here, because only this command needs them, and importing them is slow.
         from penstock.flow.graph.export import to_json  # noqa: PLC0415
         from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
 
@@ -157,20 +157,24 @@ def _say_changes(answer: Object) -> None:
     for change in changes:
         say(str(change.get("text")))
     if not changes:
-        say("nothing is to be changed")
+        say("nothing would change")
 
 
 def _say_what_runs(answer: Object) -> None:
-    """Tell what becomes of what was added; that depends on what was started before."""
+    """Report whether added components run, which depends on what was started before."""
     if not any(change.get("kind") == "added" for change in objects(answer, "changes")):
         return
     if answer.get("running") is True:
-        say("what was added runs, since everything was started before; see: penstock flow status")
+        say(
+            "added components run, because everything was started before; see: penstock flow status"
+        )
         return
     new = (
-        "nothing of it runs yet" if whole(answer, "revision") == 1 else "what was added is stopped"
+        "no component runs yet"
+        if whole(answer, "revision") == 1
+        else "added components are stopped"
     )
-    say(f"{new}; start it with: penstock flow start")
+    say(f"{new}; start with: penstock flow start")
 
 
 def _said(answer: Object) -> str:

@@ -17,7 +17,7 @@ _Row = Mapping[str, object]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target = Annotated[
     str | None,
-    typer.Argument(help="Name or id of a component or a group, such as Group/Read; else all."),
+    typer.Argument(help="Name or id of a component or group, such as Group/Read. [default: all]"),
 ]
 One = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of a processor.")]
 
@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def start(target: Target = None, as_json: Json = False) -> None:
-    """Start a component, a group or everything; it runs after a restart, too."""
+    """Start a component, a group or everything, now and after each restart."""
     _told("start", target, "started", as_json=as_json)
 
 
@@ -49,7 +49,7 @@ def _told(verb: str, target: str | None, done: str, *, as_json: bool) -> None:
         return
     ids = answer.get(done)
     count = len(ids) if isinstance(ids, list) else 0
-    how = "told to run" if verb == "start" else "stopped"
+    how = "started" if verb == "start" else "stopped"
     say(f"{count:,} {'component is' if count == 1 else 'components are'} {how}")
 
 
@@ -60,20 +60,20 @@ def run_once(name: One) -> None:
 
 
 def terminate(name: One) -> None:
-    """Give up the threads of a processor that was told to stop and does not.
+    """Abandon the threads of a processor that does not stop.
 
-    What it had taken goes back to its queue.
+    Its FlowFiles are put back into their queues.
     """
     ask("POST", "/flow/terminate", {"target": name})
-    say(f"{name} is stopped, its threads are given up")
+    say(f"{name} is stopped, its threads are abandoned")
 
 
 def bulletins(
     name: Annotated[
-        str | None, typer.Argument(help="Only of this component, by its name or id.")
+        str | None, typer.Argument(help="Only of this component, by name or id.")
     ] = None,
     after: Annotated[
-        int, typer.Option("--after", min=0, help="Leave out those up to this number.")
+        int, typer.Option("--after", min=0, help="Only bulletins after this number.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +90,7 @@ def bulletins(
     if as_json:
         print_json(found)
         return
-    # Lines, as in a log: messages are too long for a table, and have several lines themselves.
+    # As lines, like a log: messages are too long for a table, and may have several lines.
     for one in found:
         called = names.get(str(one.get("component")), one.get("component"))
         head = f"{one.get('number')}  {one.get('time')}  {one.get('level')}  {called}"
@@ -102,11 +102,11 @@ def bulletins(
 def status(
     name: Annotated[
         str | None,
-        typer.Argument(help="Only this component, connection, or group with all in it."),
+        typer.Argument(help="Only this component, connection or group, with everything in it."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what the flow is doing: its components, and what waits in its connections."""
+    """Show the state of the flow: its components, and the FlowFiles in its connections."""
     answer = ask_object("GET", "/flow/status")
     components, connections = objects(answer, "components"), objects(answer, "connections")
     if name is not None:
@@ -137,7 +137,7 @@ def _status(part: str) -> list[Object]:
 
 
 def _chosen(found: list[Object], name: str) -> list[Object]:
-    """Return those of a name or id, or all that are in the group of that name."""
+    """Return the components of this name or id, or all in the group of this name."""
     plain = _plain(name.strip("/"))
     exact = [one for one in found if plain in (one.get("id"), _plain(str(one.get("name"))))]
     return exact or [one for one in found if _plain(str(one.get("name"))).startswith(f"{plain}/")]
@@ -159,7 +159,7 @@ def _head(answer: Object) -> str:
 
 
 def component_row(one: Object) -> _Row:
-    """Return what is shown of a component."""
+    """Return a component's row of the table."""
     state, desired = one.get("state"), one.get("desired")
     return {
         "component": one.get("name"),
@@ -176,7 +176,7 @@ def component_row(one: Object) -> _Row:
 
 
 def connection_row(one: Object) -> _Row:
-    """Return what is shown of a connection."""
+    """Return a connection's row of the table."""
     return {
         "connection": one.get("name"),
         "queued": one.get("queued"),
@@ -189,15 +189,15 @@ def connection_row(one: Object) -> _Row:
 
 
 def _notes(answer: Object, components: list[Object]) -> list[str]:
-    """Return what somebody has to look after."""
+    """Return notes that need attention."""
     lines: list[str] = []
     for one in components:
         called = one.get("name")
         lines += [f"{called} cannot run: {problem}" for problem in _texts(one, "problems")]
         if given_up := whole(one, "terminatedTasks"):
-            lines.append(f"{called}: threads that were given up and go on: {given_up:,}")
+            lines.append(f"{called}: abandoned threads that still run: {given_up:,}")
     lines += [
-        f"connection {queue} is in no flow and holds FlowFiles: apply a flow that has it"
+        f"connection {queue} is not in the flow but has FlowFiles: apply a flow that contains it"
         for queue in _texts(answer, "orphanedQueues")
     ]
     lines += [f"at the start: {event.get('message')}" for event in objects(answer, "events")]
@@ -210,7 +210,7 @@ def _texts(of: Object, name: str) -> list[str]:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Format a number of bytes."""
     value, units = float(count), ["TB", "GB", "MB", "KB", "B"]
     unit = units.pop()
     while value >= 1024 and units:

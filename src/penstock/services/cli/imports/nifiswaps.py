@@ -1,4 +1,4 @@
-"""`penstock import nifi-swap`: what NiFi's queues had swapped out is listed, exported or imported.
+"""`penstock import nifi-swap`: list, export or import FlowFiles that NiFi's queues swapped out.
 
 Owns the command, listing and exporting. Does not own importing (`nifiinto`).
 """
@@ -41,7 +41,7 @@ def nifi_swap(
         str | None,
         typer.Option(
             "--export",
-            help="Write the FlowFiles as JSON lines; - is the standard output.",
+            help="Write the FlowFiles as JSON lines; - is standard output.",
             metavar="OUT",
         ),
     ] = None,
@@ -57,12 +57,12 @@ def nifi_swap(
         list[str] | None,
         typer.Option(
             "--content",
-            help="NiFi's content_repository; NAME=DIR for each container where there are several.",
+            help="NiFi's content_repository; NAME=DIR for each of several containers.",
             metavar="DIR",
         ),
     ] = None,
     without_content: Annotated[
-        bool, typer.Option("--without-content", help="Import attributes, and no content.")
+        bool, typer.Option("--without-content", help="Import attributes without content.")
     ] = False,
     queue: Annotated[
         str | None,
@@ -72,14 +72,14 @@ def nifi_swap(
 ) -> None:
     """List, export or import the FlowFiles in NiFi's swap files, of every version of NiFi.
 
-    The files are not changed. What stands before damage is taken; the exit code is 1 if there is
-    any, or if a FlowFile was left out. Penstock may not run while it imports, and what was imported
-    once is not imported again.
+    The files are not changed. FlowFiles before damage are used; the exit code is 1 if there is
+    damage, or if a FlowFile was left out. Penstock must not run during an import, and FlowFiles
+    that were imported before are not imported again.
     """
     paths = _expand(files)
     if into is not None:
         if export is not None:
-            raise InvalidRequest("--into and --export do not go together: leave out one")
+            raise InvalidRequest("--into and --export exclude each other: leave out one")
         import_into(paths, Into(into, content or (), without_content, queue), as_json=as_json)
         return
     if content or without_content or queue:
@@ -104,7 +104,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     """Return the files, those of a folder in the order in which NiFi would read them.
 
     Raises:
-        InvalidRequest: There is no such file, or none in the folder.
+        InvalidRequest: A file does not exist, or a folder has none.
     """
     from penstock.flow.swap.nifi.names import SwapName, reading_order  # noqa: PLC0415 - slow
 
@@ -119,7 +119,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
             inside = [Path(name) for name in sorted(names, key=reading_order)]
             if not inside:
                 raise InvalidRequest(
-                    f"{file} holds no swap file: name flowfile_repository/swap of a NiFi"
+                    f"{file} contains no swap file: name flowfile_repository/swap of a NiFi"
                 )
             found += inside
         elif file.exists():
@@ -130,7 +130,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
 
 
 def _is_swap_file(path: Path) -> bool:
-    """Return whether a file begins as NiFi's swap files do, whatever its name."""
+    """Return whether a file begins as NiFi's swap files do, ignoring its name."""
     from penstock.flow.swap.nifi.legacy import LegacySwapFile  # noqa: PLC0415 - slow
     from penstock.flow.swap.nifi.reading import MAGIC  # noqa: PLC0415 - slow
 
@@ -165,7 +165,7 @@ def _output(export: str | None) -> Iterator[BinaryIO | None]:
 
 
 def _take(path: Path, out: BinaryIO | None) -> Row:
-    """Read one file, write its FlowFiles if asked, and say what it is."""
+    """Read one file, write its FlowFiles if requested, and return its row."""
     from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
 
     row: dict[str, object] = dict.fromkeys(

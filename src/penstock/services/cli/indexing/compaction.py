@@ -1,4 +1,4 @@
-"""`penstock compaction …`: segments that are made anew as they should be."""
+"""`penstock compaction …`: rewriting of segments to a configured form."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ def add_to(app: typer.Typer) -> None:
 def set_config(
     file: Annotated[Path, typer.Argument(help="The configuration, JSON; - is standard input.")],
 ) -> None:
-    """Say what the segments of a datasource should look like."""
+    """Set the compaction configuration of a datasource."""
     config = read_json(file)
     name = part(config, "dataSource")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")
     api = GIVEN.api()
     api.post(f"{_BASE}/config/datasources/{named(name)}", config)
-    say(f"{name} is compacted from now on")
+    say(f"compaction of {name} is configured")
     warn_of_no_data(api, name)
 
 
 @compaction_app.command()
 def show(datasource: Datasource) -> None:
-    """Show the configuration of a datasource, as `set` takes it."""
+    """Show the configuration of a datasource, in the form that `set` accepts."""
     print_json(GIVEN.api().get(f"{_BASE}/config/datasources/{named(datasource)}"))
 
 
 @compaction_app.command()
 def remove(datasource: Datasource) -> None:
-    """Compact a datasource no more; tasks that run go on."""
+    """Stop compacting a datasource; running tasks continue."""
     GIVEN.api().request("DELETE", f"{_BASE}/config/datasources/{named(datasource)}")
-    say(f"{datasource} is compacted no more")
+    say(f"{datasource} is no longer compacted")
 
 
 @compaction_app.command()
 def status(
-    datasource: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    datasource: Annotated[str | None, typer.Argument(help="Only this datasource.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how much is compacted, and how much is to be."""
+    """Show how much is compacted, and how much remains."""
     api = GIVEN.api()
     if datasource is None:
         found = objects(api.get(f"{_BASE}/status/datasources"), "latestStatus")
@@ -98,8 +98,8 @@ def run_now(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Compact a datasource now: an interval, or all that is due by its configuration."""
-    # Here, because no other command needs it, and it takes long to import.
+    """Compact a datasource now: an interval, or everything due by its configuration."""
+    # Imported here, because no other command needs it, and importing it is slow.
     from penstock.core.intervals import Interval as Time  # noqa: PLC0415
     from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction  # noqa: PLC0415
 
@@ -123,6 +123,6 @@ def run_now(
     if as_json and not wait:
         print_json(started)
     elif not started:
-        say(f"nothing of {datasource} is to be compacted now")
+        say(f"nothing of {datasource} needs compaction now")
     for task_id in started if wait else ():
         follow(task_id, as_json=as_json)

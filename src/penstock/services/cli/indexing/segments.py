@@ -1,4 +1,4 @@
-"""`penstock segment …`."""
+"""`penstock segment …`: segments of datasources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids of segments.")]
 Versions = Annotated[
-    list[str] | None, typer.Option("--version", help="With --interval: only of this version.")
+    list[str] | None,
+    typer.Option("--version", help="With --interval: only segments of this version."),
 ]
 
 
@@ -44,11 +45,11 @@ def add_to(app: typer.Typer) -> None:
 def list_segments(
     datasource: Annotated[str | None, typer.Argument(help="Only of this datasource.")] = None,
     unused: Annotated[
-        bool, typer.Option("--unused", help="Those that were taken out, since when.")
+        bool, typer.Option("--unused", help="Unused segments, with the time since when.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the used segments, or with --unused a datasource's others."""
+    """List the used segments, or with --unused a datasource's unused ones."""
     api = GIVEN.api()
     if unused:
         _list_unused(api, datasource, as_json=as_json)
@@ -81,17 +82,17 @@ def _used(api: JsonClient, escaped: str) -> list[dict[str, object]]:
 
 
 def _none_yet(api: JsonClient, datasource: str) -> str:
-    """Say why a datasource has no segments that has a supervisor.
+    """Describe why a datasource with a supervisor has no segments.
 
     Raises:
-        NotFound: It has none: nobody feeds it.
+        NotFound: The datasource has no supervisor.
     """
     for one in objects(api.get(f"{INDEXER}/supervisor", {"state": "true"})):
         if one.get("dataSource") == datasource and not compacts(one):
             state = one.get("detailedState") or one.get("state")
             return f"{datasource} has no segments yet; its supervisor {one.get('id')} is {state}"
     raise NotFound(
-        f"there is no datasource {datasource!r} with data in it, and no supervisor feeds one"
+        f"there is no datasource {datasource!r} with data in it, and no supervisor of it"
     )
 
 
@@ -113,21 +114,21 @@ def _list_unused(api: JsonClient, datasource: str | None, *, as_json: bool) -> N
     if not found:
         try:
             _used(api, datasource)
-        except NotFound as error:  # It may be gone for good, or a slip of the hand.
+        except NotFound as error:  # It may be deleted, or misspelt.
             empty = f"no unused segments: {error}"
     print_rows(found if as_json else rows, as_json=as_json, empty=empty)
 
 
 @segment_app.command()
 def timeline(datasource: Datasource, interval: Interval = None, as_json: Json = False) -> None:
-    """List the pieces of time that queries see, with the segment that each comes from."""
+    """List the intervals that queries see, with the segment of each."""
     path = f"/penstock/v1/datasources/{named(datasource)}/timeline"
     found = objects(GIVEN.api().get(path, {"interval": interval}))
     rows = [
         {
             "interval": one.get("interval"),
             "version": one.get("version"),
-            "partition": str(one.get("partition")),  # A name, typed as it stands: no separators.
+            "partition": str(one.get("partition")),  # an identifier: no thousands separators
             "rows": one.get("rows"),
             "bytes": one.get("bytes"),
             "clipped": one.get("clipped"),
@@ -144,12 +145,12 @@ def mark_unused(
     interval: Interval = None,
     version: Versions = None,
 ) -> None:
-    """Take segments out of the datasource.
+    """Mark segments as unused.
 
-    SQL reads them no more; their files stay until they are killed.
+    SQL no longer reads them; their files stay until they are killed.
     """
     count = _mark(datasource, "markUnused", segments, interval, version)
-    say(f"segments taken out: {count}")
+    say(f"segments marked unused: {count}")
 
 
 segment_app.command("disable", short_help="The same as mark-unused.")(mark_unused)
@@ -162,9 +163,9 @@ def mark_used(
     interval: Interval = None,
     version: Versions = None,
 ) -> None:
-    """Bring segments back that were taken out, but for what newer ones hide."""
+    """Mark unused segments as used again, except those that newer ones hide."""
     count = _mark(datasource, "markUsed", segments, interval, version)
-    say(f"segments brought back: {count}")
+    say(f"segments marked used: {count}")
 
 
 def _mark(
@@ -175,7 +176,7 @@ def _mark(
     versions: list[str] | None,
 ) -> object:
     if bool(segments) == (interval is not None):
-        raise InvalidRequest("name segments (see penstock segment list), or give --interval")
+        raise InvalidRequest("specify segments (see penstock segment list) or --interval")
     body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}
     if versions:
         body["versions"] = versions
@@ -186,16 +187,16 @@ def _mark(
 @segment_app.command()
 def kill(
     datasource: Datasource,
-    interval: Annotated[str, typer.Option("--interval", help="Unused segments inside it.")],
+    interval: Annotated[str, typer.Option("--interval", help="Only unused segments within it.")],
     wait: Wait = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete unused segments with their files, by a task."""
+    """Delete unused segments and their files, by a task."""
     confirm(f"Delete the unused segments of {datasource} in {interval}?", yes=yes)
     task = {"type": "kill", "dataSource": datasource, "interval": interval}
     task_id = str(part(GIVEN.api().post(f"{INDEXER}/task", task), "task"))
     if wait:
         follow(task_id, as_json=as_json)
     else:
-        say(f"task {task_id} is submitted")
+        say(f"submitted task {task_id}")

@@ -1,4 +1,4 @@
-"""`penstock supervisor …`: what reads a topic into a datasource."""
+"""`penstock supervisor …`: supervisors, which read topics into datasources."""
 
 from __future__ import annotations
 
@@ -38,19 +38,23 @@ from penstock.services.cli.output import (
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
-# As `penstock.indexing.overlord.supervisordesk` calls it.
+# The overlord's name of this type (`penstock.indexing.overlord.supervisordesk`).
 _SHORT = "shortOfSlots"
 _TASKS_WAIT_FOR = "tasksWaitFor"
-# The stream is looked at each second, unless a spec says less often: older is told.
+# The stream is read each second, unless a spec says less often: an older report shows its age.
 _FRESH_MS = 3_000
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 supervisor_app = typer.Typer(
-    help="Supervisors: topics into datasources.", no_args_is_help=True, rich_markup_mode=None
+    help="Supervisors, which read topics into datasources.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Id = Annotated[str, typer.Argument(help="Id of the supervisor: its datasource, unless named.")]
+Id = Annotated[
+    str, typer.Argument(help="Id of the supervisor; by default the name of its datasource.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,13 +67,13 @@ def submit(
     file: Annotated[Path, typer.Argument(help="The spec, JSON or YAML; - is standard input.")],
     as_json: Json = False,
 ) -> None:
-    """Start a supervisor, or give one a new spec."""
+    """Create a supervisor, or update its spec."""
     answer = GIVEN.api().request("POST", PREFIX, read_spec(file))
     if as_json:
         print_json(answer)
     elif isinstance(answer, dict):
         name = str(answer.get("id"))
-        say(f"supervisor {name} is there")
+        say(f"submitted supervisor {name}")
         if name.startswith(_COMPACTS):
             warn_of_no_data(GIVEN.api(), name.removeprefix(_COMPACTS))
 
@@ -94,11 +98,11 @@ def list_supervisors(as_json: Json = False) -> None:
         )
         return
     print_rows(rows, as_json=False, empty="no supervisors")
-    # Under the table, where they have the width of the terminal to themselves.
+    # Below the table, with the full width of the terminal.
     for one in found:
         for line in wait_lines(one):
             say(f"{one.get('id')} waits for {line}")
-    # The same of all: slots are.
+    # The same for all, because slots are shared.
     for short in sorted({str(one[_SHORT]) for one in found if one.get(_SHORT)}):
         warn(f"penstock: {short}")
 
@@ -121,7 +125,7 @@ def status(name: Id, as_json: Json = False) -> None:
         ("state", "detailedState"),
         ("lag", "aggregateLag"),
     ):
-        # How old the look at the stream is, beside what is counted by it.
+        # The age of the report, beside the values that depend on it.
         age = _age(answer) if label == "lag" else ""
         say(f"{label:<12}{payload.get(key)}{age}")
     if payload.get(_SHORT):
@@ -138,7 +142,7 @@ def status(name: Id, as_json: Json = False) -> None:
     rows = [
         {
             "task": task.get("id"),
-            # One that waits for a slot is active for the supervisor alone.
+            # A task that waits for a slot is active only for the supervisor.
             "type": "PENDING" if task.get("phase") == "PENDING" else task.get("type"),
             "priority": task.get("serverPriority") if are_told_apart else None,
             "offsets": _by_partition(task.get("currentOffsets") or task.get("startingOffsets")),
@@ -151,11 +155,11 @@ def status(name: Id, as_json: Json = False) -> None:
 
 
 def _age(status: object) -> str:
-    """Say how old the look at the stream is that a status goes by; empty if that is about now."""
+    """Describe the age of a status's report of the stream; empty if it is current."""
     times = part(status, "generationTime"), part(status, "payload", "offsetsLastUpdated")
     try:
         now_ms, looked_ms = (parse_time(str(time)) for time in times)
-    except InvalidRequest:  # nobody has looked yet, or it is of another release
+    except InvalidRequest:  # no report yet, or one of another release
         return ""
     age_ms = now_ms - looked_ms
     return f", as of {age_ms // 1000:,} s ago" if age_ms >= _FRESH_MS else ""
@@ -173,7 +177,7 @@ def _show_compaction(payload: Mapping[str, object]) -> None:
 
 
 def _by_partition(numbers: object) -> str:
-    """Write what is known of each stream partition: `0:12 1:7`."""
+    """Format the values of each stream partition: `0:12 1:7`."""
     if not isinstance(numbers, dict):
         return ""
     return " ".join(f"{partition}:{number}" for partition, number in numbers.items())
@@ -210,9 +214,9 @@ def _what(spec: object) -> str:
 
 @supervisor_app.command()
 def lag(name: Id, as_json: Json = False) -> None:
-    """Show how far a supervisor's tasks are behind each stream partition.
+    """Show the lag of a supervisor's tasks for each stream partition.
 
-    Its lag is what is not persisted: the latest offset less that up to which rows are persisted.
+    The lag is the latest offset minus the offset up to which rows are persisted.
     """
     status = _status(name)
     payload = part(status, "payload")
@@ -221,7 +225,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     for task in objects(payload, "activeTasks"):
         offsets = part(task, "currentOffsets")
         for partition in offsets if isinstance(offsets, dict) else ():
-            # Of several replicas the furthest.
+            # Of several replicas the most advanced one.
             read[partition] = max(read.get(partition, 0), whole(offsets, partition))
     rows = [
         {
@@ -247,21 +251,21 @@ def _less(number: object, other: object) -> int | None:
 
 @supervisor_app.command()
 def suspend(name: Id) -> None:
-    """Stop reading; what was read is published."""
+    """Stop reading; rows that were read are published."""
     _act(name, "suspend")
     say(f"supervisor {name} is suspended")
 
 
 @supervisor_app.command()
 def resume(name: Id) -> None:
-    """Go on reading."""
+    """Resume reading."""
     _act(name, "resume")
-    say(f"supervisor {name} goes on")
+    say(f"supervisor {name} is resumed")
 
 
 @supervisor_app.command()
 def terminate(name: Id) -> None:
-    """End a supervisor, after a publish; the data stays."""
+    """Terminate a supervisor after a publish; the data stays."""
     _act(name, "terminate")
     say(f"supervisor {name} is terminated")
 
@@ -275,15 +279,15 @@ def reset(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Forget how far the topic was read, or go on at given offsets of some stream partitions.
+    """Forget the committed offsets, or continue at given offsets of some stream partitions.
 
     Events may be indexed again, or left out.
     """
     offsets = _offsets(to or [])
     what = f"Forget the offsets of {name}?"
     if offsets:
-        what = f"Have {name} go on at {_by_partition(offsets)}?"
-    confirm(what, yes=yes, loss="this may double or lose events")
+        what = f"Have {name} continue at {_by_partition(offsets)}?"
+    confirm(what, yes=yes, loss="this may duplicate or lose events")
     if offsets:
         _act(name, "resetOffsets", {"partitions": {"type": "end", "partitionOffsetMap": offsets}})
     else:
@@ -292,21 +296,21 @@ def reset(
 
 
 def _offsets(given: list[str]) -> dict[str, int]:
-    """Read stream partitions with their offsets.
+    """Parse stream partitions with their offsets.
 
     Raises:
-        InvalidRequest: One is none, or a stream partition stands there twice.
+        InvalidRequest: A text is invalid, or a stream partition occurs twice.
     """
     found: dict[str, int] = {}
     for text in given:
         partition, _, offset = text.partition("=")
         if not all(_NUMBER.fullmatch(one) for one in (partition, offset)):
             raise InvalidRequest(
-                f"{text!r} names no offset: write PARTITION=OFFSET, such as 0=1200", place="--to"
+                f"invalid offset {text!r}: write PARTITION=OFFSET, such as 0=1200", place="--to"
             )
         name = str(int(partition))
         if name in found:
-            raise InvalidRequest(f"stream partition {name} stands there twice", place="--to")
+            raise InvalidRequest(f"stream partition {name} occurs twice", place="--to")
         found[name] = int(offset)
     return found
 
@@ -315,19 +319,19 @@ def _offsets(given: list[str]) -> dict[str, int]:
 def backfill(
     name: Id,
     tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="Its tasks; as many when not given.")
+        int | None, typer.Option("--tasks", min=1, help="Number of its tasks. [default: the same]")
     ] = None,
 ) -> None:
-    """Go on at the latest messages; another supervisor reads those before them, and then ends."""
+    """Continue at the latest messages; a second supervisor reads those before them, then ends."""
     path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
     query = {} if tasks is None else {"backfillTaskCount": tasks}
     other = part(GIVEN.api().post(path, query=query), "backfillSupervisorId")
-    say(f"supervisor {name} goes on at the latest messages; {other} reads those before them")
+    say(f"supervisor {name} continues at the latest messages; {other} reads those before them")
 
 
 @supervisor_app.command()
 def stats(name: Id, as_json: Json = False) -> None:
-    """Show what a supervisor's tasks have counted, and how many messages a second they read."""
+    """Show the counts of a supervisor's tasks, and their rates in messages per second."""
     found = GIVEN.api().get(f"{PREFIX}/{named(name)}/stats")
     rows = [
         {
@@ -357,24 +361,24 @@ def stats(name: Id, as_json: Json = False) -> None:
 def handoff(
     name: Id,
     groups: Annotated[
-        list[int] | None, typer.Option("--group", help="Task group; all when not given.")
+        list[int] | None, typer.Option("--group", help="Task group. [default: all]")
     ] = None,
     wait: Wait = False,
 ) -> None:
-    """Have the tasks publish what they have read, and new ones go on."""
+    """Have the tasks publish what they have read, and start new ones."""
     tasks = _tasks_by_group(name) if wait or not groups else {}
     chosen = groups or sorted(tasks)
     if not chosen:
-        raise InvalidRequest(f"supervisor {name} has no running task to hand over")
+        raise InvalidRequest(f"supervisor {name} has no running task for a hand-off")
     _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})
-    say(f"supervisor {name} hands over")
+    say(f"supervisor {name} starts a hand-off")
     failed = [group for group in chosen if wait and not _published(group, tasks.get(group, []))]
     if failed:
         raise typer.Exit(exitcodes.FAILED)
 
 
 def _published(group: int, tasks: list[str]) -> bool:
-    """Wait for the replicas of a group; one that publishes is enough, and ends the others."""
+    """Wait for a group's replicas; the first publish is enough, and ends the others."""
     ended = {task: awaited(task, quietly=False) for task in tasks}
     done = [task for task, status in ended.items() if succeeded(status)]
     for task in done or ended:
@@ -388,7 +392,7 @@ def _status(name: str) -> object:
     """Return the status of a supervisor that reads a stream.
 
     Raises:
-        InvalidRequest: It compacts, so it has neither lag nor tasks that hand over.
+        InvalidRequest: It compacts, so it has neither lag nor hand-offs.
     """
     status = GIVEN.api().get(f"{PREFIX}/{named(name)}/status")
     if compacts(part(status, "payload")):
@@ -399,7 +403,7 @@ def _status(name: str) -> object:
 
 
 def _tasks_by_group(name: str) -> dict[int, list[str]]:
-    """Return the ids of the tasks that read, by task group."""
+    """Return the ids of the reading tasks, by task group."""
     found: dict[int, list[str]] = {}
     for task in objects(_status(name), "payload", "activeTasks"):
         group = task.get("groupId", 0)

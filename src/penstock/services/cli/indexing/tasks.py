@@ -1,4 +1,4 @@
-"""`penstock task …`."""
+"""`penstock task …`: tasks of the overlord."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TaskId = Annotated[str, typer.Argument(help="Id of the task.")]
 
 _TASK: Final = f"{INDEXER}/task"
 
-# As `penstock.services.api.clients` calls them, whose import would cost each command its start.
+# Names in `penstock.services.api.clients`, whose import would slow each command's start.
 LOG_OFFSET: Final = "X-Penstock-Log-Offset"
 LOG_SIZE: Final = "X-Penstock-Log-Size"
 
@@ -55,7 +55,7 @@ def submit(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Have a batch task run: index_parallel, compact, kill, and others."""
+    """Submit a batch task: index_parallel, compact, kill, and others."""
     answer = GIVEN.api().request("POST", _TASK, read_spec(file))
     task_id = str(part(answer, "task"))
     if wait:
@@ -63,7 +63,7 @@ def submit(
     elif as_json:
         print_json(answer)
     else:
-        say(f"task {task_id} is submitted")
+        say(f"submitted task {task_id}")
 
 
 @task_app.command("list")
@@ -72,16 +72,19 @@ def list_tasks(
         str | None, typer.Option("--state", help="pending, waiting, running or complete.")
     ] = None,
     datasource: Annotated[
-        str | None, typer.Option("--datasource", help="Only of this one.")
+        str | None, typer.Option("--datasource", help="Only tasks of this datasource.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Only tasks of this type.")] = None,
     created: Annotated[
-        str | None, typer.Option("--created", help="Only those of an interval; else of a day.")
+        str | None,
+        typer.Option(
+            "--created", help="Only ended tasks created in this interval. [default: one day]"
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--max", min=1, help="Completed ones, at most.")] = 50,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of ended tasks.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List tasks: the running ones and those that completed lately."""
+    """List tasks: running ones and those that ended recently."""
     query = {"state": state, "datasource": datasource, "max": limit, "type": kind}
     query["createdTimeInterval"] = created
     found = objects(GIVEN.api().get(f"{INDEXER}/tasks", query))
@@ -96,7 +99,7 @@ def list_tasks(
         for one in found
     ]
     print_rows(found if as_json else rows, as_json=as_json, empty="no tasks")
-    # Under the table, where they have the width of the terminal to themselves.
+    # Below the table, with the full width of the terminal.
     for one in () if as_json else found:
         if one.get("errorMsg"):
             say(f"{one.get('id')}: {first_line(one['errorMsg'])}")
@@ -105,7 +108,7 @@ def list_tasks(
 
 
 def _stands(task: Mapping[str, object]) -> object:
-    """Return how a task ended, or what it does: a pending one is RUNNING, too, in its status."""
+    """Return how a task ended, or its state: for Druid, a pending task is RUNNING, too."""
     status = task.get("statusCode") or task.get("status")
     return (task.get("runnerStatusCode") or status) if status == "RUNNING" else status
 
@@ -121,7 +124,7 @@ def status(task: TaskId, as_json: Json = False) -> None:
         return
     for name, value in found.items():
         if name in {"queueInsertionTime", "waits"}:
-            # Waits follow below; Druid's time has no meaning: it is the year 1970 for every task.
+            # Waits follow below; Druid's time is always in the year 1970, so it is left out.
             continue
         shown = _place(value) if name == "location" else value
         say(f"{name:<20}{'' if shown is None else shown}")
@@ -134,14 +137,14 @@ def status(task: TaskId, as_json: Json = False) -> None:
 
 
 def _place(location: object) -> str | None:
-    """Write where a task runs; of one that runs nowhere there is no host."""
+    """Format the location of a task; without a host if it does not run."""
     host = part(location, "host")
     return None if host is None else f"{host}:{part(location, 'port')}"
 
 
 @task_app.command()
 def why(task: TaskId, as_json: Json = False) -> None:
-    """Say what a task waits for: locks of others, a free slot, an earlier publish."""
+    """Show what a task waits for: locks of others, a free slot, an earlier publish."""
     api = GIVEN.api()
     answer = api.get(f"{_TASK}/{named(task)}/why")
     if as_json:
@@ -155,7 +158,7 @@ def why(task: TaskId, as_json: Json = False) -> None:
         again = "" if failed is None else f"; {failed}"
         say(f"task {task} waits for nothing; {stands}{again}")
     told = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)
-    # Of many locks of one task each is a wait; and the text names the workers already.
+    # Each lock is one wait, and the text lists the workers already.
     for line in dict.fromkeys(told):
         say(line)
 
@@ -164,7 +167,7 @@ def why(task: TaskId, as_json: Json = False) -> None:
 def log(
     task: TaskId,
     offset: Annotated[
-        int, typer.Option("--offset", help="Byte to begin at; negative: from the end.")
+        int, typer.Option("--offset", help="Offset of the first byte; negative: from the end.")
     ] = 0,
 ) -> None:
     """Print the log of a task."""
@@ -174,14 +177,14 @@ def log(
         answer = api.fetch(path, {"offset": offset})
         say_lines(answer.content.decode(errors="replace"), end=False)
         offset = int(answer.headers.get(LOG_OFFSET, 0)) + len(answer.content)
-        # A large log comes in several answers.
+        # A large log is sent in several answers.
         if not answer.content or offset >= int(answer.headers.get(LOG_SIZE, 0)):
             return
 
 
 @task_app.command()
 def report(task: TaskId, as_json: Json = False) -> None:
-    """Show the report of a task: what it read, samples of what it could not, what it removed."""
+    """Show the report of a task: rows read, samples of bad rows, segments removed."""
     answer = GIVEN.api().get(f"{_TASK}/{named(task)}/reports")
     payload = part(answer, "ingestionStatsAndErrors", "payload")
     if as_json or not isinstance(payload, dict):
@@ -210,7 +213,7 @@ def report(task: TaskId, as_json: Json = False) -> None:
     for sample in shown:
         say(f"unparseable {json.dumps(sample, ensure_ascii=False)}")
     if not shown and any(row.get("unparseable") for row in rows):
-        say("to have rows that do not parse shown here, set tuningConfig.maxSavedParseExceptions")
+        say("to see rows that do not parse here, set tuningConfig.maxSavedParseExceptions")
 
 
 @task_app.command()
@@ -221,18 +224,18 @@ def wait(task: TaskId, as_json: Json = False) -> None:
 
 @task_app.command()
 def shutdown(task: TaskId) -> None:
-    """End a task; if it is a supervisor's, that starts another.
+    """Stop a task; if it belongs to a supervisor, another one is started.
 
-    That one begins where rows were published last, so nothing is lost or doubled.
+    The new task begins after the last published rows, so nothing is lost or duplicated.
     """
     api = GIVEN.api()
-    # The overlord answers for any id, as Druid's does.
+    # The overlord accepts any id, as Druid's does.
     ended = end_of(task, task_status(api, task))
     if ended is not None:
         say(f"task {task} has ended already: {ended}")
         return
     api.post(f"{_TASK}/{named(task)}/shutdown")
-    say(f"task {task} is told to stop")
+    say(f"asked task {task} to stop")
 
 
 task_app.command("stop", short_help="The same as shutdown.")(shutdown)

@@ -1,7 +1,7 @@
 """`penstock processor list`, `show` and `new`.
 
-Owns what is printed of processors' declarations. Does not own the declarations, nor the page
-(`reference`), nor the text of a new one (`template`). No server is needed.
+Owns the output about processors' declarations. Does not own the declarations, the reference page
+(`reference`), nor the text of a new processor (`template`). No server is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.services.cli.output import print_json, print_rows, say, say_lines,
 from penstock.services.cli.serveroptions import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
-    help="Processors: what flows are made of.", no_args_is_help=True, rich_markup_mode=None
+    help="Processors, the components of flows.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -33,16 +33,18 @@ def add_to(app: typer.Typer) -> None:
 def list_processors(
     word: Annotated[
         str | None,
-        typer.Argument(help="Only those with this word in name, tags or text.", show_default=False),
+        typer.Argument(
+            help="Only processors with this word in name, tags or text.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page of all that come with Penstock.")
+        bool, typer.Option("--markdown", help="Print the reference page of Penstock's processors.")
     ] = False,
     flow_modules: Modules = None,
 ) -> None:
-    """List the processors that flows may name: those of Penstock, and of installed packages."""
-    # The flow's parts take a moment to import; other commands do without them.
+    """List the processors that flows may use: those of Penstock and of installed packages."""
+    # Importing the flow's parts is slow; other commands do not need them.
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
     from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
@@ -55,7 +57,7 @@ def list_processors(
     for name in registry.names():
         try:
             facts = describe(registry.find(name))
-        except PenstockError as error:  # one that cannot be imported hides no other
+        except PenstockError as error:  # one that cannot be imported must not hide others
             warn_lines(f"penstock: {error}")
             continue
         text = " ".join((name, *facts.tags, facts.about)).lower()
@@ -90,18 +92,18 @@ def show(
 def new(
     name: Annotated[str, typer.Argument(help="Name of the class, such as CountWords.")],
     folder: Annotated[
-        Path, typer.Option("--folder", "-d", help="Where the two files go.")
+        Path, typer.Option("--folder", "-d", help="Folder of the two files.")
     ] = Path(),
 ) -> None:
-    """Make a processor of your own: a class that runs, and its test."""
+    """Create your own processor: a class that runs, and its test."""
     from penstock.services.cli.processor.template import new_files  # noqa: PLC0415
 
     if not folder.is_dir():
-        raise InvalidRequest(f"folder {folder} does not exist: make it first")
+        raise InvalidRequest(f"folder {folder} does not exist: create it first")
     files = new_files(name)
     for file in files:
         if (folder / file).exists():
-            raise Conflict(f"{folder / file}: is there already; move it away, or use another name")
+            raise Conflict(f"{folder / file} exists already; move it away, or use another name")
     for file, text in files.items():
         (folder / file).write_text(text, encoding="utf-8")
         say(f"{folder / file}")

@@ -1,7 +1,7 @@
-"""The page of all processors that come with Penstock, from their declarations.
+"""Reference page of all processors of Penstock, from their declarations.
 
-Owns its form. Does not own the facts (`flow.processor.documentation`). A test fails where the page
-in the documentation is another one.
+Owns its form. Does not own the facts (`flow.processor.documentation`). A test fails if the page in
+the documentation differs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from penstock.services.processors import PROCESSORS
 
 _HEAD: Final = """# Processors
 
-What comes with Penstock, written from the declarations by `penstock processor list --markdown`.
-`penstock processor show NAME` prints one of them; [Write a processor](guides/write-a-processor.md)
-makes another. Properties marked *expressions* may hold `${attribute}`, see
-[the end](#expressions) of this page.
+Penstock's processors, generated from their declarations by `penstock processor list --markdown`.
+`penstock processor show NAME` prints one of them. For your own ones see
+[Write a processor](guides/write-a-processor.md). Properties marked *expressions* may contain
+`${attribute}`, see [the end](#expressions) of this page.
 """
 
 
@@ -32,10 +32,10 @@ def reference_page() -> str:
         lines += _chapter(one)
     lines += ["", "## Expressions", ""]
     lines += [
-        "`${name:function(argument):function()}`: an attribute, and what is made of it. A function",
-        "that stands first has no attribute, such as `${now()}`.",
+        "`${name:function(argument):function()}`: an attribute, then functions. A function that",
+        "stands first has no attribute, such as `${now()}`.",
         "",
-        "| function | gives |",
+        "| function | result |",
         "|---|---|",
     ]
     lines += [f"| `{name}` | {_cell(about)} |" for name, about in expression_functions().items()]
@@ -60,7 +60,7 @@ def _chapter(facts: ProcessorFacts) -> Iterator[str]:
             kind = facts.dynamic.type + (", *expressions*" if facts.dynamic.expressions else "")
             more = " Each adds a relationship." if facts.dynamic.relationships else ""
             yield f"| *any other name* | {kind} | | {_cell(facts.dynamic.about)}{more} |"
-    yield from _table("relationship", "what goes there", facts.relationships)
+    yield from _table("relationship", "FlowFiles", facts.relationships)
     yield from _table("reads attribute", "for", facts.reads_attributes)
     yield from _table("writes attribute", "with", facts.writes_attributes)
     yield from ("", " ".join(_running(facts)))
@@ -90,7 +90,7 @@ def _table(name: str, about: str, rows: Mapping[str, str]) -> Iterator[str]:
 
 def _running(facts: ProcessorFacts) -> Iterator[str]:
     yield {
-        "required": "It needs an input.",
+        "required": "It requires an input.",
         "allowed": "It may have an input.",
         "forbidden": "It is a source: it has no input.",
     }[facts.input.value]

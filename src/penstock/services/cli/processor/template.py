@@ -1,6 +1,6 @@
-"""The files of a new processor: a class that runs, and a test that passes.
+"""Files of a new processor: a class that runs, and a test that passes.
 
-Owns their text. Does not own where they go.
+Owns their text. Does not own their location.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.flow.processor import (
 
 
 class {name}(Processor):
-    """Say in a sentence what it does to FlowFiles."""
+    """Describe in one sentence what it does with FlowFiles."""
 
-    success = Relationship("What was done.")
-    failure = Relationship("What could not be done.")
-    suffix = Property(str, default="!", about="What is added to the content.")
+    success = Relationship("FlowFiles with the suffix.")
+    failure = Relationship("Empty FlowFiles.")
+    suffix = Property(str, default="!", about="Text that is appended to the content.")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Work on one FlowFile."""
@@ -70,13 +70,13 @@ def new_files(name: str) -> dict[str, str]:
     """Return the text of each file, the class first.
 
     Args:
-        name: Of the class.
+        name: Name of the class.
 
     Raises:
-        InvalidRequest: It is no name of a class.
+        InvalidRequest: The name is not a class name.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name, re.ASCII) or keyword.iskeyword(name):
-        raise InvalidRequest(f"{name!r} is no name of a class: write one such as CountWords")
+        raise InvalidRequest(f"invalid class name {name!r}: write one such as CountWords")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     if keyword.iskeyword(module):
         module += "_"

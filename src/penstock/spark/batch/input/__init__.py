@@ -1,1 +1,1 @@
-"""What batch tasks read: files found, cut into splits, and turned into typed Arrow columns."""
+"""Input of batch tasks: files are found, divided into splits, and converted to Arrow columns."""

@@ -1,1 +1,1 @@
-"""What must be true: after each commit, and when all is over."""
+"""Conditions that must hold after each commit and at the end of a run."""
