@@ -310,7 +310,7 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
-        ("GET", "/tasks?state=odd", None, 400, "state: 'odd' is no state"),
+        ("GET", "/tasks?state=odd", None, 400, "state: invalid state 'odd'"),
         ("GET", "/tasks?max=0", None, 400, "max: "),
         ("GET", "/completeTasks?n=x", None, 400, "n: 'x' is not a whole number"),
         ("GET", "/tasks?createdTimeInterval=now", None, 400, "createdTimeInterval: "),
@@ -322,10 +322,10 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
         ("GET", "/task/nobody/reports", None, 404, "no task 'nobody'"),
         ("POST", "/task", b"{", 400, "JSON"),
         ("POST", "/task", b"[1]", 400, "JSON object"),
-        ("POST", "/taskStatus", b"[]", 400, "one at least"),
-        ("POST", "/taskStatus", b"{}", 400, "list of texts"),
+        ("POST", "/taskStatus", b"[]", 400, "at least one text"),
+        ("POST", "/taskStatus", b"{}", 400, "list of at least one text"),
         ("POST", "/taskStatus", b"[1]", 400, "[0]: must be a text"),
-        ("POST", "/taskStatus", b"nothing", 400, "no JSON"),
+        ("POST", "/taskStatus", b"nothing", 400, "not valid JSON"),
         ("POST", "/action", b"{}", 400, "task: must name the task"),
         ("POST", "/action", b'{"task": "t", "action": {"type": "odd"}}', 400, "odd"),
         ("POST", "/activeLocks", b"[]", 400, "datasource"),
@@ -343,7 +343,7 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
         ("DELETE", "/datasources/d?kill=true&interval=2024/2025", None, 400, "submit a kill task"),
         ("DELETE", "/datasources/d?interval=2024/2025", None, 400, "interval: this marks all"),
         ("POST", "/datasources/d/markUsed", b"{}", 400, "segmentIds or interval"),
-        ("POST", "/datasources/d/markUsed", b'{"segmentIds": []}', 400, "one at least"),
+        ("POST", "/datasources/d/markUsed", b'{"segmentIds": []}', 400, "at least one text"),
         ("POST", "/datasources/d/markUnused", b'{"interval": 3}', 400, "interval: "),
         ("POST", "/datasources/d/markUnused", b'{"segmentIds": ["s"]}', 404, "no segment s"),
         (

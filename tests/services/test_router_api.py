@@ -176,7 +176,7 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("nonsense", "no JSON"),
+        ("nonsense", "not valid JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "query: must be the text"),
         ('{"query": " "}', "query: must be the text"),
@@ -188,11 +188,11 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
         ('{"query": "SELECT ?", "parameters": [{"value": [1]}]}', "parameters\\[0\\]"),
         (
             '{"query": "SELECT ?", "parameters": [{"type": "INTEGER", "value": "x"}]}',
-            "parameters\\[0\\].value: 'x' is no INTEGER",
+            "parameters\\[0\\].value: 'x' is not of the type INTEGER",
         ),
         (
             '{"query": "SELECT ?", "parameters": [{"type": "bigint", "value": true}]}',
-            "parameters\\[0\\].value: True is no BIGINT",
+            "parameters\\[0\\].value: True is not of the type BIGINT",
         ),
         (
             '{"query": "SELECT ?", "parameters": [{"type": "TIMESTAMP", "value": "noon"}]}',

@@ -129,7 +129,7 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
         assert answer.status_code == 404
         assert "will follow" in answer.json()["error"]
         answer = await client.get("/penstock/v1/datasources/others/files")
-        assert "there is none yet" in answer.json()["error"]
+        assert "known are: none yet" in answer.json()["error"]
 
 
 @pytest.mark.anyio

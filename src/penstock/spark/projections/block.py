@@ -149,9 +149,7 @@ def _check_tokens(sql: str, found: list[Token]) -> None:
                 f"{token.raw} looks like another word: names of that kind stand in quotes"
             )
         if token.text in RESERVED and following.text != "(":
-            raise NoMatch(
-                f"{token.text} is not known here (a column of that name stands in quotes)"
-            )
+            raise NoMatch(f"{token.text} is not supported here (quote a column of this name)")
         is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"
         if is_hint or _RAW_NAME.match(token.raw):
             raise NoMatch("it has a hint" if is_hint else f"{token.raw} may be a text or a name")
@@ -170,7 +168,7 @@ def _clauses(found: list[Token]) -> dict[str, int]:
             raise NoMatch("it has several SELECT")
         elif not depth and token.text in CLAUSES:
             if starts and CLAUSES.index(token.text) <= CLAUSES.index(next(reversed(starts))):
-                raise NoMatch(f"{token.text} stands where it does not belong")
+                raise NoMatch(f"{token.text} is not supported here")
             starts[token.text] = at
     if depth or next(iter(starts), "") != "FROM" or starts["FROM"] + 1 >= len(found):
         raise NoMatch("it has no FROM")

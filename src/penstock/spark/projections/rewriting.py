@@ -216,7 +216,7 @@ class Part:
         """Refuse an expression of a value that could distinguish the two zeros."""
         is_alone = self._text(first - 1) in {"", ","} and not self._opened
         if not is_alone or self._text(last + 1) not in _BEHIND_ALONE:
-            raise NoMatch(f"{self._found[first].raw}, a float with two zeros, is in an expression")
+            raise NoMatch(f"{self._found[first].raw}, which has two zeros, is in an expression")
 
     # the time
 
