@@ -734,7 +734,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     said = capsys.readouterr()
     assert "clicks\norders\n" in said.out
     assert "true" in said.out
-    assert "there is no \\x" in said.err
+    assert "unknown command \\x" in said.err
     assert "the statement is empty" in said.err
     asked = [json.loads(one[3])["query"] for one in server.asked if one[1] == sql]
     assert asked == ['DESCRIBE "clicks"', "SELECT 1,\n2"]

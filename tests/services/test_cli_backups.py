@@ -386,7 +386,7 @@ def test_a_backup_is_made_by_the_user_of_the_folder(
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     target = tmp_path / "backup"
     assert run(["backup", str(target), "--data-dir", str(data)]) == exitcodes.USAGE
-    assert f"this is the user {user + 1}" in capsys.readouterr().err
+    assert f"this is user {user + 1}" in capsys.readouterr().err
     # A file of another user would stand in the way of each deletion.
     assert not (data / "run" / "hold").exists()
     assert not target.exists()

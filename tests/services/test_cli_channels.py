@@ -47,7 +47,7 @@ def channel(command: Command, name: str = "c") -> dict[str, object]:
 def test_channels_are_made_paused_emptied_and_deleted(
     broker: RunningBroker, command: Command
 ) -> None:
-    assert "channel c of topic t is there" in command("topic", "create", "t", "-c", "c")
+    assert "channel c of topic t exists" in command("topic", "create", "t", "-c", "c")
     command("pub", "--topic", "t", "one", "two", "three")
     assert channel(command)["depth"] == 3
     assert "waiting" in command("topic", "stats", "t")

@@ -164,7 +164,7 @@ def test_components_are_run_once_started_and_stopped(command: Command, file: Pat
     assert "no 'Mike'" in command("start", "Mike", code=1)
     assert "no 'Mike'" in command("status", "Mike", code=1)
     assert command("run-once", "Mike", code=1)
-    assert "given up" in command("terminate", "Make")
+    assert "abandoned" in command("terminate", "Make")
 
 
 def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: Path) -> None:

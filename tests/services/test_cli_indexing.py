@@ -318,7 +318,7 @@ def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> No
     config = {"dataSource": "web", "skipOffsetFromLatest": "PT1H"}
     assert run(["compaction", "set", written(tmp_path, config)]) == exitcodes.OK
     said = capsys.readouterr()
-    assert "web is compacted" in said.out
+    assert "compaction of web is configured" in said.out
     assert said.err == ""
     (status,) = json.loads(out(capsys, "compaction", "status", "web", "--json"))
     assert status["due"] == [DAY]
@@ -393,8 +393,8 @@ def test_the_end_of_a_task_says_what_it_took_away(
     gone = {**stats, "intervalsEmptied": days[:1], "intervalsEmptiedCount": 1}
     many = {**stats, "intervalsEmptied": days, "intervalsEmptiedCount": 4}
     for task, payload, says in (
-        ("gone", gone, f": 0 rows; the segments of {days[0]} are replaced by nothing\n"),
-        ("many", many, f"{days[2]} and 1 interval more are replaced by nothing\n"),
+        ("gone", gone, f": 0 rows; the segments of {days[0]} were replaced by nothing\n"),
+        ("many", many, f"{days[2]} and 1 interval more were replaced by nothing\n"),
         ("kill", {"segmentsKilled": 1, "rowStats": {}}, ": 1 segment removed\n"),
         ("files", {"segmentsKilled": 2, "filesDeleted": 1}, ": 2 segments removed, and 1 file of"),
         ("killed", {"segmentsKilled": 0, "filesDeleted": 0}, ": 0 segments removed\n"),
@@ -412,7 +412,7 @@ def test_the_end_of_a_task_says_what_it_took_away(
         # What removes segments reads no rows, ever.
         assert ("no rows were read" in said) == (task == "sleep")
         assert ("removed" in said) == ("segmentsKilled" in payload)
-        assert ("are replaced by nothing" in said) == ("intervalsEmptied" in payload)
+        assert ("were replaced by nothing" in said) == ("intervalsEmptied" in payload)
 
 
 def test_supervisors_that_take_all_slots_are_told(
@@ -442,7 +442,7 @@ def test_a_datasource_without_segments_yet_says_why(tmp_path: Path, capsys: Capt
 def test_compaction_of_what_is_not_there_is_warned_of(tmp_path: Path, capsys: Capture) -> None:
     assert run(["compaction", "set", written(tmp_path, {"dataSource": "wbe"})]) == exitcodes.OK
     said = capsys.readouterr()
-    assert "wbe is compacted" in said.out
+    assert "compaction of wbe is configured" in said.out
     assert "there is no datasource wbe" in said.err
 
 
@@ -473,8 +473,8 @@ def test_a_wait_for_a_slot_is_told_once(
 def test_workers_are_taken_out_of_service(world: OverlordWorld, capsys: Capture) -> None:
     world.until(lambda: bool(world.api.get("/druid/indexer/v1/workers").json()))
     assert "worker:8091" in out(capsys, "worker", "list")
-    assert "no new tasks" in out(capsys, "worker", "disable", "worker:8091")
-    assert "takes tasks" in out(capsys, "worker", "enable", "worker:8091")
+    assert "is disabled" in out(capsys, "worker", "disable", "worker:8091")
+    assert "is enabled" in out(capsys, "worker", "enable", "worker:8091")
 
 
 def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> None:
@@ -493,7 +493,7 @@ def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> N
         context = ("--context", "rowsPerSegment=7", "--context", "who=me=you")
         said = out(capsys, "sql", statement, *context)
     assert "succeeded" in said
-    task = world.api.get(f"/druid/indexer/v1/task/{said.split()[1]}").json()["payload"]
+    task = world.api.get(f"/druid/indexer/v1/task/{said.split()[2]}").json()["payload"]
     assert (task["rowsPerSegment"], task["context"]["who"]) == (7, "me=you")
     assert run(["sql", statement, "--context", "maxParseExceptions"]) == exitcodes.USAGE
-    assert "is no NAME=VALUE" in capsys.readouterr().err
+    assert "write NAME=VALUE" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_damage_is_named_and_the_rest_is_imported(show: Show, data: Path, nifi: 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--content", "nowhere"], 2, "is no folder"),
+        (["--content", "nowhere"], 2, "is not a folder"),
         (["--content", ".", "--content", "."], 2, "two folders for all containers"),
         (["--content", "a=.", "--content", "a=."], 2, "two folders for container a"),
         (["--content", ".", "--without-content"], 2, "leave out one"),

@@ -72,13 +72,13 @@ def test_a_new_one_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     done = subprocess.run(test, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exitcodes.FAILED
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["count", "Count-Words", "", "../X", "Cöunt", "A" + " " * 3])
 def test_what_is_no_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["processor", "new", name, "--folder", str(tmp_path)]) == exitcodes.USAGE
-    assert "is no name of a class" in capsys.readouterr().err
+    assert "invalid class name" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,5 @@
-"""Everything that runs: configuration, lifecycle, processes, HTTP interfaces, command line.
+"""Programs: configuration, lifecycle, processes, HTTP interfaces, command line.
 
-Nothing of Penstock imports this package. The roles (`roles`) only compose what the packages below
-offer; `launcher` is `penstock up`; `api` holds the HTTP applications; `cli` the commands.
+No other package of Penstock imports this one. The roles (`roles`) only combine the parts of the
+packages below; `launcher` is `penstock up`; `api` has the HTTP applications; `cli` the commands.
 """

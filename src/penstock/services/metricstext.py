@@ -1,6 +1,6 @@
-"""Metrics as Prometheus reads them: samples of any registry to the text format.
+"""Metrics in Prometheus' text format, from the samples of any registry.
 
-Owns the step from `core.metrics` samples to `prometheus_client`'s exposition. It keeps no numbers.
+Owns the conversion of `core.metrics` samples to `prometheus_client`'s exposition. It stores none.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The HTTP applications of the roles, and the clients that our processes use among themselves."""
+"""HTTP applications of the roles, and the HTTP clients between Penstock's processes."""

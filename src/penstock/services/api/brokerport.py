@@ -1,6 +1,6 @@
-"""The broker as indexing sees it: `BrokerPort` and `DeadLetterPort` over the broker's client.
+"""The broker for indexing: `BrokerPort` and `DeadLetterPort` over the broker's client.
 
-Owns the step from one to the other, and one client for each thread, since a client has one
+Owns the conversion between both, and one client for each thread, because a client has one
 connection.
 """
 
@@ -26,11 +26,11 @@ NANOSECONDS_PER_MS = 1_000_000
 
 
 class HttpBrokerPort:
-    """A broker, from any thread.
+    """Client of a broker; thread-safe.
 
     Args:
-        find: Returns the URL of the broker; asked again when it does not answer there any more.
-        token: Bearer token, when the broker asks for one.
+        find: Returns the URL of the broker; called again if it no longer answers there.
+        token: Bearer token, if the broker requires one.
     """
 
     def __init__(self, find: Callable[[], str], token: str | None = None) -> None:
@@ -41,7 +41,7 @@ class HttpBrokerPort:
     def available(
         self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0, topic_id: str = ""
     ) -> SeenTopic:
-        """Return which topic has the name, and what can be read durably of it."""
+        """Return the topic of this name, and its durably readable offsets."""
         with self._client() as client:
             found = client.offsets(
                 topic, after=after, wait_ms=wait_ms, durable=True, topic_id=topic_id
@@ -66,13 +66,13 @@ class HttpBrokerPort:
         return None
 
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
-        """Keep messages from these offsets on."""
+        """Set a cursor, which keeps messages from these offsets on."""
         with self._client() as client:
             for partition, offset in offsets.items():
                 client.set_cursor(topic, partition, name, offset)
 
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
-        """Let go of a cursor; an unknown one is fine, and so is a topic that was deleted."""
+        """Delete a cursor, if the cursor and the topic exist."""
         for partition in partitions:
             try:
                 with self._client() as client:
@@ -83,8 +83,8 @@ class HttpBrokerPort:
     def publish(
         self, topic: str, messages: Sequence[bytes], *, producer: str, sequence: int
     ) -> None:
-        """Append messages durably; a repeat of the same producer and sequence appends nothing."""
-        # Producers' names are short, and those of tasks grow with the supervisor's.
+        """Append messages durably, once for each producer and sequence."""
+        # Producer names have a length limit, but those of tasks grow with the supervisor's name.
         name = hashlib.sha256(producer.encode()).hexdigest()[:PRODUCER_NAME_CHARS]
         with self._client() as client:
             client.publish(topic, messages, durable=True, producer=(name, sequence))
@@ -97,8 +97,8 @@ class HttpBrokerPort:
             self._clients.client = client
         try:
             yield client
-        except NotReachable as error:  # narrow: another port helps against this error alone
-            # It may be started again at another port.
+        except NotReachable as error:  # another port helps only against this error
+            # The broker may have restarted at another port.
             self._clients.client = None
             client.close()
             raise NotReachable(

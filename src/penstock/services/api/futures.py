@@ -1,4 +1,4 @@
-"""Waiting for an answer of a mailbox on a thread that serves HTTP."""
+"""Wait for an answer of a mailbox on a thread that serves HTTP."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from penstock.core.errors import Unavailable
 
 T = TypeVar("T")
 
-# Below the limits of our clients, so that the answer says what is the matter.
+# Below the time limits of Penstock's clients, so that they receive this error.
 MAILBOX_TIMEOUT_S = 8.0
 
 
 def settled(answer: Future[T]) -> T:
-    """Return what a mailbox answers, or raise what it raises.
+    """Return a mailbox's answer, or raise its error.
 
     Raises:
-        Unavailable: It did not come to it in time, and whether it will is unknown; or it ended
+        Unavailable: The mailbox did not answer in time, so the outcome is unknown; or it ended
             first.
     """
     try:
         return answer.result(MAILBOX_TIMEOUT_S)
-    except FutureTimeoutError:  # narrow: translates; a command that began goes on
+    except FutureTimeoutError:  # a command that began continues
         answer.cancel()
-        raise Unavailable("the mailbox is busy and did not answer in time; ask again") from None
+        raise Unavailable("the mailbox is busy and did not answer in time; try again") from None
     except CancelledError:
-        raise Unavailable("the mailbox ended before it came to it; ask who comes next") from None
+        raise Unavailable(
+            "the mailbox ended before this request; try again with its successor"
+        ) from None

@@ -1,8 +1,8 @@
-"""All processes of a Penstock at a glance: what runs, what is ready, what is waited for.
+"""Overview of all processes of a Penstock: which run, which are ready, and what they wait for.
 
-Owns the questions to the other processes and what is remembered while the metadata store, which
-knows where they are, does not answer. Every question has a short limit, and they run side by side:
-the answer must come when half of the processes hang.
+Owns the requests to the other processes, and their last known addresses for the time when the
+metadata store does not answer. Every request has a short time limit, and they run in parallel, so
+that the answer arrives even if half of the processes hang.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEPENDENCIES: Final[Mapping[str, Dependency]] = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """How one process stands."""
+    """State of one process."""
 
     service: str
     instance: str
@@ -55,15 +55,15 @@ class ServiceState:
 
 
 class Overview:
-    """The overview of one router. Any thread.
+    """The overview of one router. Thread-safe.
 
     Args:
-        directory: Where the processes are.
-        own: Address of this process, which need not ask itself.
+        directory: Lookup of the processes.
+        own: Address of this process, which is not requested.
         find_broker: Returns the address of the broker.
-        own_state: How this process stands.
-        clock: Dates what does not answer.
-        token: Bearer token towards the others.
+        own_state: Returns the state of this process.
+        clock: Dates processes that do not answer.
+        token: Bearer token for the other processes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Overview:
         self._known: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def to_json(self) -> dict[str, object]:
-        """Return what ``/status`` says of all processes."""
+        """Return the part of ``/status`` about all processes."""
         own = self._own_state()
         places = [(service, *place) for service in SERVICES for place in self._instances(service)]
         not_found: list[str] = []
@@ -94,7 +94,7 @@ class Overview:
             places.append(("broker", broker, broker))
         except Unavailable as error:
             not_found.append(str(error))
-        # None is known while the metadata store has not answered since this process started.
+        # No process is known while the metadata store has not answered since this process started.
         with ThreadPoolExecutor(max(1, min(_ASKED_AT_ONCE, len(places)))) as threads:
             found = list(threads.map(lambda place: self._state(place, own), places))
         self._forget_others(places)
@@ -118,14 +118,14 @@ class Overview:
         }
 
     def _forget_others(self, places: Sequence[tuple[str, str, str]]) -> None:
-        """End the waits for processes that are no longer announced; nobody asks them again."""
+        """End the waits for processes that are no longer announced."""
         asked = {_asking(service, address) for service, _, address in places}
         for wait in self._waits.all():
             if wait.work.startswith(_ASK) and wait.work not in asked:
                 self._waits.ended(wait.work)
 
     def _instances(self, service: str) -> tuple[tuple[str, str], ...]:
-        """Return instance and address of a service's processes, as last known if need be."""
+        """Return instance and address of a service's processes, possibly the last known ones."""
         work = f"list {service} processes"
         try:
             rows = self._directory.all(service)
@@ -156,7 +156,7 @@ class Overview:
             return ServiceState(service, instance, address, ready=False, reasons=(str(failure),))
         self._waits.ended(work)
         if not isinstance(answer, dict) or not isinstance(answer.get("ready"), bool):
-            text = "its answer is not a readiness: is it another release of Penstock?"
+            text = "its answer has no readiness: check that it is the same release of Penstock"
             return ServiceState(service, instance, address, ready=False, reasons=(text,))
         reasons = answer.get("reasons")
         return ServiceState(
@@ -167,5 +167,5 @@ class Overview:
 
 
 def _asking(service: str, address: str) -> str:
-    """Return the name of the work that asks a process for its state."""
+    """Return the name of the request for a process's state."""
     return f"{_ASK}{service} {address}"

@@ -1,6 +1,6 @@
-"""What Druid calls the types of a result's columns: its own (`LONG`) and SQL's (`BIGINT`).
+"""Druid's type names of a result's columns: its own (`LONG`) and SQL's (`BIGINT`).
 
-Owns the names alone; where they stand in an answer, `sqlresults` knows.
+Owns only the names; `sqlresults` owns their places in an answer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TypeName = Literal["type", "sqlType"]
-"""Which of its names; the keys under which an object tells them."""
+"""Kind of a type's name; the values are the keys in an object's header."""
 
-# By what an Arrow type's text begins with: (Druid's own, SQL's).
+# By the prefix of an Arrow type's text: (Druid's own, SQL's).
 _NAMES: Final[Sequence[tuple[tuple[str, ...], tuple[str, str]]]] = (
     (("bool",), ("LONG", "BOOLEAN")),
     (("int8", "uint8"), ("LONG", "TINYINT")),

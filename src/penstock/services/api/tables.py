@@ -1,6 +1,6 @@
-"""`GET /penstock/v1/datasources/{name}/files`: the files that make up a datasource now.
+"""`GET /penstock/v1/datasources/{name}/files`: the current files of a datasource.
 
-What Spark's data source `penstock` asks. Owns the route alone; visibility is the catalogue's.
+For Spark's data source `penstock`. Owns only the route; the catalogue determines visibility.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TableRoutes:
         return [Route(PATH, self.files)]
 
     def files(self, request: Request) -> Response:
-        """List the visible segments' files and the announced ones, as of one revision."""
+        """List the files of visible segments and the announced files, as of one revision."""
         tables = self._source.tables()
         name = datasource_of(request, lambda name: name in tables.files)
         if not tables.files.get(name) and (why := why_empty(self._source, name)):

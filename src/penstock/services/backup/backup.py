@@ -1,9 +1,9 @@
 """`penstock backup`: a consistent copy of a Penstock, made while it runs.
 
-Owns the order in which things are copied, and the hold that lets them be copied. The order follows
-one rule: whatever says how far something was read is copied before that which was written by then.
-So a restored Penstock may do again what it did at the moment of the backup, which every part of it
-expects after a crash, and it never skips anything.
+Owns the order of copying, and the hold that prevents deletion. The order follows one rule: the
+record of how far something was read is copied before the data written by then. A restored Penstock
+may therefore repeat its work of the moment of the backup, which every part expects after a crash,
+but it never skips anything.
 
     1  hold           files that are deleted from now on are kept aside; segments are not killed
     2  progress       channels, cursors and options of topics
@@ -13,8 +13,8 @@ expects after a crash, and it never skips anything.
     6  topics         log files
     7  segments       the files that the metadata names, unless they are in an object store
 
-Folders of running tasks are left out: what these have read and not published is behind the
-committed offsets, and is read again.
+Folders of running tasks are left out: rows that these have read but not published are after the
+committed offsets, and are read again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _TOPIC_ID: Final = "topic.id"
 
 
 class BackupProgress(Protocol):
-    """Receives how far a backup or a restore is."""
+    """Receives the progress of a backup or restore."""
 
     def stage(self, name: str, files: int) -> None:
         """Begin a stage with a number of files."""
@@ -92,8 +92,8 @@ class BackupSource:
         data_dir: The data folder, absolute.
         store: The metadata.
         deep_storage: URL of the deep storage.
-        task_logs: Folder or URL where logs and reports of tasks that ended are kept, without
-            secrets; None for the data folder.
+        task_logs: Folder or URL of the logs and reports of ended tasks, without secrets; None for
+            the data folder.
     """
 
     data_dir: str
@@ -119,7 +119,7 @@ class Backup:
         fs: The file system.
         clock: Time.
         backup_id: An id that no other backup has.
-        progress: Told how far it is.
+        progress: Receives the progress.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class Backup:
         """Make the backup.
 
         Raises:
-            InvalidRequest: The target is not empty, is part of what is backed up, or holds it.
+            InvalidRequest: The target is not empty, is part of the backed-up data, or contains it.
             Conflict: Another backup is running, of this Penstock or into this target.
             Unavailable: A disk, the metadata or the deep storage does not answer; the target holds
-                an unfinished backup, which another try replaces.
+                an unfinished backup, which another attempt replaces.
         """
         created = format_time(self._clock.now_ms())
         with ExitStack() as locked:
@@ -176,7 +176,7 @@ class Backup:
             self._copy("options and task logs", [*options, *self._walk(_TASK_LOGS)])
             for folder in ("", *folders_of(list(self._files))):
                 self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
-            # Nothing that the backup needs was deleted if the hold lasted until now.
+            # If the hold lasted until now, nothing that the backup needs was deleted.
             keeper.renew()
         manifest = Manifest(
             id=self._id,
@@ -193,7 +193,7 @@ class Backup:
         return BackupReport(manifest, self._parts)
 
     def _prepare_target(self, stack: ExitStack) -> None:
-        """Make the target an unfinished backup, which is this one's until the stack ends."""
+        """Mark the target as an unfinished backup, locked by this backup until the stack ends."""
         fs, target = self._fs, self._target
         data_dir = self._source.data_dir
         roots = [data_dir, *(posixpath.join(data_dir, name) for name in fs.listdir(data_dir))]
@@ -219,31 +219,31 @@ class Backup:
         fs.write_atomically(marker, b'{"id": "%b"}' % self._id.encode())
         remove_tree(fs, target, keep=(UNFINISHED,))
 
-    # What belongs to the data folder
+    # Files of the data folder
 
     def _copy_progress(self) -> list[str]:
-        """Copy all of the topics but their log files; return the topics."""
+        """Copy the topics except their log files; return the topics."""
         names = [name for name in self._walk("topics") if not _is_log(name)]
         copied = self._copy("topics: progress", names)
         found = [name.split("/")[1] for name in copied if name.endswith(f"/{_TOPIC_FILE}")]
         return sorted(set(found))
 
     def _journal_files(self) -> list[str]:
-        """Return the files of the flow that say which FlowFiles exist, in the order to copy."""
+        """Return the flow's files that record which FlowFiles exist, in the order to copy."""
         rest = (_JOURNALS, _SNAPSHOTS, *_NAMED_BY_JOURNALS)
         plain = [n for n in self._walk("flow") if not n.startswith(tuple(f"{r}/" for r in rest))]
-        # A snapshot that appears later would stand for journals that are not in the backup. Of the
-        # journals the newest goes first: what comes before its first commit does not change then.
+        # A snapshot that appears later would replace journals that are not in the backup. The
+        # newest journal is copied first: earlier ones do not change before its first commit.
         snapshots = sorted(self._walk(_SNAPSHOTS))
         return [*plain, *snapshots, *sorted(self._walk(_JOURNALS), reverse=True)]
 
     def _copy_logs(self, topics: Iterable[str]) -> None:
         names: list[str] = []
         for topic in topics:
-            # A topic that was made again under its name is another one, with other messages.
+            # A topic that was recreated under its name is another topic, with other messages.
             only_held = self._id_of(topic) != self._read(f"{DATA}/topics/{topic}/{_TOPIC_ID}")
             logs = [n for n in self._walk(f"topics/{topic}", live=not only_held) if _is_log(n)]
-            # The newest first: the others are full, and do not change any more.
+            # The newest first: the others are full, and do not change any longer.
             names += sorted(logs, reverse=True)
         self._copy("topics: messages", names)
 
@@ -259,7 +259,7 @@ class Backup:
         return self._fs.read_bytes(copied) if path in self._files else None
 
     def _walk(self, folder: str, *, live: bool = True) -> Iterator[str]:
-        """Yield the files below a folder, with those that were deleted since the hold began."""
+        """Yield the files below a folder, including those deleted since the hold began."""
         roots = [self._hold.held, *([self._source.data_dir] if live else [])]
         names: dict[str, bool] = {}
         for root in roots:
@@ -278,11 +278,11 @@ class Backup:
                 yield inner
 
     def _copy(self, stage: str, names: list[str]) -> list[str]:
-        """Copy files of the data folder; return those that there were."""
+        """Copy files of the data folder; return those that existed."""
         self._progress.stage(stage, len(names))
         copied = []
         for name in names:
-            # What was deleted since the hold began goes first: its name may be another's by now.
+            # A file deleted since the hold began has priority: its name may have been reused.
             for root in (self._hold.held, self._source.data_dir, self._hold.held):
                 try:
                     self._copy_one(stage, posixpath.join(root, name), f"{DATA}/{name}")
@@ -294,7 +294,7 @@ class Backup:
 
     def _copy_one(self, stage: str, source: str, path: str) -> None:
         self._check()
-        self._fs.stat(source)  # before anything is made in the target
+        self._fs.stat(source)  # before anything is created in the target
         target = posixpath.join(self._target, path)
         self._fs.mkdir(posixpath.dirname(target))
         made = copy_file(self._fs, source, target, path, replace=True)
@@ -306,12 +306,12 @@ class Backup:
         self._parts[stage] = (count + 1, size + made.size)
         self._progress.copied(made.size)
 
-    # What belongs to the metadata
+    # Metadata
 
     def _copy_metadata(self) -> list[tuple[dict[str, object], int]]:
         self._progress.stage("metadata", 1)
         made = posixpath.join(self._target, METADATA)
-        # Made under another name, so that it is read here as any file is.
+        # Copied to another name, so that it is read like any other file.
         written = f"{made}.new"
         segments = self._source.store.write_copy(written, self._clock)
         self._note("metadata", copy_file(self._fs, written, made, METADATA))
@@ -342,7 +342,7 @@ class Backup:
         return missing, {}
 
     def _advice(self, objects: dict[str, int]) -> tuple[str, ...]:
-        """Return a sentence for each part that the operator has to copy."""
+        """Return a sentence for each part that the operator must copy."""
         advice = []
         if objects:
             count = counted(len(objects), "object")
@@ -361,7 +361,7 @@ class Backup:
 
 
 def _is_log(name: str) -> bool:
-    """Whether a path is of a log file of a stream partition: topics/TOPIC/NUMBER/OFFSET.log."""
+    """Return whether a path is a log file of a stream partition: topics/TOPIC/NUMBER/OFFSET.log."""
     parts = name.split("/")
     return len(parts) == 4 and parts[2].isdecimal() and parts[3].endswith(".log")
 
@@ -383,7 +383,7 @@ class _Keeper:
         self._thread = OwnedThread("backup hold", self._keep, on_death=OnDeath.REPORT)
 
     def start(self) -> None:
-        """Take the lease, and renew it and the hold from now on.
+        """Take the lease, and renew it and the hold periodically.
 
         Raises:
             Conflict: Another host makes a backup with this metadata.
@@ -399,7 +399,7 @@ class _Keeper:
         self._thread.start()
 
     def require(self) -> None:
-        """Raise what a renewal failed with."""
+        """Raise the error of a failed renewal."""
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -411,7 +411,7 @@ class _Keeper:
         self._take_lease()
 
     def stop(self) -> None:
-        """End the thread and give the lease back; it expires if that fails."""
+        """End the thread and drop the lease, which expires if that fails."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -441,7 +441,7 @@ class _Keeper:
                 self._fail(error)
                 return
             except BaseException as error:
-                # A backup without its hold would lack files that were deleted meanwhile.
+                # Without the hold, the backup may lack files that were deleted meanwhile.
                 self._fail(Unavailable(f"the hold of the backup was not renewed: {error!r}"))
                 raise
 

@@ -1,11 +1,11 @@
-"""The manifest of a backup: every file with its size and checksum, and what is not in the backup.
+"""Manifest of a backup: every file with size and checksum, and the data outside of the backup.
 
 Owns the form on disk and the copying of a file with its checksum. Invariants:
 
-- A backup is whole if and only if it has a manifest: that is written last, durably.
-- A manifest that was changed or cut is noticed: it holds a checksum of itself.
-- A path in a manifest stays below the folder that it is relative to, and belongs to a part that a
-  backup writes. The checksum guards against damage, not against somebody who writes a manifest.
+- A backup is complete if and only if it has a manifest, which is written last, durably.
+- A changed or truncated manifest is detected: it contains a checksum of itself.
+- A path in a manifest is below the folder that it is relative to, and belongs to a part that a
+  backup writes. The checksum protects against damage, not against a forged manifest.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class Manifest:
     """Content of a backup.
 
     Attributes:
-        id: Of this backup.
+        id: Id of this backup.
         created: When it began, as text.
         penstock: The release that made it.
         files: Its files.
         deep_storage: The URL of the deep storage.
         objects: Size by path of the segments' files that are not in the backup, because the deep
-            storage is an object store; the operator has to keep a copy of them.
+            storage is an object store; the operator must keep a copy of them.
         missing: Paths of segments' files that the deep storage did not have.
-        advice: Data that the operator has to copy, one sentence each.
+        advice: Data that the operator must copy, one sentence each.
     """
 
     id: str
@@ -75,7 +75,7 @@ class Manifest:
     advice: tuple[str, ...] = ()
 
     def write(self, fs: FileSystem, folder: str) -> None:
-        """Write it into a backup's folder, durably: the backup is whole then."""
+        """Write it into a backup's folder, durably, which completes the backup."""
         content = {
             "format": _FORMAT,
             "id": self.id,
@@ -96,7 +96,7 @@ class Manifest:
         """Read the manifest of a backup's folder.
 
         Raises:
-            InvalidRequest: The folder is not a backup, not a whole one, or of an unknown format; or
+            InvalidRequest: The folder is not a backup, not complete, or of an unknown format; or
                 its manifest names files that a backup does not have, or lacks the metadata.
             CorruptData: The manifest was changed or damaged.
         """
@@ -106,8 +106,7 @@ class Manifest:
         except NotFound:
             if fs.exists(posixpath.join(folder, UNFINISHED)):
                 raise InvalidRequest(
-                    f"the backup {folder} is not whole: it was interrupted before its end: restore"
-                    " another one"
+                    f"the backup {folder} is not complete: it was interrupted: restore another one"
                 ) from None
             raise InvalidRequest(
                 f"{folder} is not a backup: it has no {MANIFEST}: name a folder that"
@@ -143,12 +142,12 @@ def copy_file(
     replace: bool = False,
     moved: Callable[[int], None] = lambda _bytes: None,
 ) -> BackedUpFile:
-    """Copy a file durably, as far as it reaches when the copy begins; its name is not synced.
+    """Copy a file durably, up to its size when the copy begins; its name is not synced.
 
     Args:
         fs: The file system.
         source: The file to copy; something may append to it meanwhile.
-        target: Where to.
+        target: Path of the copy.
         path: Its name in the manifest.
         replace: Whether the target may exist.
         moved: Called with the number of bytes of each piece.
@@ -166,7 +165,7 @@ def copy_file(
             while position < end:
                 block = reader.pread(min(_COPY_BYTES, end - position), position)
                 if not block:
-                    break  # it was cut meanwhile
+                    break  # truncated meanwhile
                 writer.writev([block])
                 digest.update(block)
                 position += len(block)
@@ -180,10 +179,10 @@ def copy_file(
 
 
 def checked(made: BackedUpFile, wanted: BackedUpFile, source: str) -> None:
-    """Require that a copy is what the manifest says.
+    """Check that a copy matches the manifest.
 
     Raises:
-        CorruptData: It is not; the message names the file.
+        CorruptData: The copy differs; the message names the file.
     """
     if (made.size, made.sha256) != (wanted.size, wanted.sha256):
         reason = (
@@ -195,7 +194,7 @@ def checked(made: BackedUpFile, wanted: BackedUpFile, source: str) -> None:
 
 
 def remove_tree(fs: FileSystem, path: str, keep: Sequence[str] = ()) -> None:
-    """Delete what is in a folder, but for the names to keep directly in it; then it, if empty.
+    """Delete the content of a folder, except the names to keep in it; then the folder, if empty.
 
     Raises:
         Unavailable: Something cannot be deleted.
@@ -205,7 +204,7 @@ def remove_tree(fs: FileSystem, path: str, keep: Sequence[str] = ()) -> None:
         if name in keep:
             continue
         inner = posixpath.join(path, name)
-        # Of a link, only the link is deleted.
+        # Of a symbolic link, only the link is deleted.
         is_link = fs.resolve(inner) != posixpath.join(real, name)
         if not is_link and fs.stat(inner).is_folder:
             remove_tree(fs, inner)
@@ -231,23 +230,23 @@ def folders_of(paths: Sequence[str]) -> list[str]:
 def require_apart(
     fs: FileSystem, folder: str, others: Sequence[str], said: str, advice: str
 ) -> None:
-    """Refuse a folder that is in another one, or holds it, be it through symbolic links.
+    """Refuse a folder that is within another one, or contains it, also through symbolic links.
 
     Args:
         fs: The file system.
         folder: The folder that will be used.
-        others: The folders that it must be apart from.
+        others: Folders that it must not overlap.
         said: Names the folder in the message, such as "the backup".
         advice: The remedy, as the end of the message.
 
     Raises:
-        InvalidRequest: They are not apart.
+        InvalidRequest: The folders overlap.
     """
     real = fs.resolve(folder)
     leads = f" (which is {real})" if real != folder else ""
     for other in others:
         there = fs.resolve(other)
-        for inner, outer, how in ((real, there, "would be in"), (there, real, "would hold")):
+        for inner, outer, how in ((real, there, "would be in"), (there, real, "would contain")):
             if f"{inner}/".startswith(f"{outer.rstrip('/')}/"):
                 raise InvalidRequest(f"{said} {folder}{leads} {how} the folder {other}{advice}")
 
@@ -261,7 +260,7 @@ def require_room(fs: FileSystem, folder: str, needed: int, what: str) -> None:
     free = fs.free_bytes(folder)
     if free < needed:
         raise Unavailable(
-            f"{folder} has {free:,} bytes of free space, and {what} needs {needed:,}: make room, or"
+            f"{folder} has {free:,} bytes of free space, and {what} needs {needed:,}: free some, or"
             " name a folder on another disk"
         )
 
@@ -280,7 +279,7 @@ def _require_format(number: object, release: object, folder: str) -> None:
 
 
 def _files(listed: Sequence[Mapping[str, object]], source: str) -> tuple[BackedUpFile, ...]:
-    """Return the files of a manifest, all of which a backup may have."""
+    """Return the files of a manifest, after a check that a backup may have each of them."""
     files: dict[str, BackedUpFile] = {}
     for one in listed:
         path, size = _inside(one["path"], source), one["bytes"]

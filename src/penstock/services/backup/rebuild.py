@@ -1,14 +1,14 @@
 """`penstock restore --from-segments`: lost metadata from the names and footers of segments' files.
 
-Owns what a file's name and footer tell. A file that a task pushed lies under its datasource,
-interval, version and partition number, so its segment is known. A file of a batch task lies under
-the task's name: neither its version, nor its interval, nor whether it replaced others is known.
+Owns the information in a file's name and footer. A file that a streaming task pushed is below its
+datasource, interval, version and partition number, so its segment is known. A file of a batch task
+is below the task's name: its version, its interval, and whether it replaced others are unknown.
 
-Invariants: the database was empty, or holds what an interrupted rebuild put there; no file is
-changed or deleted, those that are left out are moved to `~left-out` in the deep storage, as the
-janitor deletes files that no segment names; and what cannot be known is reported.
-Supervisors are not rebuilt: their committed offsets are lost, and a supervisor that begins anew
-would index again what is in the segments already.
+Invariants: the database was empty, or has the result of an interrupted rebuild; no file is changed
+or deleted; files that are left out are moved to `~left-out` in the deep storage, because the
+janitor deletes files that no segment names; and unknown facts are reported. Supervisors are not
+rebuilt: their committed offsets are lost, and a supervisor that starts again would index rows that
+the segments have already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.services.backup.backup import BackupProgress
 
 _SIGN: Final = re.compile(r"~([0-9a-f]+)~")
-# Versions are times whose colons became underscores, with an S for each time they were used again.
+# Versions are times whose colons became underscores, with an S for each reuse of the time.
 _TIME_VERSION: Final = re.compile(r"(\d{4,}-\d\d-\d\dT\d\d)_(\d\d)_(\d\d\.\d{3}ZS*)")
 _TASK_ID: Final = "restored-from-segments"
 _BATCH: Final = 500
@@ -45,7 +45,7 @@ _BATCH: Final = 500
 
 @dataclass(slots=True)
 class RebuiltDatasource:
-    """Rebuilt segments of a datasource, and how many of its files were left out."""
+    """Rebuilt segments of a datasource, and the number of files left out."""
 
     segments: int = 0
     rows: int = 0
@@ -74,7 +74,7 @@ class NamedFile:
 
     @property
     def id(self) -> SegmentId:
-        """Id of the segment."""
+        """Return the id of the segment."""
         return SegmentId(self.datasource, self.interval, self.version, self.partition_number)
 
 
@@ -86,18 +86,18 @@ def rebuild_metadata(
     *,
     skip_unknown: bool,
 ) -> Rebuilt:
-    """Make the metadata of the segments in a deep storage.
+    """Create the metadata of the segments in a deep storage.
 
     Args:
-        deep_storage: Where the files are.
+        deep_storage: URL of the deep storage.
         metadata_url: The database; it is empty, or an interrupted rebuild began to fill it.
         clock: Time.
-        progress: Told how far it is.
-        skip_unknown: Whether to leave out files of which too little is known.
+        progress: Receives the progress.
+        skip_unknown: Whether to leave out files whose segments are unknown.
 
     Raises:
-        InvalidRequest: The database has other metadata; or there are such files and they are not
-            to be left out.
+        InvalidRequest: The database has other metadata; or there are such files and they must not
+            be left out.
         Unavailable: The deep storage or the database does not answer.
     """
     store = DeepStore(deep_storage)
@@ -132,9 +132,9 @@ def rebuild_metadata(
 
 
 def named_file(relative: str, modified_ms: int) -> NamedFile | None:
-    """Return what the path of a pushed file tells; None if it is not one.
+    """Return the parts of a pushed file's path; None if it is not one.
 
-    Penstock pushes no file of a datasource whose name breaks the rule of names.
+    Penstock pushes no file of a datasource with an invalid name.
     """
     parts = relative.split("/")
     if len(parts) != 6 or parts[5] != FILE_NAME or not parts[3].isdecimal():
@@ -162,10 +162,10 @@ def decoded(element: str) -> str:
 
 
 def _by_place(named: Iterable[NamedFile]) -> list[list[NamedFile]]:
-    """Return the files of each segment, the oldest first.
+    """Return the files of each segment, oldest first.
 
-    Of two replicas that pushed the same rows one was published, and the other's file was deleted,
-    unless the process ended just then.
+    Of two replicas that pushed the same rows one published, and the other's file was deleted unless
+    its process ended just then.
     """
     places: dict[SegmentId, list[NamedFile]] = {}
     for one in sorted(named, key=lambda file: (file.modified_ms, file.relative)):
@@ -176,7 +176,7 @@ def _by_place(named: Iterable[NamedFile]) -> list[list[NamedFile]]:
 def _present(
     metadata: MetadataStore, url: str, rebuilt: frozenset[SegmentId]
 ) -> frozenset[SegmentId]:
-    """Return which of the segments an interrupted rebuild has put into the database.
+    """Return the segments that an interrupted rebuild has put into the database.
 
     Raises:
         InvalidRequest: The database has other metadata.
@@ -184,8 +184,8 @@ def _present(
     present = frozenset(Segment.from_row(row).id for row in metadata.segments.every())
     if metadata.supervisors.list() or not present <= rebuilt:
         raise InvalidRequest(
-            f"the metadata database {url.rpartition('@')[2]} is not empty: --from-segments makes"
-            " metadata that is lost, and mixes with none"
+            f"the metadata database {url.rpartition('@')[2]} is not empty: --from-segments creates"
+            " lost metadata, and does not merge it with existing metadata"
         )
     return present
 
@@ -198,7 +198,7 @@ def _publish(
     rebuilt: Rebuilt,
     progress: BackupProgress,
 ) -> int:
-    """Publish the oldest readable file of each segment; return how many were not needed."""
+    """Publish the oldest readable file of each segment; return the number of unneeded files."""
     progress.stage("reading footers", len(places))
     waiting: dict[str, list[Segment]] = {}
     not_needed = 0
@@ -244,7 +244,7 @@ def _segment(store: DeepStore, file: NamedFile) -> Segment:
         interval=file.interval,
         version=file.version,
         load_spec=load_spec,
-        # The core count of a set is not in names or footers: each segment is visible by itself.
+        # The core count of a set is unknown: each segment is visible by itself.
         shard_spec=ShardSpec(file.partition_number, 0),
         size=size,
         total_rows=footer.num_rows,
@@ -276,7 +276,7 @@ def spark_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"array<{spark_type(kind.value_type)}>"
     if kind not in plain:
-        raise InvalidRequest(f"a column of the type {kind} is not one of a segment")
+        raise InvalidRequest(f"segments cannot have a column of the type {kind}")
     return plain[kind]
 
 
@@ -285,7 +285,7 @@ def _of(rebuilt: Rebuilt, datasource: str) -> RebuiltDatasource:
 
 
 def _explain(rebuilt: Rebuilt, nameless: int, not_needed: int) -> None:
-    """Say what names and footers do not tell."""
+    """Report what names and footers do not contain."""
     tell = rebuilt.unknown.append
     tell(
         "supervisors are not rebuilt, as their committed offsets are lost: one that begins at the"
@@ -306,4 +306,4 @@ def _explain(rebuilt: Rebuilt, nameless: int, not_needed: int) -> None:
             " ~left-out in the deep storage: load those that are needed with a batch task"
         )
     if not_needed:
-        tell(f"{counted(not_needed, 'file')} not used: an older file holds the same segment")
+        tell(f"{counted(not_needed, 'file')} not used: an older file has the same segment")

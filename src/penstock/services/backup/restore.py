@@ -1,11 +1,11 @@
-"""`penstock restore`: an empty data folder becomes what a backup holds.
+"""`penstock restore`: an empty data folder receives the content of a backup.
 
-Owns the steps and the mark of a restore that has not ended. Invariants:
+Owns the steps and the mark of an unfinished restore. Invariants:
 
-- The mark is durable before anything else is in the folder, and goes last: a folder that has it
-  never starts, and the same restore may be run again, which begins anew.
-- Every file has the size and the checksum of the manifest when the mark goes.
-- Nothing is deleted but what a restore that was interrupted has left.
+- The mark is durable before anything else is in the folder, and is deleted last: a folder with the
+  mark never starts, and the same restore may be repeated, which starts over.
+- Every file has the size and the checksum of the manifest when the mark is deleted.
+- Nothing is deleted except the remains of an interrupted restore.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ OPTIONS_ASIDE: Final = f"{CONFIG_FILE}.of-the-backup"
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """Where a backup is restored to.
+    """Target of a restore.
 
     Attributes:
         data_dir: The data folder, absolute.
         deep_storage: URL of the deep storage.
-        import_metadata: Takes over the metadata of a file into a database elsewhere; None: the file
+        import_metadata: Imports the metadata of a file into a remote database; None: the file
             becomes the metadata of the data folder.
     """
 
@@ -75,9 +75,9 @@ class Restore:
 
     Args:
         folder: The backup, an absolute path.
-        target: Where to.
+        target: The target.
         fs: The file system.
-        progress: Told how far it is.
+        progress: Receives the progress.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Restore:
         """Restore the backup.
 
         Raises:
-            InvalidRequest: The backup is not whole, its manifest names what a backup does not have,
-                something in it is a symbolic link, or the data folder is not empty.
+            InvalidRequest: The backup is not complete, its manifest names files that backups do not
+                have, something in it is a symbolic link, or the data folder is not empty.
             Conflict: Another restore works in the data folder.
             CorruptData: A file of the backup is damaged.
             Unavailable: A disk, the database or the deep storage does not answer.
@@ -139,7 +139,7 @@ class Restore:
         return RestoreReport(manifest, parts, tuple(absent), aside)
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Return the root that a file of the backup goes to, and its path from there."""
+        """Return the root folder of a backup's file, and its path from there."""
         root = self._target.data_dir
         if path == f"{DATA}/{CONFIG_FILE}":
             return root, OPTIONS_ASIDE
@@ -161,7 +161,7 @@ class Restore:
             self._fs.fsync_folder(posixpath.join(root, folder).rstrip("/"))
 
     def _require_apart(self) -> None:
-        """Refuse to restore into the backup, or over it: a second try would delete it."""
+        """Refuse to restore into the backup, or over it: a second attempt would delete it."""
         targets = [self._target.data_dir]
         if self._deep_store.is_local:
             targets.append(self._deep_store.root)
@@ -197,7 +197,7 @@ class Restore:
             )
 
     def _require_empty_segments(self, manifest: Manifest) -> None:
-        """Refuse a deep storage outside of the data folder that holds something already."""
+        """Refuse a deep storage outside of the data folder that is not empty."""
         root = self._deep_store.root
         inside = f"{root}/".startswith(f"{self._target.data_dir}/")
         included = [f for f in manifest.files if f.path.startswith(f"{SEGMENTS}/")]
@@ -212,7 +212,7 @@ class Restore:
             )
 
     def _absent(self, manifest: Manifest) -> list[str]:
-        """Return which objects of segments the store lacks, or has with another size."""
+        """Return the objects of segments that the store lacks, or has with another size."""
         self._progress.stage("segments in the object store", len(manifest.objects))
         absent = []
         for path, size in manifest.objects.items():
@@ -223,10 +223,10 @@ class Restore:
 
 
 def begin_restoring(fs: FileSystem, root: str, mark: Mapping[str, object]) -> None:
-    """Mark a folder as one that does not start yet; it is empty then, but for the mark.
+    """Mark an empty folder as one that does not start yet.
 
     Raises:
-        InvalidRequest: The folder holds something that no restore left there.
+        InvalidRequest: The folder has files that no restore left there.
         Unavailable: The disk does not answer.
     """
     fs.mkdir(root)
@@ -241,7 +241,7 @@ def begin_restoring(fs: FileSystem, root: str, mark: Mapping[str, object]) -> No
 
 
 def end_restoring(fs: FileSystem, root: str) -> None:
-    """Make a restored folder one that starts; all that is in it is durable.
+    """Make a restored, durable folder startable.
 
     Raises:
         Unavailable: The disk does not answer; the folder does not start then.

@@ -1,4 +1,4 @@
-"""The command line. `main` is the entry point of the command `penstock`."""
+"""Command line. `main` is the entry point of the command `penstock`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit."""
     try:
-        # Here, as Ctrl-C may come while it is imported, too.
+        # Imported here, because Ctrl-C may come during the import, too.
         from penstock.services.cli.entry import main as run  # noqa: PLC0415
     except KeyboardInterrupt:
         sys.exit(exitcodes.INTERRUPTED)

@@ -52,11 +52,11 @@ def backup(
     metadata_url: MetadataUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a Penstock into a new folder, while it runs or not.
+    """Copy a Penstock, running or not, into a new folder.
 
-    Take --deep-storage and --metadata-url from the command that started it, unless it runs here.
+    Use --deep-storage and --metadata-url of the command that started it, unless it runs here.
     """
-    # Here, because no other command needs them.
+    # Imported here, because no other command needs them.
     from penstock.services.backup.backup import Backup, BackupSource  # noqa: PLC0415 - slow to import, not for every command
     from penstock.storage.metadata import MetadataStore  # noqa: PLC0415 - slow to import, not for every command
 
@@ -101,7 +101,7 @@ def backup(
 
 
 def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
-    """Return the options of the Penstock that runs in the folder; if none does, those given."""
+    """Return the options of the Penstock running in the folder; if none runs, the given ones."""
     given = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
     running = _running_options()
     if running is None:
@@ -126,7 +126,7 @@ def _absolute(address: str) -> str:
 
 def restore(
     folder: Annotated[
-        Path | None, typer.Argument(help="What `penstock backup` wrote.", metavar="SRC")
+        Path | None, typer.Argument(help="Folder that `penstock backup` wrote.", metavar="SRC")
     ] = None,
     deep_storage: DeepStorage = None,
     metadata_url: MetadataUrl = None,
@@ -136,13 +136,13 @@ def restore(
     ] = False,
     skip_unknown: Annotated[
         bool,
-        typer.Option("--skip-unknown", help="With it: leave out files that tell too little."),
+        typer.Option("--skip-unknown", help="With it: leave out files whose segments are unknown."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore a backup into an empty data folder, which --data-dir names.
+    """Restore a backup into the empty data folder given by --data-dir.
 
-    An interrupted restore is run again in the same way.
+    After an interruption, repeat the same command.
     """
     options = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
     if from_segments == (folder is not None):
@@ -150,7 +150,7 @@ def restore(
             "name either a backup to restore or --from-segments: see penstock restore --help"
         )
     if GIVEN.data_dir is None and "PENSTOCK_DATA_DIR" not in os.environ:
-        raise InvalidRequest("name the data folder that is to be restored, with --data-dir")
+        raise InvalidRequest("name the data folder to restore with --data-dir")
     with _private_files():
         if folder is None:
             _rebuild(options, skip_unknown=skip_unknown, as_json=as_json)
@@ -201,7 +201,7 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
     lock = FolderLock(data)
     lock.take()
     try:
-        # Made under another name: a half of it must not start as if it were whole.
+        # Under another name, so that an incomplete file does not start as a complete one.
         made, place = data.metadata.with_name(f"{data.metadata.name}.rebuilt"), data.metadata
         if options.metadata_url is None and place.exists():
             raise InvalidRequest(
@@ -234,13 +234,13 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
 
 
 def require_metadata(options: Options) -> None:
-    """Refuse a data folder that has lost its metadata; see `DataFolder.require_metadata`."""
+    """Refuse a data folder whose metadata is lost; see `DataFolder.require_metadata`."""
     if options.metadata_url is None:
         DataFolder(options.data_dir.absolute()).require_metadata()
 
 
 def _running_options() -> Options | None:
-    """Return the options of the Penstock that runs in the data folder, None if none does."""
+    """Return the options of the Penstock running in the data folder, None if none runs."""
     folder = DataFolder(GIVEN.options().data_dir.absolute())
     if folder.live_holder() is None:
         return None
@@ -254,14 +254,14 @@ def _running_options() -> Options | None:
 
 
 def _require_own(data: DataFolder) -> None:
-    """Refuse a backup by another user than that of Penstock, which could not open the hold's files.
+    """Refuse a backup by a user other than Penstock's, whose processes could not open its files.
 
-    Nothing could be deleted then: the broker asks for the hold before it deletes a file.
+    Nothing could be deleted then: the broker checks the hold before it deletes a file.
     """
     user = (data.path / FORMAT_FILE).stat().st_uid
     if user != os.geteuid():
         raise InvalidRequest(
-            f"{data.path} is of the user {user}, and this is the user {os.geteuid()}, whose files"
+            f"{data.path} belongs to user {user}, and this is user {os.geteuid()}, whose files"
             " the processes there could not open: run the backup as the other user"
         )
 
@@ -279,7 +279,7 @@ def _warn_of(paths: tuple[str, ...], what: str) -> None:
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Make files for this user alone: metadata and options may hold passwords."""
+    """Create files for this user only: metadata and options may contain passwords."""
     before = os.umask(0o077)
     try:
         yield
@@ -289,7 +289,7 @@ def _private_files() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[BackupProgress]:
-    """Show how far it is: a bar on a terminal, else a line for each stage."""
+    """Show the progress: a bar on a terminal, else a line for each stage."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -305,7 +305,7 @@ class _Bars:
         self._bar: TaskID | None = None
 
     def stage(self, name: str, files: int) -> None:
-        """Show what is copied now."""
+        """Show the current stage."""
         self._bar = self._bars.add(name, files)
 
     def copied(self, _size: int) -> None:
@@ -318,8 +318,8 @@ class _Lines:
     """Progress as lines on standard error."""
 
     def stage(self, name: str, files: int) -> None:
-        """Say what is copied now."""
+        """Report the current stage."""
         warn(f"{name}: {counted(files, 'file')}")
 
     def copied(self, _size: int) -> None:
-        """Say nothing of single files."""
+        """Do nothing for single files."""

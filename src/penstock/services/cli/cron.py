@@ -1,4 +1,4 @@
-"""`penstock cron`: when a CRON expression fires, or what is wrong with it."""
+"""`penstock cron`: the next fire times of a CRON expression, or its errors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def cron(
         list[str],
         typer.Argument(
             metavar="EXPR",
-            help="Second, minute, hour, day of month, month, day of week, and year if wanted; "
+            help="Second, minute, hour, day of month, month, day of week, and optionally year; "
             "in quotes.",
         ),
     ],
-    zone: Annotated[
-        str, typer.Option("--zone", "-z", help="Whose wall clock it is about.")
-    ] = "UTC",
+    zone: Annotated[str, typer.Option("--zone", "-z", help="Time zone of the expression.")] = "UTC",
     count: Annotated[
-        int, typer.Option("--count", "-n", min=1, max=_COUNT_MAX, help="How many times.")
+        int, typer.Option("--count", "-n", min=1, max=_COUNT_MAX, help="Number of fire times.")
     ] = 5,
     after: Annotated[
         str | None,
-        typer.Option("--after", help="Times after this one, UTC unless it says. [default: now]"),
+        typer.Option(
+            "--after", help="Times after this one, in UTC unless it has a zone. [default: now]"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print when a CRON expression of Quartz fires next, and what it means."""
-    # The flow's parts take a moment to import; other commands do without them.
+    """Print the next fire times of a Quartz CRON expression, and its meaning."""
+    # Importing the flow's parts is slow; other commands do not need them.
     from penstock.flow.scheduling.cron import CronExpression  # noqa: PLC0415
     from penstock.flow.scheduling.cron.describing import describe  # noqa: PLC0415
 
@@ -94,14 +94,14 @@ def cron(
 def _only(words: list[str]) -> str:
     if len(words) > 1:
         raise InvalidRequest(
-            f"the expression came as {len(words)} words: put it in quotes, '0 0 9 ? * MON', as the "
-            "shell may have made file names of * and ?"
+            f"the expression has {len(words)} arguments: put it in quotes, '0 0 9 ? * MON', as the "
+            "shell may have expanded * and ?"
         )
     return words[0]
 
 
 def distance(ms: int) -> str:
-    """Return a length of time in its two largest units that count, such as ``3 d 4 h``."""
+    """Format a duration in its two largest units, such as ``3 d 4 h``."""
     seconds = -(-ms // 1000)
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3_600)

@@ -1,7 +1,7 @@
-"""The entry point: commands by group, errors to exit codes.
+"""Entry point: groups of commands, and the mapping of errors to exit codes.
 
-Owns the tree of commands and the one place where an error becomes a line on standard error. The
-modules of the groups are small; what they need that is slow to import, they import when they run.
+Owns the tree of commands and the only place where an error becomes a line on standard error. The
+modules of the groups are small; they import slow dependencies when they run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.services.cli.output import say, warn_lines
 from penstock.services.cli.processor import commands as processor_commands
 
 EVERYWHERE = (
-    "--data-dir, --url, --broker-url, --token-file, --config and --debug may stand anywhere in a"
+    "--data-dir, --url, --broker-url, --token-file, --config and --debug may be anywhere in a"
     " command."
 )
 _HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token-file", "--config"})
@@ -67,13 +67,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Data folder of the server to talk to.")
+        str | None, typer.Option("--data-dir", help="Data folder of the server.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option("--url", help="API of the server to talk to (PENSTOCK_URL).")
+        str | None, typer.Option("--url", help="API of the server (PENSTOCK_URL).")
     ] = None,
     broker_url: Annotated[
-        str | None, typer.Option("--broker-url", help="Broker, where it is not found by itself.")
+        str | None, typer.Option("--broker-url", help="Broker, if it is not found automatically.")
     ] = None,
     token_file: Annotated[
         str | None,
@@ -116,7 +116,7 @@ processor_commands.add_to(app)
 
 
 def _tell_whole_summaries(group: typer.Typer) -> None:
-    """Have `--help` wrap the first line of each command, which it would cut off at 80 columns."""
+    """Wrap the first line of each command in `--help`, which Typer cuts off at 80 columns."""
     for command in group.registered_commands:
         summary = command.help or (command.callback.__doc__ if command.callback else None) or ""
         command.short_help = command.short_help or summary.strip().partition("\n")[0]
@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command and return its exit code; nothing is raised."""
+    """Run a command and return its exit code; never raises."""
     try:
         app(args=hoisted(arguments), prog_name="penstock")
     except SystemExit as end:
@@ -147,7 +147,7 @@ def run(arguments: list[str]) -> int:
     except PenstockError as error:
         return _failed(error)
     except UnicodeEncodeError as error:
-        # Python has half of a surrogate pair for each byte of the command line that is not UTF-8.
+        # Python represents each byte of the command line that is not UTF-8 by a lone surrogate.
         if not any(_is_half(character) for character in error.object[error.start : error.end]):
             raise
         return _failed(_not_utf8(arguments, error))
@@ -157,10 +157,10 @@ def run(arguments: list[str]) -> int:
 
 
 def hoisted(arguments: list[str]) -> list[str]:
-    """Move the options that every command knows to the front, where they are declared once.
+    """Move the options that every command accepts to the front, where they are declared once.
 
     Raises:
-        InvalidRequest: The token is among them, which an earlier release took there.
+        InvalidRequest: The token is one of them, which an earlier release accepted.
     """
     front: list[str] = []
     rest: list[str] = []
@@ -189,7 +189,7 @@ def _is_half(character: str) -> bool:
 
 
 def _not_utf8(arguments: list[str], error: UnicodeEncodeError) -> InvalidRequest:
-    """Return the error that names the argument with bytes that are not UTF-8."""
+    """Return the error for the argument with bytes that are not UTF-8."""
     named = (one for one in arguments if any(map(_is_half, one)))
     value = quoted(next(named, error.object))
     return InvalidRequest(f"{value} has bytes that are not UTF-8: write it in UTF-8")

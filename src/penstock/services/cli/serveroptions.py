@@ -1,7 +1,7 @@
-"""The options of a server on the command line: one for each entry of the list of options.
+"""Options of a server on the command line: one for each entry of the list of options.
 
-Owns how an entry becomes a parameter of a command. Does not own the list (`services.config`), so
-that an option which is added there is known to every command that takes options.
+Owns the conversion of an entry to a parameter of a command. Does not own the list
+(`services.config`), so every command that accepts options knows an option that is added there.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Config = Annotated[
 def takes_options(
     but: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the options of a server; its first parameter gets those given, by field.
+    """Add a server's options to a command; its first parameter receives the given ones, by field.
 
     Args:
-        but: Fields of options that mean nothing to the command.
+        but: Fields of options that the command does not use.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,7 +66,7 @@ def takes_options(
         functools.update_wrapper(run, command)
         parameters = [*own, *options]
         parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
-        # What a library that looks at a function's parameters is to see.
+        # The signature that libraries inspect.
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run

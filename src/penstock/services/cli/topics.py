@@ -55,7 +55,7 @@ def create(
     broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
     if channel is not None:
         broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
-    say(f"{_called(name, channel)} is there")
+    say(f"{_called(name, channel)} exists")
 
 
 def _topics(name: str | None = None) -> list[dict[str, object]]:

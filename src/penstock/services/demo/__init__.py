@@ -1,4 +1,4 @@
-"""`make demo`: a year of flights in as events and out as SQL answers."""
+"""`make demo`: ingests a year of flights as events, and queries them in SQL."""
 
 from penstock.services.demo.flights import write_files
 from penstock.services.demo.run import DemoOptions, run_demo

@@ -1,7 +1,7 @@
-"""The flow of the demo: applied, started, and looked at while it publishes.
+"""Flow of the demo: applied, started, and observed while it publishes.
 
 Owns the requests about the flow and the counts of the two topics that it publishes to. Does not own
-the files it reads (`flights`), nor when it has done its work (`run`).
+the files that it reads (`flights`), nor the end of its work (`run`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from penstock.services.httpclient import JsonClient
 TOPIC: Final = "flights"
 REJECTED: Final = "flights.rejected"
 PARTITIONS: Final = 2
-# The variable that the flow takes its parameter from.
+# Variable of the flow's parameter.
 FOLDER_VARIABLE: Final = "FLIGHTS_FOLDER"
 _TIMEOUT_S: Final = 30
 
 
 class Feeding:
-    """The flow in a server, and the topics behind it.
+    """The flow in a server, and its topics.
 
     Args:
-        server: Where the flow runs.
-        flow: Name of the example that holds the flow.
+        server: The server of the flow.
+        flow: Name of the example with the flow.
     """
 
     def __init__(self, server: DemoServer, flow: str) -> None:
@@ -41,7 +41,7 @@ class Feeding:
         """Create the topic, apply the flow and start it; may be repeated.
 
         Raises:
-            PenstockError: One of it was refused, or nobody answers.
+            PenstockError: A request was refused, or the server does not answer.
         """
         with BrokerClient(self._server.broker_http) as broker:
             broker.create_topic(TOPIC, PARTITIONS)
@@ -50,13 +50,13 @@ class Feeding:
         api.post("/flow/start")
 
     def look(self, progress: Progress) -> None:
-        """Note how far the flow is; what does not answer just now stays as it was."""
+        """Record the progress of the flow; counts of parts that do not answer stay unchanged."""
         try:
             with BrokerClient(self._server.broker_http, timeout_s=_TIMEOUT_S) as broker:
                 progress.published = _messages(broker, TOPIC)
                 progress.rejected = _messages(broker, REJECTED)
             status = JsonClient(self._server.http, timeout_s=_TIMEOUT_S).get("/flow/status")
-        except PenstockError:  # killed just now
+        except PenstockError:  # just killed
             return
         if isinstance(status, dict):
             progress.waiting = waiting(status)
@@ -66,12 +66,12 @@ class Feeding:
 def _messages(broker: BrokerClient, topic: str) -> int:
     try:
         return sum(one.latest for one in broker.offsets(topic).partitions)
-    except NotFound:  # nothing was published to it yet
+    except NotFound:  # nothing published yet
         return 0
 
 
 def waiting(status: Mapping[str, object]) -> dict[str, int]:
-    """Return how many FlowFiles wait for each component, out of the flow's status."""
+    """Return how many FlowFiles wait for each component, from the flow's status."""
     found: dict[str, int] = {}
     connections = status.get("connections")
     for one in connections if isinstance(connections, list) else ():

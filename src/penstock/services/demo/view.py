@@ -19,13 +19,13 @@ from penstock.core.printable import escaped
 
 LINE_EVERY_S: Final = 5.0
 STILL_S: Final = 3.0
-"""After this long without a change of any count, the view says what the demo waits for."""
+"""After this time without a change of any count, the view reports what the demo waits for."""
 _BAR_WIDTH: Final = 24
 
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of the demo; each thread that counts writes fields of its own only.
+    """Counts of the demo; each counting thread writes only its own fields.
 
     `still_s` is the time since a count last changed, `at_work` what the demo waits for meanwhile.
     """
@@ -45,17 +45,17 @@ class Progress:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The numbers that change while the demo makes progress."""
+        """Return the numbers that change while the demo makes progress."""
         return self.files, self.published, self.rejected, self.committed, self.announced
 
     @property
     def queryable(self) -> int:
-        """Rows that SQL sees: in segments and in announced files."""
+        """Return the number of rows that SQL sees: in segments and in announced files."""
         return self.committed + self.announced
 
     @property
     def lag(self) -> int:
-        """Events that were published and are not in SQL yet."""
+        """Return the number of published events that are not in SQL yet."""
         return max(0, self.published - self.queryable)
 
     def line(self, elapsed_s: float) -> str:
@@ -67,7 +67,7 @@ class Progress:
 
     @property
     def waits(self) -> str:
-        """Text with the reasons why no count changes; empty while one does."""
+        """Return the reasons why no count changes; empty while one does."""
         if self.still_s < STILL_S:
             return ""
         queued = [
@@ -78,7 +78,7 @@ class Progress:
 
 
 class View:
-    """Shows a progress; entered around the stages that have one."""
+    """Shows a progress; entered around the stages that have progress."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress = progress

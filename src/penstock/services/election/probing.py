@@ -1,4 +1,4 @@
-"""Whether anything listens at a leader's address: a process that was killed refuses connections."""
+"""Probe of a leader's address: a killed process refuses connections."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _TIMEOUT_S = 0.3
 
 
 def refuses(url: str) -> bool:
-    """Whether the address says that nobody listens; a host that does not answer says nothing.
+    """Return whether the address refuses connections; no answer does not count as refusal.
 
-    A process that hangs or is stopped does not refuse: its kernel goes on to accept.
+    A process that hangs or is stopped does not refuse: its kernel still accepts connections.
     """
     parts = urlsplit(url)
     if parts.hostname is None or parts.port is None:

@@ -1,1 +1,1 @@
-"""Events about the running of a process, and where they go: never in the way of the work."""
+"""Events about the running of a process, and their sinks, which never block the work."""

@@ -1,4 +1,4 @@
-"""Several sinks as one: each record to all of them, or to those of its feed."""
+"""Combination of several sinks: each record to all of them, or to those of its feed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from penstock.services.emitting.emitter import Record, Sink
 
 
 class ComposingSink:
-    """Gives each record to all of its sinks; one that fails keeps it from no other."""
+    """Passes each record to all of its sinks, even if one fails."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
 
     def accept(self, record: Record) -> None:
-        """Give a record to all; raises what the last failing one raised."""
+        """Pass a record to all sinks; raise the last failure."""
         failure: Exception | None = None
         for sink in self._sinks:
-            # A boundary as `ServiceEmitter.emit`, which counts and logs what is raised here.
+            # A boundary like `ServiceEmitter.emit`, which counts and logs this exception.
             try:
                 sink.accept(record)
             except Exception as error:  # noqa: BLE001
@@ -42,27 +42,27 @@ class ComposingSink:
         try_all("stopped", [sink.stop for sink in self._sinks])
 
     def samples(self) -> Iterable[Sample]:
-        """Return the metrics of all."""
+        """Return the metrics of all sinks."""
         return chain.from_iterable(sink.samples() for sink in self._sinks)
 
 
 class SwitchingSink:
-    """Gives each record to the sinks of its feed, as `ComposingSink` does.
+    """Passes each record to the sinks of its feed, as `ComposingSink` does.
 
     Args:
-        by_feed: The sinks of feeds; of one that has none, records are dropped.
+        by_feed: The sinks of feeds; records of a feed with an empty list are dropped.
         otherwise: The sinks of all other feeds.
     """
 
     def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
         self._by_feed = {feed: ComposingSink(sinks) for feed, sinks in by_feed.items()}
         self._otherwise = ComposingSink(otherwise)
-        # One sink may have several feeds; it is started and stopped once.
+        # One sink may serve several feeds, but is started and stopped once.
         every = chain(otherwise, *by_feed.values())
         self._all = ComposingSink(list({id(sink): sink for sink in every}.values()))
 
     def accept(self, record: Record) -> None:
-        """Give a record to the sinks of its feed; raises what the last failing one raised."""
+        """Pass a record to the sinks of its feed; raise the last failure."""
         self._by_feed.get(record.feed, self._otherwise).accept(record)
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class SwitchingSink:
         self._all.stop()
 
     def samples(self) -> Iterable[Sample]:
-        """Return the metrics of all."""
+        """Return the metrics of all sinks."""
         return self._all.samples()
 
 
@@ -86,7 +86,7 @@ def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:
     """Make all calls.
 
     Raises:
-        Unavailable: Some failed; the message holds what each of them said.
+        Unavailable: Some failed; the message lists all failures.
     """
     failures: list[str] = []
     for call in calls:
@@ -95,4 +95,4 @@ def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:
         except (PenstockError, OSError) as error:
             failures.append(str(error))
     if failures:
-        raise Unavailable(f"not everything that takes events was {what}: {'; '.join(failures)}")
+        raise Unavailable(f"not all sinks of events were {what}: {'; '.join(failures)}")

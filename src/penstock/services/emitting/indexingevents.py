@@ -1,4 +1,4 @@
-"""Events of indexing on their way to the emitter of the process."""
+"""Adapter of indexing's events to the emitter of the process."""
 
 from __future__ import annotations
 

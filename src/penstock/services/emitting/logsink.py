@@ -1,4 +1,4 @@
-"""Events as lines of JSON in the log of the process, written by a thread of its own."""
+"""Events as lines of JSON in the log of the process, written by a separate thread."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LogSink:
 
     Args:
         clock: Time.
-        level: Of the lines, but alerts are warnings at least.
+        level: Level of the lines; alerts are at least warnings.
         metrics: Names of the metrics to write; None: all. Other events are always written.
-        capacity: Records that may wait; beyond it the oldest are dropped.
+        capacity: Maximum number of waiting records; beyond it the oldest are dropped.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class LogSink:
 
     @property
     def dropped(self) -> int:
-        """How many records were dropped."""
+        """Return how many records were dropped."""
         return int(self._waiting.dropped.value)
 
     def accept(self, record: Record) -> None:
-        """Take a record."""
+        """Accept a record."""
         metric = record.body.get("metric")
         if self._metrics is not None and metric is not None and metric not in self._metrics:
             return
@@ -60,23 +60,23 @@ class LogSink:
             self._log.warning("the log of events is behind: events are dropped, the oldest first")
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._thread.start()
 
     def flush(self) -> None:
-        """Wait until what was accepted is written."""
+        """Wait until all accepted records are written."""
         if not self._waiting.wait_done(FLUSH_TIMEOUT_S):
             raise Unavailable(f"the log of events is behind: {len(self._waiting)} wait")
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write waiting records, and end."""
         self._thread.expect_end()
         self._waiting.close()
         if self._thread.ident is not None:
             self._thread.join(FLUSH_TIMEOUT_S)
 
     def samples(self) -> Iterable[Sample]:
-        """Return how many were dropped."""
+        """Return the number of dropped records."""
         yield dropped_sample("log", self._waiting.dropped.value)
 
     def _write_all(self) -> None:
@@ -97,10 +97,12 @@ class LogSink:
         try:
             logger.log(level, "%s", orjson.dumps(record.body).decode())
         except TypeError as error:
-            self._log.warning("an event holds what JSON has no form for, and is lost: %s", error)
+            self._log.warning(
+                "an event has a value that JSON cannot represent, and is lost: %s", error
+            )
 
 
 def dropped_sample(sink: str, value: float) -> Sample:
-    """Return the metric of what a sink dropped."""
-    about = "Events that were dropped because too many waited, the oldest first"
+    """Return the metric of a sink's dropped events."""
+    about = "Events dropped because too many waited, oldest first"
     return Sample("penstock_emitter_dropped_total", "counter", about, (("sink", sink),), value)

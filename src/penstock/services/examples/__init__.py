@@ -36,7 +36,7 @@ def example(name: str) -> bytes:
 def write_examples(folder: Path) -> list[str]:
     """Write the example files into a folder, which is created if it is missing.
 
-    A file that already has the same content is left alone, so the command can be repeated.
+    A file that already has the same content is not changed, so the command can be repeated.
 
     Returns:
         The names of the files that were written.

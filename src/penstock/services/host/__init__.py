@@ -1,1 +1,1 @@
-"""The processes of one host: their folder, their launcher, and `penstock up`, which is both."""
+"""Processes of one host: their data folder, their launcher, and `penstock up`."""

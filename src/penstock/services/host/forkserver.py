@@ -1,4 +1,4 @@
-"""A fork server: it imports everything once, and each process that it forks starts in milliseconds.
+"""Fork server: it imports everything once, and each forked process starts in milliseconds.
 
 Owns both ends. `ForkServer` is the client's end; `serve` is the server's loop, and returns in each
 forked process. A request is one message on a socket pair, with two descriptors: the new process's
@@ -37,9 +37,9 @@ from penstock.core.errors import Unavailable
 from penstock.services.host.process import ChildCommand, name_process, spawn
 
 FORK_SERVER_NAME = "penstock-forks"
-"""The name of a fork server in `ps`."""
+"""Name of a fork server for `ps`."""
 FORKED_NAME = "penstock-forked"
-"""The name of a forked process until it names itself."""
+"""Name of a forked process until it names itself."""
 
 # From <sys/prctl.h>.
 _PR_SET_CHILD_SUBREAPER = 36
@@ -68,10 +68,10 @@ def adopt_orphans() -> bool:
 
 
 def reap_orphans(known: Collection[int]) -> None:
-    """Remove the processes that this one has adopted, that have ended, and that nobody waits for.
+    """Reap processes that this one has adopted, that have ended, and that have no other waiter.
 
     Args:
-        known: Children that somebody waits for.
+        known: Children with another waiter.
     """
     # The kernel gives orphans to the first thread; what other threads have started is not listed.
     with contextlib.suppress(OSError):  # the kernel was built without the list
@@ -82,15 +82,15 @@ def reap_orphans(known: Collection[int]) -> None:
 
 
 class ForkedProcess:
-    """A process that a fork server made for this one; `subprocess.Popen` as far as it goes.
+    """A process that a fork server created for this one; a subset of `subprocess.Popen`.
 
     Safe for use by several threads.
 
     Args:
-        pid: The process: a child of this one that nobody has waited for.
+        pid: The process: a child of this one that was not reaped.
 
     Raises:
-        Unavailable: The descriptors are used up.
+        Unavailable: No descriptors are left.
     """
 
     def __init__(self, pid: int) -> None:
@@ -111,7 +111,7 @@ class ForkedProcess:
         """Wait for the end.
 
         Args:
-            timeout: How long at most, in seconds.
+            timeout: Time limit in seconds.
 
         Raises:
             subprocess.TimeoutExpired: It still runs.
@@ -163,8 +163,9 @@ class ForkServer:
     Args:
         command: Starts the program, which must call `serve` with the two descriptors that are
             added to its arguments as `--forks-fd` and `--words-fd`.
-        output: The file for what it prints, and for what is forked from it prints.
-        words: The writing end of a pipe, on which it says that it is ready; the caller closes it.
+        output: The file for its output and that of its forked processes.
+        words: The writing end of a pipe, on which it reports that it is ready; the caller
+            closes it.
 
     Raises:
         Unavailable: The process cannot be started, or the descriptors are used up.
@@ -188,17 +189,16 @@ class ForkServer:
             theirs.close()
 
     def fork(self, stdin: int, words: int) -> ForkedProcess:
-        """Make a process, a child of this one.
+        """Create a process, a child of this one.
 
         Args:
             stdin: Becomes its input.
-            words: Its pipe for words; this and `stdin` stay the caller's to close.
+            words: Its pipe for messages; the caller closes this and `stdin`.
 
         Raises:
             ForkServerLost: The server has ended or does not answer in 5 s.
-            Unavailable: The machine is out of processes or descriptors. Here and above, the process
-                may exist all the same, and reads the end of its input once the caller has closed
-                the pipe.
+            Unavailable: No processes or descriptors are left. Here and above, the process may exist
+                nevertheless, and reads the end of its input once the caller has closed the pipe.
         """
         try:
             socket.send_fds(self._channel, [_WANTED], [stdin, words])
@@ -209,11 +209,11 @@ class ForkServer:
             raise ForkServerLost("the fork server has ended")
         if not answer.isdigit():
             reason = answer.removeprefix(_REFUSED).decode()
-            raise Unavailable(f"the fork server makes no process: {reason}")
+            raise Unavailable(f"the fork server cannot create a process: {reason}")
         return ForkedProcess(int(answer))
 
     def stop(self) -> None:
-        """End the server; what was forked from it goes on."""
+        """End the server; its forked processes continue."""
         self._channel.close()
         self.process.kill()  # it holds nothing
         self.process.wait()
@@ -222,12 +222,12 @@ class ForkServer:
 def serve(channel: int, words: int) -> int:
     """Fork a process for each request; returns in the forked processes only.
 
-    The server's own process exits when whoever asks has closed the socket. A forked process has its
+    The server's own process exits when the client has closed the socket. A forked process has its
     input at descriptor 0, its output where the server's goes, and a session of its own.
 
     Args:
         channel: The server's end of the socket.
-        words: The pipe on which it says once that it is ready.
+        words: The pipe on which it reports once that it is ready.
 
     Returns:
         The forked process's own pipe for words.
@@ -265,7 +265,7 @@ def serve(channel: int, words: int) -> int:
 
 
 def _fork_orphan() -> bytes | None:
-    """Fork a process whose parent ends; return what to answer, None in that process."""
+    """Fork a process whose parent ends; return the answer, None in that process."""
     try:
         reader, writer = os.pipe()
     except OSError:
@@ -284,7 +284,7 @@ def _fork_orphan() -> bytes | None:
             os.close(writer)
             is_whole = True
         finally:
-            if not is_whole:  # it must not go on as a second server
+            if not is_whole:  # it must not continue as a second server
                 os._exit(1)
         return None
     os.close(writer)
@@ -295,7 +295,7 @@ def _fork_orphan() -> bytes | None:
 
 
 def _leave_orphan(writer: int) -> None:
-    """Fork, tell which process that is, and exit; returns in that process, an orphan by then."""
+    """Fork, report the child's id, and exit; return in the child, by then an orphan."""
     name_process(FORKED_NAME)
     between = os.getpid()
     try:
@@ -311,7 +311,7 @@ def _leave_orphan(writer: int) -> None:
 
 
 def _wait_for_end(parent: int) -> None:
-    """Wait until this process has another parent than that one."""
+    """Wait until this process has another parent."""
     with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
         descriptor = os.pidfd_open(parent)
         # Otherwise the descriptor may be of another process, which got the same number.

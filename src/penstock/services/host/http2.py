@@ -1,9 +1,9 @@
-"""A sign of life of an HTTP/2 server, such as Spark Connect: its answer to a greeting.
+"""Liveness check of an HTTP/2 server, such as Spark Connect: its answer to a greeting.
 
-Owns the few bytes of the protocol that this takes (RFC 9113, 3.4 and 6.5): a client begins with a
+Owns the few bytes of the protocol that this needs (RFC 9113, 3.4 and 6.5): a client begins with a
 preface and its settings, and a server answers with its own. Such an answer needs no token and costs
-the server next to nothing; a process that is stopped, or hangs in a collection of its garbage, does
-not give it, although its kernel goes on accepting connections.
+the server almost nothing. A process that is stopped, or hangs in a garbage collection, does not
+answer, although its kernel still accepts connections.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CONNECT_S: Final = 0.1
 
 
 class Greeting:
-    """A greeting that is under way; a `Question`."""
+    """A greeting in progress; a `Question`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._heard = b""
 
     def answered(self) -> bool | None:
-        """Return whether settings came, False if something else did or nothing can any more."""
+        """Return whether settings arrived; False if something else did or nothing can arrive."""
         try:
             heard = self._socket.recv(_HEADER_BYTES - len(self._heard))
         except BlockingIOError:
@@ -48,7 +48,7 @@ class Greeting:
 
 
 def greet(port: int) -> Greeting | None:
-    """Greet the server at a port of this host; None if it takes no connection."""
+    """Greet the server at a port of this host; return None if it accepts no connection."""
     connected = socket.socket()
     try:
         connected.settimeout(_CONNECT_S)

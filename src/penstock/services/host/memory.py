@@ -15,18 +15,18 @@ _HEAPS = ("2g", "1g")  # the largest that fits
 # A JVM needs a third more than its heap; the Python processes of a small Penstock take this.
 _BEYOND_HEAP = 4 / 3
 _PYTHON_BYTES = 3 << 29
-# What Penstock may take of the memory at most: other programs and the page cache need the rest.
+# Part of the memory that Penstock may use: other programs and the page cache need the rest.
 _SHARE = 3 / 4
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySpark:
-    """Where queries run.
+    """The Spark that answers queries.
 
     Attributes:
-        memory: Heap of a local JVM that answers queries alone; None if there is no such JVM.
-        reason: Why, for users.
-        is_warning: Whether a query can end the JVM of tasks although nobody asked for that.
+        memory: Heap of a local JVM that answers only queries; None if there is no such JVM.
+        reason: The reason, for users.
+        is_warning: Whether a query can end the JVM of tasks without an explicit option.
     """
 
     memory: str | None
@@ -38,7 +38,7 @@ def query_spark(options: Options, total_bytes: int | None) -> QuerySpark:
     """Decide whether a local Spark of their own answers queries, and state the reason.
 
     Args:
-        options: As the user gave them.
+        options: The user's options.
         total_bytes: Memory of the host; None if unknown.
     """
     given = options.query_memory

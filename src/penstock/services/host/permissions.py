@@ -1,9 +1,9 @@
-"""Permissions of the data folder: for its user alone, and the segments for one more group if asked.
+"""Permissions of the data folder: only its user, and the segments for one more group if requested.
 
-Owns the process umask of every role, which children inherit (Spark's JVM and its Python workers,
-too), and tightens folders that an older release left open. Closing the top folder closes everything
-below it, so that takes no time. Opening segments to a group may have to change every file: that
-runs in the background, and once.
+Owns the process umask of every role, which children inherit (also Spark's JVM and its Python
+workers), and restricts folders that an older release left open. Restricting the top folder protects
+everything below it, which takes no time. Opening segments to a group may require changing every
+file, which runs once, in the background.
 
     data folder   0700   0710 GROUP with --segments-group: the group may pass, not list
     segments      0700   2750 GROUP, files 0640; new ones inherit the group
@@ -36,7 +36,7 @@ _PRIVATE_FILE: Final = 0o600
 _PASSABLE_FOLDER: Final = 0o710
 _GROUP_FOLDER: Final = 0o2750
 _GROUP_FILE: Final = 0o640
-# In `run`: whether all segments were opened, to which group, and where they are.
+# In `run`: whether all segments were opened, to which group, and their location.
 _MARKER: Final = "segments-group"
 
 
@@ -51,11 +51,11 @@ def hadoop_umask(options: Options) -> str:
 
 
 def private_data_folder(options: Options) -> DataFolder:
-    """Prepare the data folder, and see to it that nobody else can read it.
+    """Prepare the data folder, and restrict it to its user.
 
     Raises:
         InvalidRequest: The folder is not Penstock's, or the segments cannot be opened to the group.
-        Unavailable: It cannot be written.
+        Unavailable: The folder cannot be written.
     """
     use_umask(options)
     folder = DataFolder(options.data_dir.absolute())
@@ -89,10 +89,10 @@ def private_data_folder(options: Options) -> DataFolder:
 
 
 def make_deep_storage(options: Options) -> None:
-    """Make the folder of a local deep storage, which happens at a start only.
+    """Create the folder of a local deep storage; only at a start.
 
-    Where it cannot be made, tasks wait for it, and readiness reports it. A process that is started
-    again by its launcher makes none: a disk may have been unmounted meanwhile.
+    If this fails, tasks wait for it, and readiness reports it. A process that its launcher restarts
+    does not create it, because a disk may have been unmounted meanwhile.
     """
     root = local_path(options.deep_storage_address)
     try:
@@ -116,7 +116,7 @@ def _group_id(name: str) -> int:
 
 
 def _tighten(top: Path, mode: int, opened: Path | None) -> None:
-    """Close the data folder and what lies directly in it; what others own is left alone.
+    """Restrict the data folder and its direct entries; entries of other users are skipped.
 
     Args:
         top: The data folder.
@@ -126,7 +126,7 @@ def _tighten(top: Path, mode: int, opened: Path | None) -> None:
     for entry in top.iterdir():
         if entry == opened:
             continue
-        # Gone meanwhile, or of another user.
+        # Deleted meanwhile, or of another user.
         with contextlib.suppress(FileNotFoundError, PermissionError):
             # A link to a folder on another disk is followed; that is one of Penstock's, too.
             found = entry.stat().st_mode
@@ -145,7 +145,7 @@ def _tighten(top: Path, mode: int, opened: Path | None) -> None:
 
 
 def _open_way(top: Path, root: Path, group: int) -> None:
-    """Let a group pass from the data folder to the segments, and read new ones."""
+    """Let a group pass through the data folder to the segments, and read new ones."""
     root.mkdir(parents=True, exist_ok=True)
     way = [top, *reversed([one for one in root.parents if top in one.parents])]
     inside = top in root.parents
@@ -159,11 +159,11 @@ def _open_way(top: Path, root: Path, group: int) -> None:
 
 
 def _open_in_background(root: Path, group: int, marker: Path) -> None:
-    """Open the segments that exist to a group."""
+    """Open existing segments to a group."""
 
     def run() -> None:
         if open_to_group(root, group) == 0:
-            with contextlib.suppress(OSError):  # it is done again at the next start
+            with contextlib.suppress(OSError):  # repeated at the next start
                 marker.write_text(f"done {group} {root}")
 
     start_job("segments group", run)
@@ -172,8 +172,8 @@ def _open_in_background(root: Path, group: int, marker: Path) -> None:
 def open_to_group(root: Path, group: int) -> int:
     """Let a group read everything below a folder; return how many entries could not be changed.
 
-    Top-down: what is created in a folder after it was changed inherits the group, and what was
-    created before is listed.
+    Top-down: entries created in a changed folder inherit the group, and entries created before are
+    listed.
     """
     folders, left = [root], 0
     while folders:
@@ -204,7 +204,7 @@ def open_to_group(root: Path, group: int) -> int:
 
 
 def _close_again(marker: Path) -> None:
-    """Close segments outside of the data folder that an earlier start has opened to a group."""
+    """Restrict segments outside of the data folder that an earlier start opened to a group."""
     text = _read(marker)
     if not text:
         return

@@ -1,7 +1,7 @@
-"""Signals as bytes on a pipe, so that a main thread can wait for them like for anything else.
+"""Signals as bytes on a pipe, so that a main thread can wait for them and for other events.
 
-Owns the handlers while it is entered. A handler of Python runs between two lines of whatever the
-main thread does, and may not take a mutex; a byte on a pipe is safe.
+Owns the handlers while entered. A handler of Python runs between two lines of the main thread, and
+must not take a mutex; a byte on a pipe is safe.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class SignalPipe:
         os.close(self._writer)
 
     def take(self) -> list[int]:
-        """Return the signals that came."""
+        """Return the received signals."""
         try:
             return list(os.read(self.reader, 4_096))
         except BlockingIOError:
             return []
 
     def wake(self) -> None:
-        """Make `wait` return as if a stop signal had come; from any thread."""
+        """Make `wait` return as after a stop signal; thread-safe."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, bytes([signal.SIGTERM]))
 
     def wait(self) -> None:
-        """Wait until a signal comes."""
+        """Wait for a signal."""
         select.select([self.reader], [], [])
         self.take()

@@ -1,6 +1,6 @@
-"""Which segments datasources have, which of them are visible, and whether they are loaded.
+"""API of datasources: their segments, which of them are visible, and the load status.
 
-Published segments are read from deep storage where a query runs: all of them are always loaded.
+Queries read published segments directly from deep storage, so all of them always count as loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class DatasourceRoutes:
     """The routes of datasources.
 
-    The mutex is held while the timeline moves to what is stored now, as it is for one thread.
+    The mutex is held while the timeline is updated, because the timeline is not thread-safe.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -68,7 +68,7 @@ class DatasourceRoutes:
         return JsonResponse(all_whole(snapshot.segments, announced))
 
     def datasource(self, request: Request) -> Response:
-        """Show a datasource with its segments, and the rows that wait to be published."""
+        """Return a datasource with its segments, and the number of unpublished rows."""
         snapshot = self._snapshot(request)
         return JsonResponse(
             {
@@ -78,7 +78,7 @@ class DatasourceRoutes:
         )
 
     def segments(self, request: Request) -> Response:
-        """List the used segments of a datasource: ids, or with `full` everything."""
+        """List the used segments of a datasource: ids, or all fields with `full`."""
         if query_flag(request, "full"):
             rows = self._snapshot(request).segments
             return JsonResponse([dict(row.payload) for row in rows])
@@ -88,7 +88,7 @@ class DatasourceRoutes:
     def unused(self, request: Request) -> Response:
         """List the unused segments of a datasource, or those within an interval.
 
-        The longest unused come first; there are at most `limit` of them, 1,000 unless it says more.
+        The longest unused come first; the default `limit` is 1,000.
         """
         found = self._store.segments.unused(
             changed_before_ms=ETERNITY.end_ms,
@@ -99,7 +99,7 @@ class DatasourceRoutes:
         return JsonResponse([_unused_to_json(row) for row in found])
 
     def segment(self, request: Request) -> Response:
-        """Show a segment, used or not."""
+        """Return a segment, used or not."""
         name, wanted = (
             datasource_of(request, self._store.is_stored_name),
             request.path_params["segment"],
@@ -110,7 +110,7 @@ class DatasourceRoutes:
         raise NotFound(f"{name} has no segment {wanted}")
 
     def timeline(self, request: Request) -> Response:
-        """List the visible pieces of time of a datasource, in order, with what is in them."""
+        """List the visible intervals of a datasource, in order, with their segments."""
         name = datasource_of(request, self._store.is_stored_name)
         interval = query_interval(request)
         view = self._view()
@@ -120,15 +120,15 @@ class DatasourceRoutes:
         return JsonResponse([_piece_to_json(piece) for piece in pieces])
 
     def load_status(self, request: Request) -> Response:
-        """Say how much of each datasource is loaded: all of it."""
+        """Return the load status of each datasource: always complete."""
         return JsonResponse(_loaded(request, loaded_names(self._store)))
 
     def load_status_of(self, request: Request) -> Response:
-        """Say how much of a datasource is loaded: all of it."""
+        """Return the load status of a datasource: always complete."""
         return JsonResponse(_loaded(request, [self._require(request)]))
 
     def config(self, _request: Request) -> Response:
-        """Show the settings of a coordinator: there is nothing to set here."""
+        """Return the settings of a coordinator: there are none here."""
         return JsonResponse({})
 
     def _view(self) -> CatalogueView:

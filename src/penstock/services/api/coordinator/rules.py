@@ -1,6 +1,6 @@
-"""Retention rules: looked at, set, and who set them when.
+"""API of retention rules: read, set, and their history.
 
-Owns Druid's paths and shapes; the overlord's retention duty applies them.
+Owns Druid's paths and formats; the overlord's retention duty applies the rules.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class RuleRoutes:
         ]
 
     def every(self, _request: Request) -> Response:
-        """Show all rules by datasource, and those of all datasources."""
+        """Return all rules by datasource, and those of all datasources."""
         return JsonResponse({DEFAULT_RULES: _load_all(), **self._stored()})
 
     def of_datasource(self, request: Request) -> Response:
-        """Show the rules of a datasource; with `full` those of all datasources behind them."""
+        """Return the rules of a datasource; with `full` followed by those of all datasources."""
         stored = self._stored()
         default = stored.get(DEFAULT_RULES, _load_all())
         name = datasource_of(request, self._store.is_stored_name)
@@ -65,10 +65,10 @@ class RuleRoutes:
         return JsonResponse([*own, *default] if query_flag(request, "full") else own)
 
     async def put(self, request: Request) -> Response:
-        """Set the rules of a datasource, in order; an empty list leaves it to those of all.
+        """Set the rules of a datasource, in order; with an empty list, only those of all apply.
 
-        Rules of a name that an earlier release took and that breaks the rule of names can only be
-        removed.
+        Rules under a name that an earlier release accepted and that is now invalid can only be
+        deleted.
         """
         rules = rules_to_json(parse_rules(await bounded_body(request)))
         author, comment = author_and_comment(request)
@@ -85,11 +85,11 @@ class RuleRoutes:
         return await run_in_threadpool(store)
 
     def histories(self, request: Request) -> Response:
-        """List changes of all rules, the newest first."""
+        """List changes of all rules, newest first."""
         return self._history(request, None)
 
     def history(self, request: Request) -> Response:
-        """List changes of the rules of a datasource, the newest first."""
+        """List changes of a datasource's rules, newest first."""
         return self._history(request, datasource_of(request, self._store.is_stored_name))
 
     def _history(self, request: Request, name: str | None) -> Response:
@@ -116,10 +116,10 @@ class RuleRoutes:
 
 
 def _check_tiers(rules: Sequence[Mapping[str, object]]) -> None:
-    """Check the names of the tiers that rules of Druid name; all data is in one tier here.
+    """Check the tier names in Druid's rules; here all data is in one tier.
 
     Raises:
-        InvalidRequest: A tier has a name that no tier may have.
+        InvalidRequest: A tier's name is invalid.
     """
     for number, rule in enumerate(rules):
         tiers = rule.get("tieredReplicants")

@@ -1,6 +1,6 @@
-"""A flow's values as the HTTP API shows them: JSON with the names that NiFi's users know.
+"""JSON forms of a flow's values in the HTTP API, with NiFi's names.
 
-Owns the shapes. Does not own the values.
+Owns the forms. Does not own the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NS_PER_MS = 1_000_000
 
 
 def applied_json(applied: AppliedFlow) -> Json:
-    """Return a flow that was applied."""
+    """Return the JSON of an applied flow."""
     return {
         "revision": applied.revision,
         "running": applied.wanted.all_running,
@@ -35,12 +35,12 @@ def applied_json(applied: AppliedFlow) -> Json:
 
 
 def problem_json(problem: Problem) -> Json:
-    """Return what is wrong with a flow, and where."""
+    """Return the JSON of a problem of a flow, with its place."""
     return {**asdict(problem.place), "message": problem.message}
 
 
 def change_json(change: Change) -> Json:
-    """Return what became of a component."""
+    """Return the JSON of a component's change."""
     return {
         "kind": change.kind,
         "component": change.component,
@@ -53,7 +53,7 @@ def change_json(change: Change) -> Json:
 
 
 def status_json(status: FlowStatus, events: Sequence[RecoveryEvent]) -> Json:
-    """Return what a flow is doing."""
+    """Return the JSON of a flow's status."""
     return {
         "name": status.name,
         "version": status.version,
@@ -73,7 +73,7 @@ def status_json(status: FlowStatus, events: Sequence[RecoveryEvent]) -> Json:
 
 
 def component_json(status: ComponentStatus) -> Json:
-    """Return what a processor, funnel or port does."""
+    """Return the JSON of the status of a processor, funnel or port."""
     scheduling, sessions = status.scheduling, status.sessions
     return {
         "id": status.id,
@@ -108,7 +108,7 @@ def component_json(status: ComponentStatus) -> Json:
 
 
 def connection_json(status: ConnectionStatus) -> Json:
-    """Return what is in a connection."""
+    """Return the JSON of a connection's status."""
     size, options, swapping = status.size, status.options, status.swapping
     return {
         "id": status.id,
@@ -134,7 +134,7 @@ def connection_json(status: ConnectionStatus) -> Json:
 
 
 def flowfile_json(flowfile: FlowFile, now_ms: int) -> Json:
-    """Return a FlowFile of a queue."""
+    """Return the JSON of a FlowFile of a queue."""
     return {
         "id": flowfile.id,
         "size": flowfile.size,
@@ -147,12 +147,12 @@ def flowfile_json(flowfile: FlowFile, now_ms: int) -> Json:
 
 
 def bulletin_json(bulletin: Bulletin) -> Json:
-    """Return what a component had to say."""
+    """Return the JSON of a component's bulletin."""
     return {**asdict(bulletin), "time": format_time(bulletin.time_ms)}
 
 
 def drop_json(number: int, progress: DropProgress) -> Json:
-    """Return where a request to drop is."""
+    """Return the JSON of a drop request's progress."""
     return {
         "request": number,
         "state": progress.state.value,

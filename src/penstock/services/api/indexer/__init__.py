@@ -1,1 +1,1 @@
-"""The overlord's HTTP API, in Druid's paths and shapes, below `/druid/indexer/v1`."""
+"""The overlord's HTTP API, with Druid's paths and formats, below `/druid/indexer/v1`."""

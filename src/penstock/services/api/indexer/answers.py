@@ -1,6 +1,6 @@
-"""How tasks, workers and locks look in the answers of the overlord's API: Druid's fields.
+"""JSON forms of tasks, workers and locks in the overlord's API, with Druid's fields.
 
-Pure. A list of ten thousand tasks is made in one pass, so what is the same for all is made once.
+Pure. A list of ten thousand tasks is made in one pass, so common parts are made once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ADDRESS_OF_NOBODY: Final[Mapping[str, object]] = {"host": None, "port": -1, "tlsPort": -1}
 
-# Druid's answer knows no time of insertion and says the year 1970.
+# Druid's answer has no insertion time, and always contains the year 1970.
 _NEVER: Final = format_time(0)
 
 _CATEGORIES: Final[Mapping[int, str]] = {
@@ -39,14 +39,14 @@ _CATEGORIES: Final[Mapping[int, str]] = {
 
 
 def place_to_json(place: TaskLocation | None) -> Mapping[str, object]:
-    """Return where a task's peon answers."""
+    """Return the JSON of the address of a task's peon."""
     if place is None:
         return ADDRESS_OF_NOBODY
     return {"host": place.host, "port": place.port, "tlsPort": -1}
 
 
 def times(instants_ms: Sequence[int]) -> list[str]:
-    """Return many times as `format_time` writes them, in a tenth of its time."""
+    """Format many times like `format_time`, in a tenth of its time."""
     written = np.datetime_as_string(np.array(instants_ms, "datetime64[ms]"), unit="ms")
     return [f"{one}Z" for one in written.tolist()]
 
@@ -54,7 +54,7 @@ def times(instants_ms: Sequence[int]) -> list[str]:
 class TaskStatus(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
     """The status of a task in a list, with Druid's names in its order.
 
-    A list has ten thousand of them, that the garbage collector need not know: as dictionaries they
+    A list has ten thousand of them, which the garbage collector does not track; dictionaries would
     cost four times as much.
     """
 
@@ -74,7 +74,7 @@ class TaskStatus(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
 
 
 def active_statuses(active: Sequence[ActiveTask]) -> list[TaskStatus]:
-    """Return the status of each of many active tasks, out of memory alone."""
+    """Return the status of many active tasks, using only data in memory."""
     created = times([one.created_ms for one in active])
     return [
         TaskStatus(
@@ -88,7 +88,7 @@ def active_statuses(active: Sequence[ActiveTask]) -> list[TaskStatus]:
 
 
 def complete_statuses(rows: Sequence[TaskSummary]) -> list[TaskStatus]:
-    """Return the status of each of many tasks that have ended."""
+    """Return the status of many ended tasks."""
     created = times([row.created_ms for row in rows])
     return [
         TaskStatus(
@@ -121,7 +121,7 @@ def task_to_json(view: TaskView) -> dict[str, object]:
 
 
 def worker_to_json(worker: WorkerView) -> dict[str, object]:
-    """Return a worker with what it runs."""
+    """Return a worker with its tasks."""
     blacklisted_ms = worker.blacklisted_until_ms
     return {
         "worker": {
@@ -145,7 +145,7 @@ def worker_to_json(worker: WorkerView) -> dict[str, object]:
 
 
 def lock_to_json(lock: TaskLock, task_ids: list[str]) -> dict[str, object]:
-    """Return a lock; `taskIds` is ours, and says whose it is."""
+    """Return a lock; `taskIds`, an extension of Penstock, has its owners."""
     shown: dict[str, object] = {
         "type": lock.type.value,
         "groupId": lock.group,
@@ -163,7 +163,7 @@ def lock_to_json(lock: TaskLock, task_ids: list[str]) -> dict[str, object]:
 
 
 def audit_to_json(row: AuditRow) -> dict[str, object]:
-    """Return who made a change, when and why."""
+    """Return the author, time and reason of a change."""
     return {
         "auditInfo": {"author": row.author, "comment": row.comment, "ip": ""},
         "auditTime": format_time(row.created_ms),
@@ -171,7 +171,7 @@ def audit_to_json(row: AuditRow) -> dict[str, object]:
 
 
 def typed_error(error: PenstockError) -> tuple[int, dict[str, object]]:
-    """Return status and body of an error in Druid's typed form."""
+    """Return status and body of an error in Druid's typed format."""
     status, code = status_and_code(error)
     place = getattr(error, "place", "")
     return status, {

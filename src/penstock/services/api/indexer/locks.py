@@ -1,4 +1,4 @@
-"""Locks: which times of which datasources are taken, and by whom."""
+"""API of locks: locked intervals of datasources, and their owners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LockRoutes:
         ]
 
     async def intervals(self, request: Request) -> Response:
-        """Show the times that are locked for who asks: for each datasource, of a priority."""
+        """Return the intervals locked for a priority, for each datasource."""
         return await run_in_threadpool(self._intervals, await bounded_json(request))
 
     def _intervals(self, body: object) -> Response:
@@ -50,7 +50,7 @@ class LockRoutes:
         )
 
     async def locks(self, request: Request) -> Response:
-        """Show the locks themselves, with the tasks that hold them."""
+        """Return the locks with the tasks that hold them."""
         return await run_in_threadpool(self._locks, await bounded_json(request))
 
     def _locks(self, body: object) -> Response:
@@ -82,13 +82,13 @@ def _policies(body: object, is_stored: IsStored) -> list[LockPolicy]:
             'the body must be a list such as [{"datasource": "name", "priority": 0}]'
         )
     if len(body) > POLICIES_MAX:
-        raise InvalidRequest(f"has {len(body)} entries: ask for {POLICIES_MAX} at once at most")
+        raise InvalidRequest(f"has {len(body)} entries: request at most {POLICIES_MAX} at once")
     found: dict[str, LockPolicy] = {}
     for number, one in enumerate(body):
         policy = _policy(one, f"[{number}]", is_stored)
         if policy.datasource in found:
             raise InvalidRequest(
-                f"{policy.datasource} stands in the list twice", place=f"[{number}].datasource"
+                f"{policy.datasource} occurs in the list twice", place=f"[{number}].datasource"
             )
         found[policy.datasource] = policy
     return list(found.values())
@@ -97,7 +97,7 @@ def _policies(body: object, is_stored: IsStored) -> list[LockPolicy]:
 def _policy(value: object, place: str, is_stored: IsStored) -> LockPolicy:
     if not isinstance(value, dict):
         raise InvalidRequest("must be an object with datasource and priority", place=place)
-    # Druid's own clients have written both.
+    # Druid's own clients have used both.
     datasource = value.get("datasource", value.get("dataSource"))
     if not isinstance(datasource, str) or not datasource:
         raise InvalidRequest("must name a datasource", place=f"{place}.datasource")

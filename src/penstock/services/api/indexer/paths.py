@@ -1,4 +1,4 @@
-"""Where the overlord's API is, and the largest request that it takes."""
+"""Path of the overlord's API, and its largest request."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Final
 
 PREFIX: Final = "/druid/indexer/v1"
 
-# Tasks announce and publish thousands of files at once when they read the backlog of years.
+# Tasks announce and publish thousands of files at once when they read a backlog of years.
 ACTION_BYTES_MAX: Final = 64 << 20

@@ -1,6 +1,6 @@
-"""Segments taken out of use and brought back, and places that nobody will publish in.
+"""API for marking segments as used or unused, and for deleting pending segments.
 
-A segment is named in full; what newer ones hide is not brought back. Files stay until a kill task.
+Segments are named by full id. Segments that newer ones hide are not marked as used. Files stay
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Which segments of a datasource: these, or all of an interval, or of versions in it."""
+    """Segments of a datasource: these ids, or all of an interval, or of versions in it."""
 
     ids: Sequence[str] | None = None
     interval: Interval | None = None
@@ -63,32 +63,32 @@ class SegmentRoutes:
         ]
 
     async def use_all(self, request: Request) -> Response:
-        """Bring back all of a datasource."""
+        """Mark all segments of a datasource as used."""
         await _require_all(request, "markUsed")
         return await run_in_threadpool(self._mark, request, _Chosen(), used=True)
 
     async def disuse_all(self, request: Request) -> Response:
-        """Take all of a datasource out of use."""
+        """Mark all segments of a datasource as unused."""
         await _require_all(request, "markUnused")
         return await run_in_threadpool(self._mark, request, _Chosen(), used=False)
 
     def use_one(self, request: Request) -> Response:
-        """Bring one segment back."""
+        """Mark one segment as used."""
         chosen = _Chosen(ids=[request.path_params["segment"]])
         return self._mark(request, chosen, used=True)
 
     def disuse_one(self, request: Request) -> Response:
-        """Take one segment out of use."""
+        """Mark one segment as unused."""
         chosen = _Chosen(ids=[request.path_params["segment"]])
         return self._mark(request, chosen, used=False)
 
     async def mark_used(self, request: Request) -> Response:
-        """Bring segments back, by id or by time."""
+        """Mark segments as used, by id or by interval."""
         chosen = _chosen(await json_object(request))
         return await run_in_threadpool(self._mark, request, chosen, used=True)
 
     async def mark_unused(self, request: Request) -> Response:
-        """Take segments out of use, by id or by time."""
+        """Mark segments as unused, by id or by interval."""
         chosen = _chosen(await json_object(request))
         return await run_in_threadpool(self._mark, request, chosen, used=False)
 
@@ -109,12 +109,12 @@ class SegmentRoutes:
         return JsonResponse({"numChangedSegments": changed, "segmentStateChanged": changed > 0})
 
     def delete_pending(self, request: Request) -> Response:
-        """Free places that were allocated within a time and that nobody will publish in."""
+        """Delete pending segments that were allocated in a period and that no task will publish."""
         datasource = datasource_of(request, self._upkeep.metadata.is_stored_name)
         interval = query_interval(request)
         if interval is None:
             raise InvalidRequest(
-                "say between which times the places were allocated:"
+                "specify the period in which the pending segments were allocated:"
                 " ?interval=2024-01-01/2024-01-02",
                 place="interval",
             )
@@ -122,21 +122,21 @@ class SegmentRoutes:
 
 
 async def _require_all(request: Request, some: str) -> None:
-    """Insist that nothing asks for a part of the datasource: all of it would be marked.
+    """Refuse a request that names a part of the datasource, because all of it would be marked.
 
     Raises:
-        InvalidRequest: The body or the query does.
+        InvalidRequest: The body or the query names a part.
     """
-    # Older clients of Druid's coordinator had what is unused deleted so.
+    # Older clients of Druid's coordinator deleted unused segments in this way.
     for name in ("kill", "interval"):
         if request.query_params.get(name, "false") != "false":
             raise InvalidRequest(
                 "this marks all segments of the datasource: for some of them POST a body to"
-                f" {request.url.path}/{some}, and to delete what is unused submit a kill task;"
+                f" {request.url.path}/{some}; to delete unused segments submit a kill task;"
                 " nothing was changed",
                 place=name,
             )
-    # Druid's console sends an object with nothing in it.
+    # Druid's console sends an empty object.
     if b"".join((await bounded_body(request)).split()) not in {b"", b"{}", b"null"}:
         raise InvalidRequest(
             "this marks all segments of the datasource and takes no body: for some of them POST"
@@ -145,7 +145,7 @@ async def _require_all(request: Request, some: str) -> None:
 
 
 def _known(segments: Segments, datasource: str, ids: Sequence[str]) -> list[str]:
-    """Return the ids; a mistyped one is refused, and then none is changed."""
+    """Return the ids; if one is unknown, raise, and change nothing."""
     there = {row.id for row in segments.by_ids(ids) if row.datasource == datasource}
     unknown = [one for one in ids if one not in there]
     if unknown:
@@ -160,10 +160,10 @@ def _known(segments: Segments, datasource: str, ids: Sequence[str]) -> list[str]
 def _chosen(body: dict[str, object]) -> _Chosen:
     ids, interval, versions = (body.get(n) for n in ("segmentIds", "interval", "versions"))
     if (ids is None) == (interval is None):
-        raise InvalidRequest("give segmentIds or interval, one of them")
+        raise InvalidRequest("specify either segmentIds or interval")
     if ids is not None:
         if versions is not None:
-            raise InvalidRequest("goes with interval: ids say their version", place="versions")
+            raise InvalidRequest("needs interval: ids contain their version", place="versions")
         return _Chosen(ids=texts(ids, "segmentIds"))
     return _Chosen(
         interval=interval_of(interval),

@@ -1,4 +1,4 @@
-"""Workers: what they run, how tasks are given to them, and taking one out of service."""
+"""API of workers: their tasks, how workers are selected, and disabling a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkerAdminRoutes:
     """The routes of workers.
 
     Args:
-        overlord: Knows what each worker runs.
+        overlord: The overlord.
         workers: The workers themselves.
     """
 
@@ -56,33 +56,33 @@ class WorkerAdminRoutes:
         ]
 
     def workers(self, _request: Request) -> Response:
-        """List the workers with what they run."""
+        """List the workers with their tasks."""
         return JsonResponse([worker_to_json(one) for one in settled(self._desk.workers())])
 
     def capacity(self, _request: Request) -> Response:
-        """Show how many tasks may run at once."""
+        """Return how many tasks may run at once."""
         workers = settled(self._desk.workers())
         total = sum(one.capacity for one in workers)
         return JsonResponse(
             {
                 "currentClusterCapacity": total,
-                # Workers are not started by the overlord: there are as many as there are.
+                # The overlord does not start workers, so their number is fixed.
                 "maximumCapacityWithAutoScale": total,
                 "usedClusterCapacity": sum(len(one.running) for one in workers),
             }
         )
 
     def scaling(self, _request: Request) -> Response:
-        """List what a scaler of workers did: there is none."""
+        """List the actions of an autoscaler of workers: there is none."""
         self._desk.worker_config()
         return JsonResponse([])
 
     def config(self, _request: Request) -> Response:
-        """Show how workers are chosen."""
+        """Return how workers are selected."""
         return JsonResponse(self._desk.worker_config().to_json())
 
     async def set_config(self, request: Request) -> Response:
-        """Choose workers in another way from now on."""
+        """Set how workers are selected."""
         body = await bounded_body(request)
         author, comment = author_and_comment(request)
 
@@ -93,7 +93,7 @@ class WorkerAdminRoutes:
         return await run_in_threadpool(change)
 
     def history(self, request: Request) -> Response:
-        """List who changed that, when and why, the newest first."""
+        """List the changes of this setting with author, time and reason, newest first."""
         rows = self._overlord.upkeep.metadata.audit.list(
             CONFIG_NAME,
             interval=query_interval(request),
@@ -112,13 +112,13 @@ class WorkerAdminRoutes:
         )
 
     def enable(self, request: Request) -> Response:
-        """Have a worker take tasks again."""
+        """Enable new tasks on a worker."""
         worker = self._find(request)
         worker.set_enabled(True)  # its protocol's only argument
         return JsonResponse({worker.host: "enabled"})
 
     def disable(self, request: Request) -> Response:
-        """Have a worker take no new tasks; it finishes those that it has."""
+        """Disable new tasks on a worker; it finishes its current tasks."""
         worker = self._find(request)
         worker.set_enabled(False)  # as above
         return JsonResponse({worker.host: "disabled"})
@@ -131,4 +131,4 @@ class WorkerAdminRoutes:
             if named in (one.host, one.name):
                 return one
         known = ", ".join(sorted(one.host for one in workers)) or "none"
-        raise NotFound(f"there is no worker {named!r}; there are: {known}")
+        raise NotFound(f"there is no worker {named!r}; use one of: {known}")

@@ -1,1 +1,1 @@
-"""`penstock flow …`: flows are applied, run and looked at."""
+"""`penstock flow …`: apply, run and inspect flows."""

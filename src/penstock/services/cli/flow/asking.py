@@ -1,7 +1,7 @@
-"""How the commands of flows ask the server, read flow files, and print what is wrong with one.
+"""Common parts of the flow commands: requests, reading flow files, and printing problems.
 
 Owns the requests and their time limit. Problems of a file are printed one a line, as compilers do,
-so that editors find their places: `FILE:LINE:COLUMN: field: what is wrong`.
+so that editors find their places: `FILE:LINE:COLUMN: field: problem`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, reading, warn
 from penstock.services.httpclient import error_of_answer
 
-# The server waits half a minute for processors to stop before it refuses a change.
+# The server waits up to half a minute for processors to stop before it refuses a change.
 TIMEOUT_S = 90.0
 
 Object = dict[str, object]
@@ -31,10 +31,10 @@ Object = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class FlowDocument:
-    """A file with a flow, as it is.
+    """A file with a flow, unparsed.
 
     Attributes:
-        name: For problems.
+        name: Name for problems.
         content: Its bytes.
     """
 
@@ -46,7 +46,7 @@ class FlowDocument:
         """Read a file; `-` is standard input.
 
         Raises:
-            InvalidRequest: It cannot be read.
+            InvalidRequest: The file cannot be read.
         """
         if str(file) == "-":
             return FlowDocument("-", sys.stdin.buffer.read())
@@ -57,11 +57,11 @@ class FlowDocument:
 def ask(
     method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
 ) -> object:
-    """Ask the flow service; the answer is JSON, or text.
+    """Send a request to the flow service; the answer is JSON, or text.
 
     Raises:
         Refused: The flow that was sent has problems.
-        PenstockError: As the server's answer tells.
+        PenstockError: The error in the server's answer.
     """
     api = GIVEN.api(TIMEOUT_S)
     status, kind, content = api.exchange(method, path, body, query=query)
@@ -76,13 +76,13 @@ def ask(
 def ask_object(
     method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
 ) -> Object:
-    """Ask for what is a JSON object. Raises as `ask`."""
+    """Request a JSON object. Raises as `ask`."""
     answer = ask(method, path, query, body)
     return answer if isinstance(answer, dict) else {}
 
 
 class Refused(Exception):
-    """The server does not take a flow: `problems` says why."""
+    """The server refuses a flow because of `problems`."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(counted(len(problems), "problem"))
@@ -90,7 +90,7 @@ class Refused(Exception):
 
 
 def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
-    """Print what is wrong with a flow and end the command."""
+    """Print the problems of a flow and end the command."""
     if as_json:
         listed = [
             {

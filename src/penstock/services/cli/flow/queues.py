@@ -1,4 +1,4 @@
-"""`penstock flow queue …`: what waits in a connection."""
+"""`penstock flow queue …`: FlowFiles in a connection."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ASK_EVERY_S = 0.2
 _UNDER_WAY = frozenset({"waiting", "dropping"})
 
 queue_app = typer.Typer(
-    help="What waits in a connection.", no_args_is_help=True, rich_markup_mode=None
+    help="FlowFiles in a connection.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Connection = Annotated[
     str, typer.Argument(help="Name or id of the connection, such as 'Read.success -> Validate'.")
 ]
-Most = Annotated[int, typer.Option("--max", "-n", min=1, max=1_000, help="How many at most.")]
+Most = Annotated[int, typer.Option("--max", "-n", min=1, max=1_000, help="Maximum number.")]
 
 
 @queue_app.command("list")
 def list_queue(
     connection: Annotated[
-        str | None, typer.Argument(help="Name or id of a connection; else all are listed.")
+        str | None, typer.Argument(help="Name or id of a connection. [default: list all]")
     ] = None,
     most: Most = 100,
     as_json: Json = False,
@@ -48,12 +48,12 @@ def list_queue(
 def search(
     connection: Connection,
     attribute: Annotated[
-        str, typer.Argument(metavar="NAME=VALUE", help="Which attribute is what.")
+        str, typer.Argument(metavar="NAME=VALUE", help="An attribute and its value.")
     ],
     most: Most = 100,
     as_json: Json = False,
 ) -> None:
-    """List the FlowFiles whose attribute has a value, in swap files, too."""
+    """List the FlowFiles whose attribute has a value, including those in swap files."""
     query = {"connection": connection, "limit": most, **_attribute(attribute)}
     _list(ask_object("GET", "/flow/queue", query), as_json)
 
@@ -65,7 +65,7 @@ def count(
     most: Most = 100,
     as_json: Json = False,
 ) -> None:
-    """Count the FlowFiles by the value of an attribute, in swap files, too."""
+    """Count the FlowFiles by the value of an attribute, including those in swap files."""
     query = {"connection": connection, "attribute": attribute, "limit": most}
     answer = ask_object("GET", "/flow/queue/count", query)
     if as_json:
@@ -90,7 +90,7 @@ def drop(
     connection: Connection,
     attribute: Annotated[
         str | None,
-        typer.Argument(metavar="NAME=VALUE", help="Only those whose attribute has this value."),
+        typer.Argument(metavar="NAME=VALUE", help="Only FlowFiles whose attribute has this value."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
@@ -121,7 +121,7 @@ def drop(
 def _attribute(text: str) -> dict[str, object]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise InvalidRequest(f"{text!r} is no NAME=VALUE, such as filename=flights.csv")
+        raise InvalidRequest(f"invalid {text!r}: write NAME=VALUE, such as filename=flights.csv")
     return {"attribute": name, "value": value}
 
 

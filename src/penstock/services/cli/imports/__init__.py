@@ -1,1 +1,1 @@
-"""`penstock import …`: what other servers have kept becomes Penstock's."""
+"""`penstock import …`: import data of other servers."""

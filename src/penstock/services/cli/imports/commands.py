@@ -7,7 +7,7 @@ import typer
 from penstock.services.cli.imports import nifiswaps, nsqdfolder
 
 import_app = typer.Typer(
-    help="Bring along what other servers have kept.", no_args_is_help=True, rich_markup_mode=None
+    help="Import data of other servers.", no_args_is_help=True, rich_markup_mode=None
 )
 nsqdfolder.add_to(import_app)
 nifiswaps.add_to(import_app)

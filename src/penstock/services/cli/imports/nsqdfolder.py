@@ -1,4 +1,4 @@
-"""`penstock import nsq`: the topics of an nsqd become Penstock's."""
+"""`penstock import nsq`: import the topics of an nsqd."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def add_to(app: typer.Typer) -> None:
 def nsq(
     folder: Annotated[Path, typer.Argument(help="The nsqd's --data-path.", metavar="DATA_DIR")],
     bad: Annotated[
-        bool, typer.Option("--bad", help="Read the .bad files, too, that nsqd has set aside.")
+        bool, typer.Option("--bad", help="Also read the .bad files that nsqd has set aside.")
     ] = False,
     doubtful: Annotated[
-        bool, typer.Option("--doubtful", help="Take messages whose length is damaged, too.")
+        bool, typer.Option("--doubtful", help="Also import messages whose length is damaged.")
     ] = False,
     skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Leave topics alone that are here already.")
+        bool, typer.Option("--skip-existing", help="Skip topics that exist here already.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Import the topics, channels and messages of an nsqd.
 
-    Neither it nor Penstock may be running on its folder. The nsqd's folder is not changed.
+    Neither nsqd nor Penstock may be running on its folder. The nsqd's folder is not changed.
     """
-    # Here, because no other command needs them.
+    # Imported here, because no other command needs them.
     from penstock.broker.nsqimport import (  # noqa: PLC0415
         ImportOptions,
         NsqdFolder,
@@ -60,7 +60,7 @@ def nsq(
     options = ImportOptions(include_bad=bad)
     with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
         if not source.topics:
-            raise NotFound(f"{folder} holds nothing of an nsqd: name what it had as --data-path")
+            raise NotFound(f"{folder} has no data of an nsqd: name its --data-path")
         target = private_data_folder(server)
         lock = FolderLock(target)
         lock.take()
@@ -107,7 +107,7 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
     left_out = ""
     if totals.doubtful and not doubtful:
         left_out = f", {totals.doubtful:,} doubtful left out"
-        warn("penstock: --doubtful takes the messages whose length is damaged, too")
+        warn("penstock: --doubtful also imports the messages whose length is damaged")
     imported = counted(totals.messages, "message")
     say()
     say(f"{imported} imported{left_out}, {totals.lost:,} lost to damage")
@@ -115,12 +115,12 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Numbers of the last line.
+    """Numbers in the last line of output.
 
     Attributes:
         messages: Imported messages.
-        doubtful: Messages whose length is damaged; they are among the imported ones if asked for.
-        lost: Messages that are gone.
+        doubtful: Messages whose length is damaged; included in the imported ones if requested.
+        lost: Lost messages.
     """
 
     messages: int
@@ -183,7 +183,7 @@ def _damage(file: FileReport) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show how far it is, where somebody looks."""
+    """Show the progress on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _topic, _done, _total: None
         return

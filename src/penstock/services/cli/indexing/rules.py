@@ -1,4 +1,4 @@
-"""`penstock rule …`: how long segments are kept."""
+"""`penstock rule …`: retention rules of segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.services.cli.output import print_json, print_rows, read_json, say
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
 
-Of = Annotated[str, typer.Argument(help="The datasource; _default: what holds for all.")]
+Of = Annotated[str, typer.Argument(help="The datasource; _default: rules of all datasources.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +26,9 @@ def add_to(app: typer.Typer) -> None:
 
 @rule_app.command("list")
 def list_rules(
-    datasource: Annotated[str | None, typer.Argument(help="What holds for this one.")] = None,
+    datasource: Annotated[
+        str | None, typer.Argument(help="Only rules that apply to this one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List rules in the order in which they are tried; the first that matches a segment wins."""
@@ -37,7 +39,7 @@ def list_rules(
     else:
         path = f"{COORDINATOR}/rules/{named(datasource)}"
         own, all_of_it = api.get(path), api.get(path, {"full": "true"})
-        # Those of all stand behind its own, and are shown as what they are.
+        # The rules of all datasources follow its own, and are marked as such.
         theirs = objects(all_of_it)[len(objects(own)) :]
         found = {datasource: all_of_it}
         shown = {datasource: own, "_default": theirs}
@@ -60,9 +62,11 @@ def list_rules(
 def set_rules(
     datasource: Of,
     file: Annotated[Path, typer.Argument(help="A JSON list of rules; - is standard input.")],
-    comment: Annotated[str, typer.Option("--comment", help="Why; it is kept.")] = "",
+    comment: Annotated[
+        str, typer.Option("--comment", help="Reason of the change, which is stored.")
+    ] = "",
 ) -> None:
-    """Set all rules of a datasource, in order; an empty list leaves it to _default."""
+    """Set all rules of a datasource, in order; with an empty list, only _default applies."""
     rules = read_json(file)
     if not (comment.isprintable() and _fits_a_header(comment)):
         raise InvalidRequest(
@@ -86,7 +90,7 @@ def _fits_a_header(text: str) -> bool:
 
 @rule_app.command()
 def history(datasource: Of, as_json: Json = False) -> None:
-    """List who set the rules of a datasource when, the newest first."""
+    """List the changes of a datasource's rules with their authors, newest first."""
     found = objects(GIVEN.api().get(f"{COORDINATOR}/rules/{named(datasource)}/history"))
     rows = [
         {

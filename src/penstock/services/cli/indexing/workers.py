@@ -1,4 +1,4 @@
-"""`penstock worker …`: where tasks run."""
+"""`penstock worker …`: workers, which run tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 
 @worker_app.command("list")
 def list_workers(as_json: Json = False) -> None:
-    """List the workers with what they run."""
+    """List the workers with their tasks."""
     found = objects(GIVEN.api().get(f"{INDEXER}/workers"))
     rows = [
         {
@@ -43,13 +43,13 @@ def list_workers(as_json: Json = False) -> None:
 
 @worker_app.command()
 def enable(host: Host) -> None:
-    """Have a worker take tasks again."""
+    """Enable new tasks on a worker."""
     GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/enable")
-    say(f"worker {host} takes tasks")
+    say(f"worker {host} is enabled")
 
 
 @worker_app.command()
 def disable(host: Host) -> None:
-    """Have a worker take no new tasks; it finishes those that it has."""
+    """Disable new tasks on a worker; it finishes its current tasks."""
     GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/disable")
-    say(f"worker {host} takes no new tasks")
+    say(f"worker {host} is disabled")

@@ -1,1 +1,1 @@
-"""`penstock processor …`: what processors there are, and the beginning of a new one."""
+"""`penstock processor …`: list processors, and create a new one."""
