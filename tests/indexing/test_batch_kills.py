@@ -141,4 +141,6 @@ def test_a_kill_frees_a_disk_that_is_full(
     result = world.run({"type": "kill", "dataSource": "d", "interval": day(1, 5)})
     assert result.state is TaskState.SUCCESS, result.error
     assert world.files() == set()
-    assert "after a restart, this kill will report fewer segments: the disk is full" in caplog.messages
+    assert (
+        "after a restart, this kill will report fewer segments: the disk is full" in caplog.messages
+    )

@@ -67,11 +67,11 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ('spark-memory = "2 tons"', "spark-memory: invalid memory size '2 tons'"),
         ("worker-capacity = 0", "worker-capacity: 0 is not a whole number"),
         ("worker-capacity = true", "worker-capacity: "),
-        ('token = ""', "token: '' is no text"),
+        ('token = ""', "token: '' is not a text"),
         ('topic-retention = "a week"', "topic-retention: 'a week' is not a duration"),
-        ("topic-retention = 7", "topic-retention: 7 is no text"),
-        ('topic-retention-size = "20"', "topic-retention-size: '20' is no size; write"),
-        ("http = ", "is no TOML"),
+        ("topic-retention = 7", "topic-retention: 7 is not a text"),
+        ('topic-retention-size = "20"', "topic-retention-size: invalid size '20'; write"),
+        ("http = ", "is not valid TOML"),
     ],
 )
 def test_mistakes_in_the_file_are_told_with_their_place(

@@ -120,7 +120,7 @@ class Publisher:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Full:
             raise  # temporary: after it, health would report the failure until the next publish
-        except Unavailable as error:  # only this error is reported by health
+        except Unavailable as error:  # narrow: only this error is reported by health
             self._failure = str(error)
             raise
         self._failure = None

@@ -163,7 +163,7 @@ def known_name(name: str, rule: NameRule, is_stored: IsStored, *, place: str = "
     """
     try:
         check_name(name, rule, place=place)
-    except InvalidRequest:  # the rule is violated
+    except InvalidRequest:  # narrow: the rule is violated
         if is_stored(name):
             return name
         raise

@@ -290,7 +290,7 @@ class Request:
                         raise _too_big(size, limit_bytes, too_big)
                     if not message.get("more_body", False):
                         break
-        except TimeoutError:  # only a slow client is disconnected
+        except TimeoutError:  # narrow: only a slow client is disconnected
             self._given_up = True
             raise ApiError(
                 408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"

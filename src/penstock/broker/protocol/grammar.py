@@ -110,7 +110,7 @@ class Grammar:
             raise c.Refused("E_INVALID", f"invalid command {_shown(parts[0])}")
         try:
             return parse(parts)
-        except c.Refused as refused:  # add the name of the command
+        except c.Refused as refused:  # narrow: add the name of the command
             refused.name = parts[0].decode("ascii")
             raise
 

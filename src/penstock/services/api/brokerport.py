@@ -97,7 +97,7 @@ class HttpBrokerPort:
             self._clients.client = client
         try:
             yield client
-        except NotReachable as error:  # another port helps only against this error
+        except NotReachable as error:  # narrow: another port helps only against this error
             # The broker may have restarted at another port.
             self._clients.client = None
             client.close()

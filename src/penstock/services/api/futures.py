@@ -23,7 +23,7 @@ def settled(answer: Future[T]) -> T:
     """
     try:
         return answer.result(MAILBOX_TIMEOUT_S)
-    except FutureTimeoutError:  # a command that began continues
+    except FutureTimeoutError:  # narrow: a command that began continues
         answer.cancel()
         raise Unavailable("the mailbox is busy and did not answer in time; try again") from None
     except CancelledError:

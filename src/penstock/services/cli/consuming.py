@@ -67,7 +67,7 @@ def _counted(topic: str) -> Iterator[list[int]]:
     failed = False
     try:
         yield written
-    except PenstockError:  # only chooses the message
+    except PenstockError:  # narrow: only chooses the message
         failed = True
         raise
     finally:

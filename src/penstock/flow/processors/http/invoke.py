@@ -190,10 +190,7 @@ class InvokeHTTP(Processor):
                 response = session.create(flowfile, attributes={**told, **_headers_of(answer)})
                 try:
                     session.import_from(response, self._body(answer))
-                except (
-                    httpx.HTTPError,
-                    InvalidRequest,
-                ):  # narrow: other errors roll the session back
+                except (httpx.HTTPError, InvalidRequest):  # narrow: others cause a rollback
                     session.remove(response)
                     raise
                 session.transfer(response, self.response)
