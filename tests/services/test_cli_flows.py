@@ -161,7 +161,7 @@ def test_components_are_run_once_started_and_stopped(command: Command, file: Pat
     assert command("start", "Make") == "1 component is started\n"
     assert command("stop") == "2 components are stopped\n"
     assert json.loads(command("stop", "Log", "--json"))["stopped"]
-    assert "no 'Mike'" in command("start", "Mike", code=1)
+    assert "unknown component or group 'Mike'" in command("start", "Mike", code=1)
     assert "no 'Mike'" in command("status", "Mike", code=1)
     assert command("run-once", "Mike", code=1)
     assert "abandoned" in command("terminate", "Make")
@@ -183,7 +183,7 @@ def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: 
     assert "say --yes" in command("queue", "drop", WAY, code=2)
     assert command("queue", "drop", WAY, f"uuid={uuid}", "-y").startswith("1 FlowFile dropped")
     assert json.loads(command("queue", "drop", WAY, "--yes", "--json"))["dropped"] == 2
-    assert "no connection" in command("queue", "list", "x -> y", code=1)
+    assert "unknown connection" in command("queue", "list", "x -> y", code=1)
 
 
 def test_bulletins_name_their_component(
