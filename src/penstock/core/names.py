@@ -132,7 +132,7 @@ def is_valid_name(name: str, rule: NameRule) -> bool:
     """Return whether a name is valid for something new."""
     try:
         check_name(name, rule)
-    except InvalidRequest:  # the rule is violated
+    except InvalidRequest:  # narrow: restores nothing
         return False
     return True
 

@@ -55,7 +55,7 @@ def from_header(value: str) -> str:
     """
     try:
         return value.encode("latin-1").decode()
-    except UnicodeError:  # not UTF-8
+    except UnicodeError:  # narrow: restores nothing
         return value
 
 
