@@ -205,7 +205,9 @@ def test_an_input_that_does_not_answer_is_given_up_and_named(world: BatchWorld) 
     result = world.run(index(lines(*ABC)))
     assert result.state is TaskState.FAILED
     assert len(began_s) == LOSSES_MAX
-    assert f"did not answer {LOSSES_MAX} times, at last: https://example.org/a.json" in result.error
+    assert (
+        f"did not answer {LOSSES_MAX} times; last error: https://example.org/a.json" in result.error
+    )
     assert "Check its host, or correct the input" in result.error
     assert began_s[-1] - began_s[0] > 600
 

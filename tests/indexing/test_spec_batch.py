@@ -170,7 +170,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         (
             {f"{TU}.partitionsSpec": HASHED | {"targetRowsPerSegment": 5}},
             f"{TU}.partitionsSpec.targetRowsPerSegment",
-            "not both",
+            "set only one of them",
         ),
         (
             {f"{TU}.partitionsSpec": RANGE | {"maxRowsPerSegment": 5}},
@@ -180,7 +180,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         (
             {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "a"]}},
             f"{TU}.partitionsSpec.partitionDimensions[1]",
-            "duplicate column",
+            "duplicate dimension",
         ),
         (
             {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "nowhere"]}},

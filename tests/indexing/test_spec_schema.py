@@ -249,8 +249,8 @@ def test_mistakes_in_metrics(metric, step, hint):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("__penstock_rows", "Penstock's own"),
-        ("__Penstock_x", "own"),
+        ("__penstock_rows", "reserved for Penstock"),
+        ("__Penstock_x", "reserved for Penstock"),
         ("__Time", "only in case"),
     ],
 )

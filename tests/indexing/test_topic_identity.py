@@ -236,7 +236,7 @@ def test_the_new_topic_is_read_from_its_start(make, how, counts):
     until(sim, lambda: sim.published() == sorted(sim.good + new))
     now = sim.broker.ids["flights"]
     assert sim.metadata.committed("flights") == CommittedRow(now, dict(enumerate(counts)))
-    assert f"deleted and created again (id {old}, now {now})" in errors(sim)
+    assert f"deleted and made again (id {old}, now {now})" in errors(sim)
     assert (status(sim)["streamId"], status(sim)["healthy"]) == (now, True)
 
 

@@ -402,7 +402,9 @@ def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
     (world.folder / "a" / "fleeting").touch()
     (world.folder / "a" / "large").write_bytes(bytes(1_001))
     world.settle(30)
-    assert "more than the 1000" in {t.id: t for t in world.worker.report().tasks}["a"].error
+    assert (
+        "more than the limit of 1000" in {t.id: t for t in world.worker.report().tasks}["a"].error
+    )
 
 
 def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
@@ -535,7 +537,7 @@ def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded
     gone = world.worker.changes(place, 60_000)
     gone.cancel()
     world.settle()
-    with pytest.raises(Unavailable, match="1 questions wait"):
+    with pytest.raises(Unavailable, match="1 requests wait"):
         second.result()
     # Who does not wait any more takes nobody's place.
     first.cancel()

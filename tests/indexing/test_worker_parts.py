@@ -63,7 +63,7 @@ def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
     Attempts(two, OsFileSystem()).begin(restorable=False)
     found = {task_id: end for task_id, _folder, end in folders.found()}
     assert found["a"] is None
-    assert "cannot go on" in found["b"].error
+    assert "cannot continue" in found["b"].error
     folders.remove(one)
     assert [task_id for task_id, _folder, _end in folders.found()] == ["b"]
     with pytest.raises(InvalidRequest, match="not a valid folder name"):

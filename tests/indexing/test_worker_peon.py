@@ -203,7 +203,7 @@ def test_a_noop_task_that_is_stopped_has_failed(tmp_path):
 @pytest.mark.parametrize(
     ("task", "says"),
     [
-        ({"type": "index_nothing", "id": "a"}, "'index_nothing' is no kind of"),
+        ({"type": "index_nothing", "id": "a"}, "'index_nothing' is not a kind of"),
         ({"type": "index_penstock", "id": "a"}, "topic"),
         ({"type": "noop", "id": "a", "runTime": -1}, "runTime"),
     ],

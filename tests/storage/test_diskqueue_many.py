@@ -98,7 +98,7 @@ def test_a_file_that_changed_while_it_was_parked_is_not_written(damage: str) -> 
         fs.rename(path, f"{FOLDER}/elsewhere")
     else:
         fs.damage(path, lambda content: content.extend(b"by somebody else"))
-    with pytest.raises(Unavailable, match="somebody"):
+    with pytest.raises(Unavailable, match=r"deleted|another program has changed it"):
         queue.append([b"two"])
     assert queue.latest == 1
     if damage == "removed":
@@ -126,7 +126,7 @@ def test_that_no_queue_can_be_synced_is_one_line(
             queue.sync()
     said = [line for line in caplog.messages if "cannot sync" in line]
     assert len(said) == 1
-    assert "/many/0: 1 message cannot sync" in said[0]
+    assert "/many/0: cannot sync 1 message" in said[0]
     assert [queue.statistics().sync_failures for queue in queues] == [1] * 10
     for queue in queues:
         queue.close()

@@ -534,7 +534,7 @@ class OsFileSystem:
             os.close(fd)
             if isinstance(error, BlockingIOError):
                 raise Conflict(
-                    f"{folder}: another process (or another owner in this one) has locked it; "
+                    f"{folder}: another process (or another owner in this one) has it open; "
                     "stop that one or use another folder"
                 ) from error
             if isinstance(error, OSError):
