@@ -177,7 +177,7 @@ def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: 
     found = json.loads(command("queue", "search", WAY, f"uuid={uuid}", "--json"))
     assert [one["id"] for one in found] == [first["id"]]
     assert "no such FlowFiles" in command("queue", "search", WAY, "uuid=x")
-    assert "is no NAME=VALUE" in command("queue", "search", WAY, "uuid", code=2)
+    assert "write NAME=VALUE" in command("queue", "search", WAY, "uuid", code=2)
     assert "and 2 more values" in command("queue", "count", WAY, "uuid", "--max", "1")
     assert json.loads(command("queue", "count", WAY, "uuid", "--json"))["values"] == 3
     assert "say --yes" in command("queue", "drop", WAY, code=2)

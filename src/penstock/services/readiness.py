@@ -1,7 +1,7 @@
-"""Readiness: whether a process can do its duty now, found out by trying a small part of it.
+"""Readiness: whether a process can work now, checked by trying a small part of its work.
 
 Owns the threads that try, one for each check, and the answer of ``/status/ready``. Liveness is
-another question (``/status/health``): a process that is alive and not ready must not be restarted,
+different (``/status/health``): a process that is alive but not ready must not be restarted, because
 it waits for something else.
 
 A check that fails is recorded as a `DependencyWait` with its first failure, the number of tries and
@@ -26,23 +26,23 @@ from penstock.core.waits import DependencyWait, WaitTable, merged, wait_samples
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 5.0
-"""How long after a good try the next one begins."""
+"""Pause between a successful attempt and the next one."""
 AGAIN_S: Final = 0.3
-"""Pause after a failed try before the process was ready for the first time; later `EVERY_S`."""
+"""Pause after a failed attempt before the first readiness; later `EVERY_S`."""
 ANSWER_S: Final = 20.0
-"""A try that takes longer counts as failed until it ends."""
-# At the stop, for all threads together.
+"""An attempt that takes longer counts as failed until it ends."""
+# Time limit at the stop, for all threads together.
 _JOIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part of a duty that is tried again and again.
+    """One part of the work that is tried repeatedly.
 
     Attributes:
         work: Name of the attempt, for messages.
         dependency: The dependency to blame if the error names none.
-        attempt: Tries it; raises `PenstockError` if it does not work now.
+        attempt: Makes the attempt; raises `PenstockError` if it fails.
     """
 
     work: str
@@ -52,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ReadyState:
-    """Whether a process is ready, and what it and its work wait for.
+    """Whether a process is ready, and the waits of the process and of its work.
 
     Attributes:
         role: The process's role.
@@ -69,11 +69,11 @@ class ReadyState:
 
     @property
     def ready(self) -> bool:
-        """Whether the process can do its duty."""
+        """Return whether the process can work."""
         return not self.texts()
 
     def texts(self) -> list[str]:
-        """Return why it is not ready; empty if it is."""
+        """Return why the process is not ready; empty if it is ready."""
         return [*map(str, self.reasons), *self.pending]
 
     def to_json(self) -> dict[str, object]:
@@ -87,18 +87,18 @@ class ReadyState:
 
 
 class Readiness:
-    """The readiness of one process. Any thread.
+    """Readiness of one process. Thread-safe.
 
     The condition's mutex guards the start times of tries and the stop flag, which several threads
     read.
 
     Args:
         role: The process's role.
-        checks: Parts of its duty.
+        checks: Checks of its parts.
         clock: Time.
         on_ready: Called once, when every check has succeeded for the first time.
-        on_waiting: Called with the reason while that is not so, each time it changes.
-        waits: Returns what the work of the process waits for.
+        on_waiting: Called with each new reason until then.
+        waits: Returns the waits of the process's work.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Readiness:
         ]
 
     def start(self) -> None:
-        """Begin to try."""
+        """Start to try."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop trying; a try that hangs ends with the process."""
+        """Stop trying; an attempt that hangs ends with the process."""
         for thread in self._threads:
             thread.expect_end()
         with self._changed:
@@ -149,14 +149,14 @@ class Readiness:
                 thread.join(_JOIN_S / len(self._threads))
 
     def state(self) -> ReadyState:
-        """Return how the process stands now."""
+        """Return the current state of the process."""
         waits = tuple(self._work_waits())
         if self._stopped:
             return ReadyState(self._role, (), waits, ("the process stops",))
         return self._state(waits)
 
     def samples(self) -> list[Sample]:
-        """Return the metrics: readiness, and what is waited for."""
+        """Return the metrics: readiness and waits."""
         state = self.state()
         labels = (("role", self._role),)
         ready = Sample(
@@ -206,8 +206,8 @@ class Readiness:
         except PenstockError as error:
             self._failures.failed(check.work, error, dependency=check.dependency)
             return
-        # The documented top-level boundary: without this thread the process would stay as ready
-        # as it is now.
+        # The documented top-level boundary: without this thread, the readiness would never change
+        # again.
         except Exception as error:
             logger.exception("the check of readiness %r failed", check.work)
             unforeseen = Unavailable(f"unexpected {error!r}")
@@ -230,7 +230,7 @@ class Readiness:
             self._on_ready()
 
     def _becomes_ready(self) -> bool:
-        """Note the first readiness; true for one of the threads that find it at once."""
+        """Record the first readiness; true for only one of concurrent threads."""
         with self._changed:
             is_first, self._was_ready = not self._was_ready, True
         return is_first

@@ -102,7 +102,7 @@ class Faults:
             nonlocal left
             del event, argument
             name = str(frame.f_globals.get("__name__"))
-            # What the end of an object raises goes nowhere.
+            # Exceptions in finalizers are ignored.
             is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
             if is_end or not name.startswith(names):
                 return
@@ -110,7 +110,7 @@ class Faults:
                 left -= 1
                 return
             self.raised = f"{name}.{frame.f_code.co_qualname}"
-            raise error(f"fault at {self.raised}")  # which ends the tracing, too
+            raise error(f"fault at {self.raised}")  # also ends the tracing
 
         before = sys.gettrace()
         sys.settrace(trace)

@@ -1,4 +1,4 @@
-"""Locks of tasks in memory: for tests, and for who tries the lockbox alone."""
+"""Locks of tasks in memory: for tests, and for trying the lockbox alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class MemoryLockStore:
-    """The rows.
+    """Store of lock rows.
 
-    The mutex keeps rows whole between lanes, which all write here; it is held for one transaction.
+    The mutex makes each transaction atomic, because all lanes write here.
     """
 
     def __init__(self) -> None:
@@ -38,6 +38,6 @@ class MemoryLockStore:
             return list(self._rows.values())
 
     def newest_versions(self) -> Mapping[str, str]:
-        """Return those of the rows that are left: nothing is published here."""
+        """Return the versions of the remaining rows, because nothing is published here."""
         rows = sorted(self.every(), key=lambda row: row.lock.version)
         return {row.lock.datasource: row.lock.version for row in rows}

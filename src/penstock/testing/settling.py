@@ -1,6 +1,6 @@
-"""One thread plays everybody: mail, work in lanes and timers run until nothing is left to do.
+"""Run mail, lane work and timers on one thread until nothing is left to do.
 
-Owns the order of the three. Does not own several processors beside each other (`interleave`).
+Owns the order of the three. Does not own several concurrent processors (`interleave`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def settle(
     seconds: float = 0.0,
     lanes: StepLanes | None = None,
 ) -> None:
-    """Run everything that is due within a time, which has passed afterwards.
+    """Run everything that is due within a period, which has passed afterwards.
 
     Args:
-        processor: Whose mail and timers.
-        clock: The one of the processor; it stops at each timer on the way.
-        seconds: How long; 0: what is due now.
-        lanes: Where the processor has work done, if that is to run, too.
+        processor: Processor of the mail and timers.
+        clock: The processor's clock, which stops at each timer on the way.
+        seconds: Length of the period; 0: only what is due now.
+        lanes: Lanes whose work must run, too, if any.
     """
     end_s = clock.monotonic_s() + seconds
     while True:

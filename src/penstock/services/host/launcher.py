@@ -179,7 +179,7 @@ class Launcher:
                 if child.plan.provides and child.process is not None and not child.ready
             )
             for child in self._children:
-                # A wait for a child that is still starting is no news to the user.
+                # The user knows already that this child is still starting.
                 if child.waits_for and child.waits_for.startswith(starting):
                     continue
                 if not child.ready and (reason := self._reason(child)):

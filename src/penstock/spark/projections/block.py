@@ -1,8 +1,8 @@
-"""A query taken apart: one SELECT of one datasource, grouped and summed up. Pure.
+"""Parser of a query into its parts: one SELECT of one datasource with aggregates. Pure.
 
-Owns where the parts of such a query are, and the reasons why another is none. What stands in the
-parts is not looked at. Everything that is not recognised is a reason, so what is taken apart has
-the shape that Spark sees in it.
+Owns the places of the parts of such a query, and the reasons why other queries are refused. The
+content of the parts is not checked. Everything unrecognised is refused, so an accepted query has
+the form that Spark parses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _RAW_NAME: Final = re.compile(r"[rR]\"")
 
 
 class NoMatch(Exception):
-    """The query is not one that the projection answers; the message says why, in a few words."""
+    """The projection does not answer the query; the message summarizes why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One column of what a query asks for, from token `start` up to `end`.
+    """One select item: tokens from `start` up to `end`.
 
     `alias` is its name, if it has one, without quotes.
     """
@@ -42,12 +42,12 @@ class Block:
 
     Attributes:
         sql: Its text.
-        found: Its tokens, and one that is none behind them.
-        table: The token that is the datasource.
-        own_name: What its columns may be qualified with, and are at least once, where FROM gives it
-            no other name; else empty.
-        items: What it asks for.
-        clauses: The tokens of each clause, from the first behind its keywords up to another: of
+        found: Its tokens, followed by an end mark.
+        table: The token of the datasource.
+        own_name: The qualifier of its columns, if FROM gives the datasource no other name, and it
+            is used at least once; else empty.
+        items: Its select items.
+        clauses: The tokens of each clause, from the first after its keywords up to the next: of
             WHERE, GROUP, HAVING, ORDER, LIMIT and OFFSET, as far as it has them.
     """
 
@@ -60,17 +60,17 @@ class Block:
 
 
 def read(sql: str, datasource: str) -> Block:
-    """Take a query apart.
+    """Parse a query.
 
     Raises:
-        NoMatch: It is not of this kind, or of another datasource.
+        NoMatch: It has another form, or reads another datasource.
         InvalidRequest: A text, a name or a comment is not closed.
     """
     found = tokens(sql)
     while found and found[-1].text == ";":
         found.pop()
     if not found or found[0].text != "SELECT":
-        raise NoMatch("it is no plain SELECT")
+        raise NoMatch("it is not a plain SELECT")
     _check_tokens(sql, found)
     starts = _clauses(found)
     name, is_own = _table_name(found, starts, datasource)
@@ -91,17 +91,17 @@ def read(sql: str, datasource: str) -> Block:
 
 
 def is_number(token: Token) -> bool:
-    """Tell whether a token is a number, or a part of one."""
+    """Return whether a token is a number, or a part of one."""
     return _NUMBER.fullmatch(token.raw) is not None
 
 
 def is_name(token: Token) -> bool:
-    """Tell whether a token is a name, where no call follows."""
+    """Return whether a token is a name that is not followed by a call."""
     return bool(token.name) and token.text not in KEYWORDS and not is_number(token)
 
 
 def commas(found: list[Token] | tuple[Token, ...], start: int, end: int) -> Iterator[range]:
-    """Yield what stands between the commas that are in no parentheses."""
+    """Yield the parts between commas outside of parentheses."""
     depth, begin = 0, start
     for at in range(start, end):
         depth += {"(": 1, ")": -1}.get(found[at].text, 0)
@@ -112,7 +112,7 @@ def commas(found: list[Token] | tuple[Token, ...], start: int, end: int) -> Iter
 
 
 def _table_name(found: list[Token], starts: dict[str, int], datasource: str) -> tuple[str, bool]:
-    """Return what the datasource is called in a query, and whether that is its own name."""
+    """Return the datasource's name in a query, and whether that is its own name."""
     table = starts["FROM"] + 1
     behind = [at for clause, at in starts.items() if clause != "FROM"]
     given = found[table + 1 : behind[0] if behind else len(found)]
@@ -120,12 +120,12 @@ def _table_name(found: list[Token], starts: dict[str, int], datasource: str) -> 
         del given[0]
     is_known = is_name(found[table]) and found[table].name.lower() == datasource.lower()
     if not is_known or len(given) > 1 or not all(map(is_name, given)):
-        raise NoMatch("FROM has not this datasource alone")
+        raise NoMatch("FROM does not read only this datasource")
     return (given[0].name, False) if given else (found[table].name, True)
 
 
 def _unqualified(sql: str, found: list[Token], table: str) -> list[Token]:
-    """Return the tokens with `table.column` as one, which is the name of the column."""
+    """Return the tokens, with each `table.column` as one: the name of the column."""
     made: list[Token] = []
     at = 0
     while at < len(found):
@@ -145,9 +145,7 @@ def _unqualified(sql: str, found: list[Token], table: str) -> list[Token]:
 def _check_tokens(sql: str, found: list[Token]) -> None:
     for token, following in zip(found, [*found[1:], _END], strict=True):
         if token.text.isascii() and not token.raw.isascii() and token.text:
-            raise NoMatch(
-                f"{token.raw} looks like another word: names of that kind stand in quotes"
-            )
+            raise NoMatch(f"{token.raw} looks like another word: quote it if it is a name")
         if token.text in RESERVED and following.text != "(":
             raise NoMatch(f"{token.text} is not supported here (quote a column of this name)")
         is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"
@@ -156,7 +154,7 @@ def _check_tokens(sql: str, found: list[Token]) -> None:
 
 
 def _clauses(found: list[Token]) -> dict[str, int]:
-    """Return where each clause begins; each is there once at most, in their order."""
+    """Return where each clause begins; each occurs at most once, in this order."""
     starts: dict[str, int] = {}
     depth = 0
     for at, token in enumerate(found):
@@ -176,7 +174,7 @@ def _clauses(found: list[Token]) -> dict[str, int]:
 
 
 def _behind(clause: str, at: int, found: list[Token]) -> int:
-    """Return the first token behind the keywords of a clause."""
+    """Return the first token after the keywords of a clause."""
     if clause not in {"GROUP", "ORDER"}:
         return at + 1
     if at + 1 >= len(found) or found[at + 1].text != "BY":
@@ -205,7 +203,7 @@ def _items(found: list[Token], end: int) -> Iterator[Item]:
 
 
 def _check_last(found: list[Token], span: range) -> None:
-    """Refuse a key word at the end of an item where it may be the item's name."""
+    """Refuse a keyword at the end of an item if it may be the item's name."""
     last = found[span.stop - 1]
     words = [found[at].text for at in span]
     is_value = last.text in ENDING and words.count("CASE") == words.count("END")

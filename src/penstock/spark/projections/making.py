@@ -1,8 +1,8 @@
-"""The job that makes a projection's files: rows of segments' files, summed up file by file.
+"""Job that makes a projection's files: rows of segment files, aggregated file by file.
 
-Owns one Spark job and how its workers write. It runs in one of Spark's tasks: queries have the
-other cores. A file is written to a folder of the worker, copied under a temporary name beside its
-place, synced, and renamed: it is there whole and durable, or not at all.
+Owns one Spark job and how its workers write. It runs in one of Spark's tasks, which leaves the
+other cores to queries. A file is written to a folder of the worker, copied under a temporary name
+beside its final one, synced, and renamed: it exists complete and durable, or not at all.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROW_GROUP_ROWS: Final = 256 * 1024
-_LEVEL: Final = 3  # of zstd, as segments have it
-# Names that no column of ours has: the number of the file, and whether a row only says that it is
-# there, for files of which no rows are left.
+_LEVEL: Final = 3  # of zstd, as in segments
+# Names that no column of Penstock has: the number of the file, and the mark of a row that only
+# represents a file without remaining rows.
 _NUMBER: Final = "penstock: file"
 _MARK: Final = "penstock: mark"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a projection's files go: `root` is a path or a URL of fsspec."""
+    """Location of a projection's files: `root` is a path or a URL of fsspec."""
 
     root: str
     relative: str
@@ -54,7 +54,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What a worker reports of a file."""
+    """Report of a worker about a file."""
 
     name: str
     bytes: int
@@ -68,17 +68,17 @@ def make_files(
     files: Sequence[TableFile],
     folder: Folder,
 ) -> Mapping[str, Wrote]:
-    """Make the file of each of some files of a datasource; return what was written, by name.
+    """Make the projection's file of each given file; return the written files by name.
 
     Args:
-        spark: Its settings decide how expressions are read: those of queries.
-        plan: What the files hold.
-        columns: Those of the whole datasource.
-        files: Whose rows all count.
-        folder: Where to.
+        spark: Session with the settings of queries, which determine how expressions are parsed.
+        plan: The projection.
+        columns: Columns of the whole datasource.
+        files: The files to read.
+        folder: Location of the new files.
 
     Raises:
-        Exception: Whatever Spark raises; some files may be there.
+        Exception: Any error of Spark; some files may exist.
     """
     whole: DataFrame | None = None
     for number, file in enumerate(files):
@@ -107,7 +107,7 @@ def write_files(
     columns: Sequence[str],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Write the files of rows in the order of their numbers, which stand in the first column.
+    """Write the files of rows ordered by file number, which is in the first column.
 
     Raises:
         Unavailable: A file cannot be written.
@@ -127,16 +127,16 @@ def write_files(
 
 
 def _write(path: Path, parts: Iterator[pa.RecordBatch]) -> int:
-    """Write rows as they come, a row group at a time; return how many there are."""
-    # Imported here: 9 MB, of which only the workers that write have use.
+    """Write rows as they arrive, a row group at a time; return their number."""
+    # Imported here: 9 MB that only workers that write files need.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    first = next(parts)  # each number has a mark at least
+    first = next(parts)  # each number has at least a mark
     schema = first.schema
     rows, held = 0, [first]
     text = [field.name for field in schema if field.type == pa.string()]
     form = {"compression": "zstd", "compression_level": _LEVEL, "use_dictionary": text or False}
-    # NaN would not be among the extremes, and rows be skipped for it: see `chunkfiles`.
+    # NaN is not included in the extremes, so rows would be skipped: see `chunkfiles`.
     told = [field.name for field in schema if not pa.types.is_floating(field.type)]
     with pq.ParquetWriter(
         path, schema, store_schema=False, write_statistics=told, **form
@@ -173,7 +173,7 @@ def _wrote(report: str) -> Wrote:
 
 
 def _kept(part: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the rows that are no marks, under the names of the file's columns."""
+    """Return the rows without marks, under the names of the file's columns."""
     is_row = pc.invert(part.column(part.num_columns - 1))
     kept = part.filter(is_row)
     return pa.RecordBatch.from_arrays(kept.columns[1:-1], names=list(columns))

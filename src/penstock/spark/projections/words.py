@@ -1,7 +1,7 @@
-"""The words of Spark SQL that a query of a projection may have. Plain data.
+"""Words of Spark SQL that are allowed in a query over a projection. Plain data.
 
-What is not listed is not known to mean the same over groups as over rows. A function is listed if
-it sees nothing but its arguments.
+Words that are not listed may have another meaning over groups than over rows. A function is listed
+if its result depends only on its arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 CLAUSES: Final = ("FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET")
-"""What begins the parts of a query after SELECT, in their order."""
+"""First words of the clauses after SELECT, in their order."""
 
 OPERATORS: Final = _words(
     "AND OR NOT IN IS NULL LIKE ILIKE RLIKE BETWEEN ESCAPE DIV CASE WHEN THEN ELSE END TRUE FALSE"
@@ -22,7 +22,7 @@ OPERATORS: Final = _words(
 )
 KEYWORDS: Final = OPERATORS | {"SELECT", "BY", "AS", "ALL", *CLAUSES}
 BEFORE_PARENTHESIS: Final = _words("AND OR NOT IN LIKE ILIKE RLIKE BETWEEN DIV CASE WHEN THEN ELSE")
-"""Which operators may stand before a parenthesis, which is no call then."""
+"""Operators that may precede a parenthesis, which is not a call then."""
 
 RESERVED: Final = _words("""
     AGGREGATE ANTI ANY ARRAY AT CLUSTER COLLATE CROSS CUBE DISTINCT DISTRIBUTE EXCEPT EXCLUDE EXISTS
@@ -30,7 +30,7 @@ RESERVED: Final = _words("""
     MATCH MINUS NATURAL ON OVER PIVOT QUALIFY RESPECT RIGHT ROLLUP SEMI SET SETS SOME SORT STRUCT
     TABLE TABLESAMPLE UNION UNPIVOT USING VALUES WATERMARK WINDOW WITH WITHIN
     """)
-"""What may be more than a name where it stands without quotes; columns of such names are quoted."""
+"""Words that may be more than a name without quotes; columns of such names must be quoted."""
 
 ENDING: Final = frozenset({"NULL", "TRUE", "FALSE", "END"})
 """The keywords that end an expression."""
@@ -40,7 +40,7 @@ TYPES: Final = _words(
     "STRING BIGINT LONG INT INTEGER SMALLINT TINYINT DOUBLE FLOAT DATE TIMESTAMP BOOLEAN"
 )
 LITERALS: Final = frozenset({"DATE", "TIMESTAMP"})
-"""What makes a literal of the text behind it."""
+"""Words that form a literal with the text after them."""
 
 FUNCTIONS: Final = _words("""
     ABS CEIL CEILING EXP FLOOR GREATEST LEAST LN LOG10 MOD POW POWER ROUND SIGN SQRT
@@ -57,15 +57,15 @@ WITHOUT_ZERO: Final = _words("""
     CHAR_LENGTH CONCAT_WS DATE DATE_FORMAT DATE_TRUNC DAY GET_JSON_OBJECT HOUR LENGTH LOWER MINUTE
     MONTH QUARTER SECOND SUBSTR SUBSTRING TO_DATE TRIM UNIX_MILLIS UPPER YEAR
     """)
-"""The functions that give text, times or whole numbers, of which there is but one zero. CONCAT
-gives arrays, too."""
+"""Functions that return text, times or whole numbers, which have a single zero. CONCAT also
+returns arrays."""
 
 TRUNCATED: Final = _words("SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR")
-"""What `date_trunc` cuts to."""
+"""Units to which `date_trunc` truncates."""
 
 PARTS: Final = {
     **{part: part for part in _words("SECOND MINUTE HOUR DAY MONTH QUARTER YEAR")},
     **dict.fromkeys(("DAYOFMONTH", "DAYOFWEEK", "DAYOFYEAR", "WEEKDAY", "DATE", "TO_DATE"), "DAY"),
     "WEEKOFYEAR": "WEEK",
 }
-"""The functions that take a part of a time, with the unit by which they change."""
+"""Functions that return a part of a time, with the unit by which they change."""

@@ -521,7 +521,7 @@ class SqlService:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
     def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
-        """Return what Spark says of a query, in the words of its user.
+        """Return Spark's error for a query, in the user's terms.
 
         Raises:
             Conflict: A datasource of the query is known, but has no rows.
@@ -543,7 +543,7 @@ class SqlService:
             if twins and twins.are_read and (meant := twins.explained_table(name, tables.files)):
                 return meant
             if why := why_empty(self._source, name):
-                # The statement is right, and may be sent again as it is.
+                # The statement is correct, and may be sent again unchanged.
                 raise Conflict(why) from error
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
@@ -556,8 +556,8 @@ def explanation(text: str, hidden: Mapping[str, str]) -> SqlResult:
     """Return Spark's explanation of a query as a table, without names of views and paths of files.
 
     Args:
-        text: What Spark explains.
-        hidden: Names of tables for the names of views that stand for them.
+        text: Spark's explanation.
+        hidden: Names of tables by the names of their views.
     """
     shown = without_paths(text)
     for name, own in hidden.items():
@@ -578,13 +578,13 @@ def _result(found: Fetched, types: tuple[str, ...], projection: str = "") -> Sql
 
 
 def _lists_datasources(statement: Statement) -> bool:
-    """Tell whether a command is about all datasources."""
+    """Return whether a command is about all datasources."""
     words = statement.command.upper().split(maxsplit=2)
     return words[:1] == ["SHOW"] and words[1] in {"TABLES", "VIEWS"}
 
 
 def _said(error: BaseException) -> str:
-    """Return what Spark said with the names of its classes, which users are spared."""
+    """Return Spark's message without the names of its classes."""
     said: BaseException = error
     while said.__cause__ is not None:
         said = said.__cause__
@@ -600,7 +600,7 @@ def _told_apart(files: Mapping[str, tuple[TableFile, ...]]) -> Mapping[str, tupl
 
 
 def mentions(text: str, name: str) -> bool:
-    """Tell whether a query, in lower case, may name a datasource; rather too often than not."""
+    """Return whether a query, in lower case, may name a datasource; may be too inclusive."""
     # Quotes within a name are doubled in SQL; such names are rare, so they always count.
     folded = name.lower()
     return folded in text or not folded.isprintable() or '"' in folded or "`" in folded

@@ -1,9 +1,8 @@
-"""Avro object container files to rows, a batch at a time.
+"""Rows of Avro object container files, a batch at a time.
 
-Owns what becomes of Avro's types: numbers, texts, bytes and times are columns of Arrow; records,
-lists and maps are JSON text, and so is what is of several types in one batch. A file is read as a
-whole by one worker, by fastavro, an optional package. Spark's own reader of Avro is no part of
-PySpark.
+Owns the conversion of Avro's types: numbers, texts, bytes and times become Arrow columns; records,
+lists, maps and values of several types in one batch become JSON text. One worker reads a whole
+file with fastavro, an optional package, because PySpark does not include Spark's Avro reader.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock.spark.connect.workermemory import out_of_memory
 BATCH_ROWS: Final = 64 * 1024
 AvroType = Literal["long", "double", "string", "json", "null"]
 
-# What fastavro raises at bytes that are no Avro: whatever its decoding runs into.
+# Errors that fastavro raises for bytes that are not Avro: any error of its decoder.
 _BROKEN: Final = (
     ArithmeticError,
     EOFError,
@@ -48,7 +47,7 @@ _BROKEN: Final = (
     struct.error,
     zlib.error,
 )
-# One of these alone in a column is a type that Arrow has too.
+# If a column has only one of these types, Arrow has the same type.
 _PLAIN: Final = (
     {bool},
     {bytes},
@@ -68,12 +67,12 @@ _NAMED: Final[Mapping[str, AvroType]] = {
     "array": "json",
     "map": "json",
 }
-# A number with one of these is a number no more.
+# A number with one of these logical types is not read as a number.
 _LOGICAL: Final[Mapping[str, AvroType]] = {"decimal": "double"}
 
 
 def check_installed() -> None:
-    """Refuse Avro where nothing can read it.
+    """Refuse Avro if its package is missing.
 
     Raises:
         InvalidRequest: The package is not installed.
@@ -85,9 +84,9 @@ def avro_columns(file: InputFile) -> dict[str, AvroType]:
     """Return the columns of a file.
 
     Raises:
-        NotFound: It is not there.
-        CorruptData: It is no such file.
-        InvalidRequest: It holds no records, or cannot be read here.
+        NotFound: The file does not exist.
+        CorruptData: It is not an Avro file.
+        InvalidRequest: It has no records, or cannot be read here.
     """
     with opened(file) as stored, _translated(file, _Reached(stored)):
         return {
@@ -106,10 +105,10 @@ def read_avro(
     """Yield the rows, each batch with the number of its first row. Raises as `avro_columns`.
 
     Args:
-        stored: The file, opened.
-        file: What messages call it.
+        stored: The open file.
+        file: The file's name for messages.
         wanted: The columns to read, of those that the file has.
-        block_bytes_max: A block that unpacks to more is refused.
+        block_bytes_max: Limit of a block's size after decompression.
     """
     at = 0
     reached = _Reached(stored)
@@ -120,13 +119,13 @@ def read_avro(
         bounded = bounded_blocks(stored, blocks, file.shown, block_bytes_max)
         for held in gathered_records(reached.blocks(bounded), BATCH_ROWS):
             batch = _batch(held, names)
-            held.clear()  # before the next ones are read
+            held.clear()  # before reading the next ones
             yield at, batch
             at += batch.num_rows
 
 
 class _Reached:
-    """Place that the reading of a file has reached.
+    """Current position of the reader in a file.
 
     Args:
         stored: The file.
@@ -137,14 +136,14 @@ class _Reached:
         self._block_at: int | None = None
 
     def blocks(self, blocks: Iterator[AvroBlock]) -> Iterator[AvroBlock]:
-        """Yield the blocks; while one is in use, its beginning is the place."""
+        """Yield the blocks; while one is in use, its start is the position."""
         for block in blocks:
             self._block_at = block.offset
             yield block
             self._block_at = None
 
     def byte(self) -> int:
-        """Return the beginning of the block in use, or where the next byte is read."""
+        """Return the start of the block in use, or where the next byte is read."""
         return int(self._stored.tell()) if self._block_at is None else self._block_at
 
 
@@ -152,7 +151,7 @@ def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.
     columns = [_column([record[name] for record in records]) for name in names]
     if columns:
         return pa.RecordBatch.from_arrays(columns, names=list(names))
-    # Without columns Arrow forgets how many rows there are.
+    # Without columns Arrow loses the number of rows.
     return pa.RecordBatch.from_arrays([pa.nulls(len(records))], names=[""])
 
 
@@ -162,14 +161,14 @@ def _column(values: list[object]) -> pa.Array:
         try:
             return pa.array(values)
         except pa.ArrowInvalid:
-            pass  # an integer that no double holds beside a fraction: text holds both
+            pass  # an integer too large for a double, beside a fraction: use text
     return pa.array([as_text(value) for value in values], pa.string())
 
 
 def _fields(file: InputFile, schema: object) -> list[Mapping[str, object]]:
     if isinstance(schema, Mapping) and schema.get("type") == "record":
         return list(schema["fields"])
-    raise InvalidRequest(f"{file.shown} holds values that are no records: there are no columns")
+    raise InvalidRequest(f"{file.shown} has values that are not records, and thus no columns")
 
 
 def _type_of(type_: object) -> AvroType:
@@ -183,13 +182,13 @@ def _type_of(type_: object) -> AvroType:
         if isinstance(logical, str):
             return _LOGICAL.get(logical, "string")
         return _type_of(type_.get("type"))
-    # Another name is one of a type of the file's own: a text, unless it is a record again.
+    # Another name is a type defined in the file: text, unless it is a record.
     return _NAMED.get(str(type_), "string")
 
 
 @contextmanager
 def _translated(file: InputFile, reached: _Reached) -> Iterator[None]:
-    """Have what fastavro raises name the file and the place."""
+    """Translate errors of fastavro to ones that name the file and the position."""
     try:
         yield
     except MemoryError:
@@ -197,7 +196,7 @@ def _translated(file: InputFile, reached: _Reached) -> Iterator[None]:
     except (*_BROKEN, _fastavro().schema.SchemaParseException) as error:
         if is_out_of_memory(error):
             raise out_of_memory(f"reading {file.shown}") from None
-        reason = f"{str(error) or type(error).__name__}: is the file whole, and Avro?"
+        reason = f"{str(error) or type(error).__name__}: check that the file is complete and Avro"
         raise CorruptData(file.shown, reached.byte(), reason) from None
 
 
