@@ -1,7 +1,7 @@
-"""Rows in Arrow: cut by time chunk, sorted, measured. Pure; no files, no Spark.
+"""Rows in Arrow: divided by time chunk, sorted, measured. Pure; no files, no Spark.
 
-Arrow sorts and encodes these columns four times as fast as rows in the JVM do (measured), so all
-files are made of Arrow tables, wherever the rows come from.
+Arrow sorts and encodes these columns four times as fast as the JVM (measured), so all files are
+made from Arrow tables, whatever the source of the rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The rows within the limits, and how many were not."""
+    """The rows within the limits, and the number of the others."""
 
     rows: pa.RecordBatch
     late: int
@@ -66,14 +66,14 @@ def by_chunk(
     left = np.ones(len(times), np.bool_)
     while left.any():
         chunk = granularity.bucket(int(times[left].min()))
-        # Nothing that is left lies before the chunk.
+        # No remaining row is before the chunk.
         inside = left & (times < chunk.end_ms)
         yield chunk, rows if inside.all() else rows.filter(pa.array(inside))
         left &= ~inside
 
 
 def cut_sorted(rows: pa.Table, granularity: Granularity) -> Iterator[tuple[Interval, pa.Table]]:
-    """Yield the rows of each time chunk of a table in the order of time, as slices of it."""
+    """Yield the rows of each time chunk of a table sorted by time, as slices of it."""
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
     start = 0
     while start < len(times):
@@ -123,27 +123,27 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
 
 
 def lies_inside(ms: npt.NDArray[np.int64], intervals: Sequence[Interval]) -> npt.NDArray[np.bool_]:
-    """Tell which instants lie in one of the intervals, which are apart and in order."""
+    """Return which instants are in one of the intervals, which are disjoint and sorted."""
     edges = np.array([edge for i in intervals for edge in (i.start_ms, i.end_ms)], np.int64)
-    # Behind an odd number of edges is inside of an interval.
+    # A position after an odd number of edges is within an interval.
     inside: npt.NDArray[np.bool_] = np.searchsorted(edges, ms, side="right") % 2 == 1
     return inside
 
 
 def given_starts(ms: npt.NDArray[np.int64], given: Sequence[Interval]) -> npt.NDArray[np.int64]:
-    """Return the starts of the buckets that hold instants, where they are given, in order."""
+    """Return the starts of the buckets of instants; the buckets are given and sorted."""
     edges = {edge for one in given for edge in (one.start_ms, one.end_ms)}
-    # The end of one is where the gap behind it begins, or the next one.
+    # The end of an interval is the start of the gap or interval after it.
     starts: npt.NDArray[np.int64] = np.array(sorted({START_OF_TIME_MS, *edges}), np.int64)
     found: npt.NDArray[np.int64] = starts[np.searchsorted(starts, ms, side="right") - 1]
     return found
 
 
 def zoned_starts(ms: npt.NDArray[np.int64], zoned: ZonedBuckets) -> npt.NDArray[np.int64]:
-    """Return the starts of the buckets that hold instants, as `Granularity.truncate` does.
+    """Return the starts of the buckets of instants, as `Granularity.truncate` does.
 
-    The clock is asked once for each day between them, or, of parts of a day, for each of its
-    shifts; all else is arithmetic on the whole column.
+    The time zone is evaluated once for each day of the range, or, for parts of a day, for each of
+    its shifts; everything else is arithmetic on the whole column.
     """
     years = ms.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
     if len(ms) and years.min() == years.max():
@@ -166,7 +166,7 @@ def _starts_in_year(
     shown = ms + ahead[number]
     if zoned.is_within_day:
         starts = ms - shown % zoned.fixed_ms
-        # What would begin before the last shift begins where the shift's own bucket does.
+        # A bucket that would begin before the last shift begins where the shift's own bucket does.
         cut = starts < shifts[number]
         for at in np.unique(number[cut]).tolist():
             starts[cut & (number == at)] = zoned.bounds(stretches.starts[at])[0]

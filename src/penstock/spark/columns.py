@@ -1,15 +1,15 @@
-"""Which columns a data schema reads, computes and writes. Pure: no Spark.
+"""Columns that a data schema reads, computes and writes. Pure: no Spark.
 
-Owns the step from the ingestion spec to names and types: the fields to read from the messages
-(`row_shape`), the columns of the rows (`output_columns`), and those that files have beside them
-(`file_columns`): of rolled-up rows the time that decided a first or last value, in microseconds, as
-the row's own is cut down. Without it such rows could not be rolled up again, when a task merges its
-files or a compaction those of segments. Queries do not see it, and files that lack it are read as
-if the row's time had decided.
+Owns the conversion of the ingestion spec to names and types: the fields to read from the messages
+(`row_shape`), the columns of the rows (`output_columns`), and further columns of files
+(`file_columns`): for rolled-up rows the deciding time of a first or last value, in microseconds,
+because the row's own time is truncated. Without it, tasks and compactions could not roll such rows
+up again when they merge files. Queries do not see it, and in files without it the row's time
+decides.
 
 Every column that an expression, a filter, a dimension or a metric names is read from the message,
-unless a transform computes it. A field is read as the type of its dimension, else of its metric,
-else as text, which Spark turns into a number where an expression needs one.
+unless a transform computes it. The type of a field is that of its dimension, else of its metric,
+else text, which Spark converts to a number if an expression needs one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIMENSION_TYPES: Final = {
 # What rows become without the JVM.
 _FOLDED: Final = frozenset({"count", "sum", "min", "max", "first", "last"})
 _PICKED: Final = frozenset({"first", "last"})
-# Beside columns of users, which a shorter name could be one of.
+# Not a short name, because it could be a column of users.
 _KEPT_TIME: Final = f"{OWN_PREFIX}time_"
 _METRIC_TYPES: Final = {
     "long": FieldType.LONG,
@@ -64,7 +64,7 @@ _METRIC_TYPES: Final = {
 def row_shape(schema: DataSchema, *, exact: bool = False) -> RowShape:
     """Return the fields to read from each message.
 
-    With `exact` case counts in their names, as it does where the schema's columns are twins
+    With `exact` their names are case-sensitive, as needed if the schema's columns are twins
     (`core.twins`).
     """
     spec = schema.timestamp_spec
@@ -82,7 +82,7 @@ def output_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
 
 
 def file_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
-    """Return (name, Spark SQL type) of all that files have, what queries do not see last."""
+    """Return (name, Spark SQL type) of all columns of files, those hidden from queries last."""
     if not schema.rollup:
         return output_columns(schema)
     times = ((kept_time(m), str(FieldType.LONG)) for m in schema.metrics if is_picked(m))
@@ -90,22 +90,22 @@ def file_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
 
 
 def is_picked(metric: Aggregator) -> bool:
-    """Tell whether a metric is the value of one of the rows, which a time decides."""
+    """Return whether a metric is the value of one of the rows, chosen by a time."""
     return metric.kind in _PICKED
 
 
 def kept_time(metric: Aggregator) -> str:
-    """Return the column of the time that decided a first or last value."""
+    """Return the column of the deciding time of a first or last value."""
     return f"{_KEPT_TIME}{metric.name}"
 
 
 def metric_type(metric: Aggregator) -> FieldType:
-    """Return the type of what an aggregator gives."""
+    """Return the type of an aggregator's result."""
     return _METRIC_TYPES[metric.value_type]
 
 
 def field_type(metric: Aggregator) -> FieldType:
-    """Return what an aggregator's field is read as; sketches come as base64 text."""
+    """Return the type with which an aggregator's field is read; sketches are base64 text."""
     return FieldType.STRING if metric.value_type == "sketch" else metric_type(metric)
 
 
@@ -117,7 +117,7 @@ def metric_names(schema: DataSchema) -> frozenset[str]:
 def as_combined(schema: DataSchema, names: Container[str]) -> DataSchema:
     """Return the schema with each of these metrics read from the column of its own name.
 
-    That is what rows have which are rolled up already.
+    Rows that are rolled up already have these columns.
     """
 
     def own(metric: Aggregator) -> Aggregator:
@@ -148,7 +148,7 @@ def inputs(schema: DataSchema) -> tuple[str, ...]:
 
 
 def filter_columns(node: Filter) -> Iterator[str]:
-    """Yield the columns that a filter looks at."""
+    """Yield the columns that a filter uses."""
     match node:
         case AndFilter() | OrFilter():
             for inner in node.fields:
@@ -168,15 +168,15 @@ def filter_columns(node: Filter) -> Iterator[str]:
 
 
 def can_fold(schema: DataSchema) -> bool:
-    """Tell whether `folding` computes all metrics."""
+    """Return whether `folding` can compute all metrics."""
     return all(m.kind in _FOLDED and m.value_type != "sketch" for m in schema.metrics)
 
 
 def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
-    """Return which field each column is, where rows need but parsing and `folding`; else None.
+    """Return the field of each column if rows need only parsing and `folding`; else None.
 
-    Pairs of (column, field); the field is empty for a count, which is one in every row. Transforms,
-    filters, sketches and times other than the row's own are Spark's to compute.
+    Pairs of (column, field); the field is empty for a count, which is 1 in every row. Spark
+    computes transforms, filters, sketches and times other than the row's own.
     """
     if schema.transforms or schema.filter is not None or not can_fold(schema):
         return None
@@ -185,12 +185,12 @@ def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     for metric in schema.metrics:
         if metric.time_column not in {None, TIME_COLUMN}:
             return None
-        # A field of another type is cast by Spark, and so is the time.
+        # Spark casts a field of another type, including the time.
         if metric.field_name and read_as.get(metric.field_name) is not metric_type(metric):
             return None
         columns.append((metric.name, metric.field_name or ""))
     if any(field and field not in read_as for _, field in columns):
-        return None  # Names that differ only in their case are one to Spark.
+        return None  # Spark treats names that differ in case alone as one.
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
 
 
@@ -202,8 +202,8 @@ def _fields(schema: DataSchema, *, exact: bool) -> Iterator[str]:
     for transform in schema.transforms:
         wanted += names_in(transform.sql)
     for name in wanted:
-        # Unless names are exact, two fields that differ only in case would make every use
-        # ambiguous, as Spark folds it.
+        # Unless names are exact, two fields that differ only in case would make every reference
+        # ambiguous, because Spark ignores case.
         key = name if exact else name.lower()
         if name.lower() != TIME_COLUMN and seen.setdefault(key, name) == name:
             yield name
@@ -220,7 +220,7 @@ def _declared_types(schema: DataSchema) -> dict[str, FieldType]:
             types.setdefault(name, FieldType.STRING)
         if metric.field_name is not None:
             type_ = field_type(metric)
-            # One field for several metrics is read as what loses least.
+            # A field of several metrics is read with the type that loses least.
             other = types.get(metric.field_name, type_)
             if other is not type_:
                 text = FieldType.STRING in {other, type_}

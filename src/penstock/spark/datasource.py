@@ -1,15 +1,16 @@
 """The Spark data source `penstock`: the rows of a datasource.
 
-Owns Spark's data source API; the options, which files are visible and how they are read is the
-affair of `penstock.spark.tables`. Its classes travel to Spark's Python workers by name, so Penstock
-must be installed there, and the files must be reachable under their paths.
+Owns Spark's data source API; `penstock.spark.tables` owns the options, which files are visible, and
+how they are read. Spark's Python workers import its classes by name, so Penstock must be installed
+there, and the files must be reachable under their paths.
 
-Without a schema the rows have the columns of all files together; `.schema(…)` picks some of them,
-which is worth doing, as Spark does not tell a Python data source which columns a query needs.
+Without a schema the rows have the columns of all files together. With `.schema(…)` only some of
+them are read, which is faster, because Spark does not tell a Python data source which columns a
+query needs.
 
-Conditions of a query are not looked at (`pushFilters`): Spark 4.3 keeps the plan of a read that saw
-them, and gives it to every other use of the same DataFrame or view, which then lacks rows. The
-option `interval` is what leaves files out.
+Conditions of a query are ignored (`pushFilters`): Spark 4.3 caches the plan of a read with
+conditions, and uses it for every other use of the same DataFrame or view, which then lacks rows.
+Use the option `interval` to leave files out.
 
 Invariant: schema and rows of a read are of one revision of the metadata.
 """
@@ -69,14 +70,14 @@ class PenstockSource(DataSource):
         return TableReader(selection.files, schema, exact=exact)
 
     def _selected(self) -> Selection:
-        # Spark carries this object from the schema to the reader: both see the same revision.
+        # Spark passes this object from the schema to the reader, so both use the same revision.
         if self._selection is None:
             self._selection = select(self.options)
         return self._selection
 
 
 class TableReader(DataSourceReader):
-    """Reads the files that a datasource has at one revision."""
+    """Reads the files of a datasource at one revision."""
 
     def __init__(self, files: Sequence[TableFile], schema: StructType, *, exact: bool) -> None:
         self._files = files
@@ -89,7 +90,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file."""
-        # Spark stands in an empty partition when there are no files at all.
+        # If there are no files, Spark passes in an empty partition.
         if not isinstance(partition, TablePartition):
             return iter(())
         return read_file(partition.file, self._schema, exact=self._exact)

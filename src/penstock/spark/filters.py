@@ -1,8 +1,8 @@
 """Druid's row filters as Spark conditions.
 
-Owns the meaning of each filter. Every value is a literal of the DataFrame's plan; none becomes part
-of a text that is parsed. Text comparisons see a number as its text, as in Druid, and the time is a
-number of milliseconds but in expressions.
+Owns the meaning of each filter. Every value is a literal of the DataFrame's plan; none is inserted
+into text that is parsed. Text comparisons use a number's text, as in Druid, and the time is a
+number of milliseconds, except in expressions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Scalar = str | int | float | bool
 
 
 def condition(node: Filter) -> Column:
-    """Return the filter as a condition; it is never null, so that `not` means what it says."""
+    """Return the filter as a condition that is never null, so that `not` negates it."""
     match node:
         case AndFilter():
             return joined(and_, map(condition, node.fields))
@@ -125,7 +125,7 @@ def _of_text(
 
 
 def _like_pattern(pattern: str, escape: str | None) -> str:
-    """Return a LIKE pattern as a regular expression of Java; the text becomes a literal anyway."""
+    """Return a LIKE pattern as a regular expression of Java, which is used as a literal."""
     parts: list[str] = []
     taken = False
     for char in pattern:
@@ -180,8 +180,8 @@ def _one_of(name: str, values: Sequence[Scalar | None]) -> Column:
 def joined(join: Callable[[Column, Column], Column], parts: Iterable[Column]) -> Column:
     """Join conditions in pairs, pairs of pairs and so on.
 
-    One after the other they would be nested as deep as they are many, which no plan of more than
-    some fifty can be sent as.
+    Joined one by one, they would be nested as deeply as their number, and plans nested more than
+    about fifty levels cannot be sent.
     """
     left = list(parts)
     while len(left) > 1:

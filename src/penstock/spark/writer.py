@@ -1,8 +1,8 @@
-"""Rows that the JVM computed, on their way into files.
+"""Writing of rows that the JVM computed.
 
-Where nothing but Arrow is needed from there on, they stay where they are, split by split. Others
-are brought together by time chunk: small requests stay one piece of work without a shuffle; large
-ones are shuffled, where Spark evens out what is skewed. The files are written by `chunkwork`.
+If only Arrow is needed from there on, rows stay in their splits. Others are grouped by time chunk:
+small requests stay one piece of work without a shuffle; large ones are shuffled, and Spark balances
+skewed chunks. `chunkwork` writes the files.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# More places than cores, so that few time chunks seldom fall into the same one; Spark joins the
-# small ones again at run time.
+# More partitions than cores, so that few time chunks seldom share one; Spark joins small ones
+# again at run time.
 _SHUFFLE_PLACES: Final = 32
 
 
 def write_computed(
     rows: DataFrame, schema: DataSchema, target: Target, pieces: int
 ) -> tuple[list[Report], dict[str, int]]:
-    """Write the rows; return the reports, and what was counted on the way (`OBSERVED`)."""
+    """Write the rows; return the reports, and the counts observed on the way (`OBSERVED`)."""
     if pieces > 1:
         rows = chunked(rows, schema.segment_granularity)
         rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN))
     else:
         rows = rows.coalesce(1)
-    # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
+    # By position, because PySpark passes names to `mapInArrow` without quoting them.
     rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
     written = rows.mapInArrow(limited(functools.partial(write_rows, target)), REPORT_SCHEMA)
     return _done(written)
 
 
 def spread_computed(rows: DataFrame, work: SpreadWork) -> tuple[list[Report], dict[str, int]]:
-    """Write the rows of splits, each where it is, without a shuffle; return as `write_computed`.
+    """Write the rows of splits without a shuffle; return as `write_computed`.
 
-    Their columns are named by place, as PySpark hands names to `mapInArrow` without quoting them.
+    Columns are named by position, because PySpark does not quote names for `mapInArrow`.
     """
     return _done(rows.mapInArrow(limited(functools.partial(spread_rows, work)), REPORT_SCHEMA))
 
@@ -58,7 +58,7 @@ def _done(written: DataFrame) -> tuple[list[Report], dict[str, int]]:
     found = reports(reports_of(written))
     info = written.executionInfo
     for seen in info._observations if info is not None else []:  # noqa: SLF001
-        # PySpark has no public way to them that does not cost another round trip.
+        # PySpark has no public access to them that does not cost another round trip.
         if seen.name == OBSERVED:
             return found, {name: int(value) for name, value in seen.pairs.items()}
     return found, {}

@@ -1,6 +1,6 @@
-"""A role's mailbox as a part of its process.
+"""Mailbox of a role as a part of its process.
 
-A fault on it is the death of its thread, which ends the process; what was durable is found again.
+An exception in it ends its thread and thus the process; durable state is recovered at the restart.
 """
 
 from __future__ import annotations

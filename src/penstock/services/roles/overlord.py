@@ -1,6 +1,6 @@
-"""The overlord's process: stands for election; what leading means is the overlord's own.
+"""Process of the overlord: it stands for election; the overlord itself implements leading.
 
-Any number of them may run: one leads, the others send requests to it and wait for its end.
+Any number of them may run: one leads, the others forward requests to it and wait for its end.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
 
-# Workers are asked every second; some questions in a row must be allowed to fail.
+# Workers are polled every second; several consecutive polls must be allowed to fail.
 WORKER_TIMEOUT_MS_MIN = 5_000
 
 
 def task_suffix() -> str:
-    """Return eight letters that no other task ends in: they are read aloud and typed."""
+    """Return a suffix of eight letters for task ids, because people read and type them."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
 
 
 def overlord_options(options: Options) -> OverlordOptions:
-    """Return how the overlord behaves, as the options of the process say.
+    """Return the overlord's options for the options of the process.
 
     Raises:
         InvalidRequest: The context for tasks holds something that no task may have, or workers
@@ -87,7 +87,7 @@ def overlord_options(options: Options) -> OverlordOptions:
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together."""
+    """Build the process."""
     options, clock = context.options, context.clock
     store = MetadataStore.open(options.metadata_address, clock=clock)
     mailbox, mailbox_handler = role_mailbox(context)
@@ -165,7 +165,7 @@ def compose(context: RoleContext) -> Lifecycle:
 
 
 def duties_of(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
-    """Return the duties of a term, as the options of the process say."""
+    """Return the duties of a term for the options of the process."""
     retention = RetentionDuty(tools.metadata, tools.clock)
     duties: list[Duty] = [
         JanitorDuty(tools.metadata, deep_store, tools.clock),
@@ -195,10 +195,10 @@ def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) ->
 
 
 def _led(overlord: Overlord, selector: LeaderSelector) -> None:
-    """Return if this overlord leads and has begun to, or another one leads.
+    """Check that this overlord leads and has begun to, or that another one leads.
 
     Raises:
-        Unavailable: Nobody leads, or this one has only begun.
+        Unavailable: There is no leader, or this one has just begun.
     """
     if selector.is_leader:
         overlord.require_full()

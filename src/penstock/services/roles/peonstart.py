@@ -1,7 +1,7 @@
 """The command of a peon: `python -m penstock.services.roles.peonstart …`, started by the worker.
 
-From its first moment on the process ends with the worker: the imports of `peon` take two seconds of
-processor time, and a worker that is killed again and again would leave more of them each time.
+The process ends with the worker from the start: the imports of `peon` take two seconds of processor
+time, and a worker that is killed repeatedly would leave more such processes each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `/metrics` of every process says of the process itself."""
+"""Metrics of the process itself in every `/metrics`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def process_metrics(
     *,
     faults: Mapping[str, Callable[[], float]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return what writes the metrics of this process, of its registry, and of one more source.
+    """Return a function that formats the metrics of this process, a registry and another source.
 
     Args:
-        role: The process's, a label.
+        role: Role of the process, used as a label.
         registry: Its metrics.
         more: Read at each scrape; while it raises `PenstockError` its metrics are left out.
         faults: Of threads that go on whatever happens, how often something did.
@@ -47,7 +47,7 @@ def process_metrics(
     metrics.read("gauge", "penstock_process_threads", "Threads", threading.active_count, role=role)
 
     def text() -> bytes:
-        # Here, because a process that nobody scrapes does without the library.
+        # Imported here, because a process without scrapes does not need the library.
         from penstock.services.metricstext import metrics_text  # noqa: PLC0415
 
         return metrics_text(

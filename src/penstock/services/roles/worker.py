@@ -1,4 +1,4 @@
-"""The worker's process: runs each indexing task in a peon of its own."""
+"""Process of the worker: runs each indexing task in its own peon."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from penstock.storage.metadata import MetadataStore
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
-# Less than the time that a launcher gives a worker to stop, which may be asked for meanwhile.
+# Less than the launcher's limit for stopping a worker, which may stop during the wait.
 _FORK_SERVER_WAIT_S = 10.0
 
 
 class _Claim:
-    """Keeps other workers out of the task folders: two would start each other's tasks."""
+    """Locks the task folders, because two workers on one folder would start each other's tasks."""
 
     def __init__(self, folders: list[str], fs: FileSystem) -> None:
         self._folders = folders
@@ -53,25 +53,25 @@ class _Claim:
         self._locks = ExitStack()
 
     def take(self) -> None:
-        """Claim the folders.
+        """Lock the folders.
 
         Raises:
-            Conflict: Another worker has one.
+            Conflict: Another worker has locked a folder.
         """
         for folder in self._folders:
             self._fs.mkdir(folder)
             self._locks.callback(self._fs.lock_folder(folder).release)
 
     def release(self) -> None:
-        """Let go of them."""
+        """Unlock the folders."""
         self._locks.close()
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together.
+    """Build the process.
 
     Raises:
-        InvalidRequest: It has no Spark server: it would take tasks and fail each.
+        InvalidRequest: There is no Spark server, so all its tasks would fail.
     """
     options = context.options
     if options.spark_connect is None:
@@ -131,7 +131,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
     if not context.is_launched:
-        # Behind the claim: no other worker writes the same file.
+        # After the lock, so that no other worker writes the same file.
         lifecycle.add_handler(
             Handler("options of peons", lambda: _write_options(options_file, options))
         )
@@ -150,7 +150,7 @@ def compose(context: RoleContext) -> Lifecycle:
 
 
 def _waits_of(worker: Worker) -> list[DependencyWait]:
-    """Return what a worker and its tasks wait for; of a busy one its check reports that."""
+    """Return the waits of a worker and its tasks; if it is busy, its check reports that."""
     try:
         return worker.waits()
     except Unavailable:
@@ -158,7 +158,7 @@ def _waits_of(worker: Worker) -> list[DependencyWait]:
 
 
 def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
-    """Return what begins and ends the work on tasks."""
+    """Return the handler that begins and ends the work on tasks."""
 
     def start() -> None:
         # On the mailbox thread: the kernel ends children with the thread that started them.
@@ -179,7 +179,7 @@ def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
 
 
 def _register(store: MetadataStore, instance: str, folders: list[str], fs: FileSystem) -> None:
-    """Store where the task folders are at present: they may have been moved.
+    """Store the current locations of the task folders, which may have been moved.
 
     Raises:
         Unavailable: The metadata store does not answer.
@@ -200,7 +200,7 @@ def _worker_options(options: Options) -> WorkerOptions:
 
 
 def _offered(address: Address, options: WorkerOptions) -> dict[str, dict[str, object]]:
-    """Return what the worker announces of itself, in Druid's form."""
+    """Return the worker's announcement, in Druid's form."""
     return {
         "workerNodeService": {
             "ip": address.host,
@@ -212,7 +212,7 @@ def _offered(address: Address, options: WorkerOptions) -> dict[str, dict[str, ob
 
 
 def _options_file(context: RoleContext, instance: str) -> Path:
-    """Return where peons read their options: of workers on one data folder, each has its own."""
+    """Return the file with the options for peons; each worker of a data folder has its own."""
     if context.is_launched:
         return context.folder.children_options
     name = hashlib.sha256(instance.encode()).hexdigest()[:12]
@@ -221,5 +221,5 @@ def _options_file(context: RoleContext, instance: str) -> Path:
 
 def _write_options(path: Path, options: Options) -> None:
     path.unlink(missing_ok=True)
-    path.touch(0o600)  # it may hold secrets
+    path.touch(0o600)  # it may contain secrets
     path.write_text(config.to_json(options))

@@ -1,4 +1,4 @@
-"""Supervisors: submitted, looked at and told what to do, below `/druid/indexer/v1/supervisor`."""
+"""API of supervisors: submit, read and control them, below `/druid/indexer/v1/supervisor`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GROUPS_MAX: Final = 10_000
 
 
 class SupervisorRoutes:
-    """The routes that look at supervisors, submit them, and tell all of them what to do."""
+    """The routes that read supervisors, submit them, and control all of them."""
 
     def __init__(self, overlord: Overlord) -> None:
         self._desk = overlord.supervisor_desk
@@ -68,7 +68,7 @@ class SupervisorRoutes:
         ]
 
     def list(self, request: Request) -> Response:
-        """List supervisors: ids; with `state` an entry each, with `full` or `system` more."""
+        """List supervisors: ids; with `state`, `full` or `system` one entry each."""
         found = settled(self._desk.every())
         if query_flag(request, "system"):
             return JsonResponse([_as_system(one) for one in found])
@@ -81,8 +81,8 @@ class SupervisorRoutes:
         return JsonResponse([one.summary["id"] for one in found])
 
     async def submit(self, request: Request) -> Response:
-        """Start a supervisor, or give one another spec."""
-        # As it was sent: a name that stands twice in an object is seen in the text alone.
+        """Create a supervisor, or update its spec."""
+        # Unparsed, because a duplicate name in an object can only be detected in the text.
         body = await bounded_body(request)
         skip = query_flag(request, "skipRestartIfUnmodified")
         return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
@@ -92,11 +92,11 @@ class SupervisorRoutes:
         return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
 
     def spec(self, request: Request) -> Response:
-        """Show a spec."""
+        """Return a spec."""
         return JsonResponse(masked(settled(self._desk.spec(_id(request, self._upkeep))).to_json()))
 
     def status(self, request: Request) -> Response:
-        """Show how a supervisor stands."""
+        """Return the status of a supervisor."""
         compacts = self._compaction.spec(_id(request, self._upkeep))
         if compacts is not None:
             progress = compaction_progress(self._upkeep, compacts.spec.data_source)
@@ -104,32 +104,32 @@ class SupervisorRoutes:
         return JsonResponse(settled(self._desk.status(_id(request, self._upkeep))))
 
     def health(self, request: Request) -> Response:
-        """Say whether a supervisor does what it should; one that compacts always does."""
+        """Return whether a supervisor is healthy; compaction supervisors always are."""
         if self._compaction.spec(_id(request, self._upkeep)) is not None:
             return JsonResponse({"healthy": True})
         status = settled(self._desk.status(_id(request, self._upkeep)))
         payload = status.get("payload")
         healthy = part(payload, "healthy") is True
-        # One that is well may still leave no slots for others.
+        # A healthy supervisor may still leave no slots for others.
         short = part(payload, SHORT_OF_SLOTS)
         more = {SHORT_OF_SLOTS: short} if short else {}
         return JsonResponse({"healthy": healthy, **more}, 200 if healthy else 503)
 
     def stats(self, request: Request) -> Response:
-        """Show what a supervisor's tasks have counted."""
+        """Return the counts of a supervisor's tasks."""
         return JsonResponse(settled(self._desk.stats(_id(request, self._upkeep))))
 
     def parse_errors(self, request: Request) -> Response:
-        """Show samples of what a supervisor's tasks could not parse."""
+        """Return samples of messages that a supervisor's tasks could not parse."""
         return JsonResponse(settled(self._desk.parse_errors(_id(request, self._upkeep))))
 
     def histories(self, _request: Request) -> Response:
-        """List the versions of all specs, by supervisor, the newest first."""
+        """List the versions of all specs, by supervisor, newest first."""
         found = self._desk.histories()
         return JsonResponse({name: [_version(row) for row in rows] for name, rows in found.items()})
 
     def history(self, request: Request) -> Response:
-        """List the versions of a spec, the newest first."""
+        """List the versions of a spec, newest first."""
         count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
         return JsonResponse(
             [_version(row) for row in self._desk.history(_id(request, self._upkeep))[:count]]
@@ -154,7 +154,7 @@ class SupervisorRoutes:
 
 
 class _Commands:
-    """The routes that tell one supervisor what to do."""
+    """The routes that control one supervisor."""
 
     def __init__(self, desk: SupervisorDesk, upkeep: Upkeep) -> None:
         self._desk = desk
@@ -192,12 +192,12 @@ class _Commands:
         return JsonResponse({"id": _id(request, self._upkeep)})
 
     def reset(self, request: Request) -> Response:
-        """Forget how far a supervisor has read."""
+        """Forget the committed offsets of a supervisor."""
         settled(self._desk.reset(_id(request, self._upkeep)))
         return JsonResponse({"id": _id(request, self._upkeep)})
 
     async def reset_offsets(self, request: Request) -> Response:
-        """Set how far a supervisor has read."""
+        """Set the committed offsets of a supervisor."""
         wanted = (await json_object(request)).get("partitions")
         if not isinstance(wanted, dict):
             raise InvalidRequest("must hold stream and partitionOffsetMap", place="partitions")
@@ -221,7 +221,7 @@ class _Commands:
         return JsonResponse({"id": supervisor_id})
 
     def backfill(self, request: Request) -> Response:
-        """Go on at the latest messages, and have another supervisor read those before them."""
+        """Continue at the latest messages, and start a second supervisor for those before them."""
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
@@ -267,11 +267,11 @@ def _version(row: SupervisorRow) -> dict[str, object]:
 
 
 def _ended(row: SupervisorRow) -> dict[str, object]:
-    """Return what stands in place of a spec when a supervisor was terminated: it has no id."""
+    """Return the entry of a terminated supervisor in place of a spec; it has no id."""
     spec = row.payload.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     schema = spec.get("dataSchema")
-    # Of one that compacts it stands in the spec itself.
+    # A compaction supervisor has the datasource in the spec itself.
     named = schema if isinstance(schema, dict) else spec
     return {
         "type": "NoopSupervisorSpec",
