@@ -136,7 +136,7 @@ class SqlRoutes:
         )
         self._abandoned = metrics.counter(
             "penstock_sql_abandoned_total",
-            "Queries and answers that ended because the client left or stopped reading",
+            "Queries and answers that ended before the client had received all of the answer",
         )
 
     def routes(self) -> list[BaseRoute]:
@@ -184,7 +184,7 @@ class SqlRoutes:
         )
 
     def _abandon(self, query_id: str) -> None:
-        logger.info("the client of query %s left or stopped reading", query_id)
+        logger.info("query %s ended before its client had received all of the answer", query_id)
         self._abandoned.add()
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:

@@ -26,9 +26,10 @@ class SqlAnswer(StreamingResponse):
     """Sends the rows of a result.
 
     Args:
-        result: The result, closed at the end.
-        chunks: Its rows in the requested format.
-        on_abandoned: Called when the client disconnects before the end of the answer.
+        result: What is closed at the end.
+        chunks: Its rows in the format that the client asked for.
+        on_abandoned: Called when the answer ends before all of it was sent: the client left or
+            stopped reading, a row could not be written, or the server stops.
         headers: Headers of the response.
         media_type: Its content type.
     """
@@ -58,9 +59,10 @@ class SqlAnswer(StreamingResponse):
         try:
             await super().__call__(scope, receive, watched)
         finally:
+            # Before the files are deleted, where a cancel may end this task.
+            if not is_complete:
+                self._on_abandoned()
             await close_on_thread(self._result)
-        if not is_complete:
-            self._on_abandoned()
 
 
 async def close_on_thread(result: SqlResult) -> None:
