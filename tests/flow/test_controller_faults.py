@@ -10,6 +10,7 @@ from controller_kit import LINE, World, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS
+from penstock.flow.controller import parts
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.graph.places import InvalidFlow
@@ -113,7 +114,7 @@ def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseExc
 @pytest.mark.parametrize("method", ["add", "change", "remove"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", FAULTS)
-def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again_or_by_a_restart(
+def test_a_change_that_was_made_in_part_ends_the_process_and_is_completed_by_a_restart(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
@@ -127,16 +128,42 @@ def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again_or
     wait_counted(controller, 10)
     with monkeypatch.context() as patched:
         patched.setattr(QueueBoard, method, once(getattr(QueueBoard, method), error, after=after))
-        with pytest.raises(error):
+        raised = in_part(error)
+        with pytest.raises(raised):
             apply(controller, LONGER)
-    if check_ended(controller, error):
-        controller.close()
-        controller = world.open()
-    else:
-        apply(controller, LONGER)
+    assert check_ended(controller, raised)
+    controller.close()
+    controller = world.open()
     check_longer(controller)
     controller.close()
     check_longer(world.open())
+    world.close()
+
+
+def in_part(error: type[BaseException]) -> type[BaseException]:
+    """Return what a change raises that is stored, and of which a part fails with an exception."""
+    return RuntimeError if error in ANSWERS else error
+
+
+def test_a_scheduler_that_does_not_answer_a_change_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change was half made, and the control thread went on with it."""
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+
+    def late(future: object) -> None:
+        raise Unavailable("the flow did not answer in time")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "answer", late)
+        with pytest.raises(RuntimeError, match=r"part of the change was made \(the flow did not"):
+            apply(controller, LONGER)
+    assert check_ended(controller, RuntimeError)
+    controller.close()
+    controller = world.open()
+    assert states(controller).keys() == {"Make", "Pass", "Again", "End"}
     world.close()
 
 
@@ -178,13 +205,12 @@ def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
     real = getattr(FlowFileQueue, method)
     with monkeypatch.context() as patched:
         patched.setattr(FlowFileQueue, method, once(real, error, after=method == "put_many"))
-        with pytest.raises(error):
+        raised = in_part(error)
+        with pytest.raises(raised):
             apply(controller, LINE)
-    if check_ended(controller, error):
-        controller.close()
-        controller = world.open()
-    else:
-        apply(controller, LINE)
+    assert check_ended(controller, raised)
+    controller.close()
+    controller = world.open()
     assert len(queued(controller)) == 10
     controller.start()
     wait_counted(controller, 10)

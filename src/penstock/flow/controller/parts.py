@@ -80,11 +80,6 @@ class Parts:
         """Return the ids of all processors, funnels and ports."""
         return set(self._known.components)
 
-    @property
-    def scheduled_ids(self) -> set[str]:
-        """Return the ids in the scheduler: fewer than `component_ids` after a failed change."""
-        return set(self._units)
-
     def name_of(self, component_id: str) -> str:
         """Return the name of a component for messages."""
         found = self._known.components.get(component_id)
@@ -249,19 +244,15 @@ class Parts:
         return found
 
     def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
-        # After a failure half way the change is repeated: completed steps are skipped.
         for one in self._queues.queues.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
             plan = plans.queues[one]
             old = before.connections.get(one)
-            if one not in self._queues.queues:
+            if old is None:
                 queue = self._queues.add(one, plan.options, plan.prioritizers)
             else:
-                same = (
-                    old is not None
-                    and old.connection.prioritizers == placed.connection.prioritizers
-                )
+                same = old.connection.prioritizers == placed.connection.prioritizers
                 queue = self._queues.change(one, plan.options, None if same else plan.prioritizers)
             assert placed.source is not None, "validated"
             assert placed.destination is not None, "validated"

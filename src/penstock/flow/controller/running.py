@@ -5,13 +5,13 @@ Does not own threads, files, scheduling or queues, which `controller` combines.
 
 Invariants:
 
-- Unchanged components continue to run while a change is applied. Affected ones are stopped before
-  and started again after it.
-- A change is stored durably before it is made. A refused change, for any reason, changes nothing.
-  Only a stop is carried out even if it cannot be stored.
-- If a change fails when it is stored, the components that it stopped stay stopped; applying it
-  again completes it.
-- A connection that contains FlowFiles is not removed.
+- What does not change goes on running while a change is applied; what has to stop for it is stopped
+  before and started again after.
+- A change is kept durably before it is made; one that is refused changes nothing, whatever was
+  raised. A stop alone is made also where it cannot be kept.
+- A change that fails when it is kept is completed by the next start of the process: whatever was
+  raised leaves `apply` as an exception that ends the control thread.
+- A connection that holds FlowFiles does not go away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict
+from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied import AppliedFlow, Wanted
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
@@ -74,7 +74,6 @@ class RunningFlow:
         self._firings = firings
         self._bulletins = bulletins
         self._stop_limit_s = stop_limit_s
-        self._is_whole = True  # components and connections match the applied flow
 
     def diff(self, flow: Flow) -> Sequence[Change]:
         """Return what `apply` would change; may be called from any thread."""
@@ -103,7 +102,7 @@ class RunningFlow:
                 f"the flow is at revision {before.revision}, not {revision}, because it was "
                 "changed meanwhile: review the change and try again"
             )
-        if before.revision and flow == before.flow and self._is_whole:
+        if before.revision and flow == before.flow:
             return ()
         changes = diff(_base(before, flow), flow)
         index = FlowIndex.of(flow)
@@ -119,15 +118,19 @@ class RunningFlow:
         except BaseException:
             self._start_wanted(concerned)
             raise
-        self.applied, self._is_whole = after, False
+        self.applied = after
         try:
             self._firings.forget(self._parts.component_ids - components)
             self._tell_bulletins(index)
             self._parts.change(plans, concerned)
-        except BaseException:
-            _logger.exception("flow %s was only partly applied: apply it again", flow.name)
-            raise
-        self._is_whole = True
+        except PenstockError as error:  # narrow: any other exception ends the process already
+            if isinstance(error, Closed):
+                raise
+            # The control thread goes on after a PenstockError, with a flow that is half changed.
+            raise RuntimeError(
+                f"flow {flow.name} was stored, but only part of the change was made ({error}): the"
+                " process of the flow ends, and its next start completes the change"
+            ) from error
         self._start_wanted(concerned | self._parts.component_ids)
         return changes
 
@@ -186,9 +189,7 @@ class RunningFlow:
             answer(future)
 
     def _concerned(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
-        """Return components that must not run during changes, including funnels and ports."""
-        if not self._is_whole:
-            return self._parts.scheduled_ids
+        """Return what must not run during changes; funnels and ports at changed ends, too."""
         concerned = {one for change in changes for one in change.stops}
         concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
         concerned &= self._parts.component_ids
