@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.engine import FileRange
+from penstock.spark.messages.formats import BesideColumns, TextFormat
+from penstock.spark.messages.records import RecordRows
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.places import LongLine, _read_lines, as_source, read_place
 from penstock.spark.topic.reading import BadMessagePolicy, naming_split, read_parsed
-from penstock.spark.topic.rowshape import RowShape, TimeField
+from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.filesystem import OsFileSystem
 
@@ -81,6 +84,46 @@ def test_a_line_that_is_too_long_is_a_bad_message(tmp_path, monkeypatch):
     assert rows.num_rows == 2
     with pytest.raises(CorruptData, match="offset 0: longer than 100 bytes"):
         list(read_parsed(OsFileSystem(), (source,), parser, BadMessagePolicy()))
+
+
+def test_a_line_that_is_too_long_is_a_bad_record_for_its_length(tmp_path, monkeypatch):
+    """The format `kafka` over a folder said "an empty line: in Kafka, a record without a value"."""
+    monkeypatch.setattr(_read_lines, "__defaults__", (100,))
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 200 + b"\n\n1,b\n2,c\n")
+    source = as_source(FileRange(0, str(path), 0, 4, 0, path.stat().st_size))
+    csv = TextFormat(("timestamp", "b"))
+    columns = BesideColumns("t", "topic", "partition", "offset", "key", None, "header.", None)
+    shape = RowShape((("b", FieldType.STRING),), TimeField("timestamp"))
+    bad = tmp_path / "bad"
+    parser = RecordRows(shape, csv, columns)
+    [rows] = read_parsed(OsFileSystem(), (source,), parser, BadMessagePolicy(str(bad)))
+    assert rows.column("b").to_pylist() == ["b", "c"]
+    [kept] = bad.iterdir()
+    found = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [one["offset"] for one in found] == [0, 1]
+    assert found[0]["reason"] == "longer than 100 bytes"
+    assert found[1]["reason"].startswith("an empty line")
+    with pytest.raises(CorruptData) as raised:
+        list(read_parsed(OsFileSystem(), (source,), parser, BadMessagePolicy()))
+    assert str(raised.value).startswith(f"{path}")
+    assert "stream partition 0, offset 0: longer than 100 bytes" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ('lines:["/logs/a.log", 0, 0, 32]', "/logs/a.log"),
+        ("kafka:clicks", "Kafka topic 'clicks'"),
+        ("/topics/clicks", "/topics/clicks"),
+    ],
+)
+def test_a_range_without_a_topic_is_called_by_its_place(place, shown):
+    with (
+        pytest.raises(InvalidRequest, match=rf"working on {shown}, stream partition 3, offsets"),
+        naming_split((SourceRange(3, place, 5, 9),)),
+    ):
+        raise MemoryError
 
 
 @pytest.mark.parametrize(

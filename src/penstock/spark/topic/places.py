@@ -53,6 +53,15 @@ def as_source(wanted: StreamRange) -> SourceRange:
     )
 
 
+def shown_place(place: str) -> str:
+    """Return a place as messages call it: the path of the folder or file, or the topic of Kafka."""
+    if place.startswith(_LINES):
+        return str(json.loads(place.removeprefix(_LINES))[0])
+    if place.startswith(_KAFKA):
+        return f"Kafka topic {place.removeprefix(_KAFKA)!r}"
+    return place
+
+
 def is_folder(place: str) -> bool:
     """Return whether a location is a folder of log files."""
     return not place.startswith((_LINES, _KAFKA))

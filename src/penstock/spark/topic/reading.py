@@ -25,6 +25,7 @@ from penstock.spark.topic.places import (
     is_folder,
     read_place,
     read_whole_place,
+    shown_place,
 )
 from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
@@ -273,7 +274,8 @@ def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecor
     """Yield the bad ones of whole records; a record without a value has no bytes to keep."""
     for found in bad:
         value = records.values[found.index].as_py() or b""
-        yield BadRecord(records.offsets[found.index].as_py(), found.reason, value)
+        offset = records.offsets[found.index].as_py()
+        yield BadRecord(offset, records.long_lines.get(offset, found.reason), value)
 
 
 def naming_split(split: Iterable[SourceRange], topic: str = "") -> AbstractContextManager[None]:
@@ -286,7 +288,7 @@ def _reading(source: SourceRange, topic: str) -> str:
 
 
 def _shown(source: SourceRange, topic: str) -> str:
-    shown = f"topic {topic!r}" if topic else source.folder
+    shown = f"topic {topic!r}" if topic else shown_place(source.folder)
     offsets = f"offsets {source.start} to {source.end - 1}"
     return f"{shown}, stream partition {source.partition}, {offsets}"
 
@@ -299,10 +301,10 @@ def _narrowed(source: SourceRange, offsets: pa.Int64Array) -> SourceRange:
 
 
 def _refusal(record: BadRecord, source: SourceRange, topic: str) -> CorruptData:
-    place = f"topic {topic!r}, stream partition {source.partition}, offset {record.offset}"
+    shown = f"topic {topic!r}, " if topic else ""
     return CorruptData(
-        source.folder,
+        shown_place(source.folder),
         0,
-        f"{place}: {record.reason}."
+        f"{shown}stream partition {source.partition}, offset {record.offset}: {record.reason}."
         ' Set option("badFolder", …) to keep such messages, or option("mode", "DROPMALFORMED")',
     )

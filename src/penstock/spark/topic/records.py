@@ -6,15 +6,15 @@ Penstock's own has the time at which it was appended, and neither key nor header
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.spark.topic.parse import Parsed
-from penstock.spark.topic.places import RecordSlice
+from penstock.spark.topic.places import LongLine, RecordSlice
 from penstock.storage.logreader import MessageSlice
 
 
@@ -23,7 +23,8 @@ class Records:
     """Records of one stream partition, in order.
 
     A value that is null was sent as none. Times are epoch milliseconds, null where there is none;
-    without `keys` or `headers` no record has any.
+    without `keys` or `headers` no record has any. `long_lines` has a reason for each offset whose
+    value is an empty line in the place of one that is too long.
     """
 
     topic: str
@@ -33,6 +34,7 @@ class Records:
     times_ms: pa.Int64Array
     keys: pa.BinaryArray | None = None
     headers: pa.MapArray | None = None
+    long_lines: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -47,6 +49,7 @@ class Records:
             self.times_ms.take(places),
             None if self.keys is None else self.keys.take(places),
             None if self.headers is None else self.headers.take(places),
+            self.long_lines,
         )
 
 
@@ -88,4 +91,6 @@ def whole_records(
     shifts = firsts - np.concatenate([[0], np.cumsum(counts)[:-1]])
     offsets = pa.array(np.repeat(shifts, counts) + np.arange(len(values)))
     appended = np.array([piece.append_time_ms for piece in messages], np.int64)
-    return Records(topic, partition, values, offsets, pa.array(np.repeat(appended, counts)))
+    times_ms = pa.array(np.repeat(appended, counts))
+    too_long = {one.base_offset: one.reason for one in messages if isinstance(one, LongLine)}
+    return Records(topic, partition, values, offsets, times_ms, long_lines=too_long)
