@@ -69,6 +69,19 @@ def test_batches_that_arrow_0_17_compressed_are_bounded() -> None:
         check_batches(io.BytesIO(bytes(raw)), "a.arrow")
 
 
+@pytest.mark.parametrize("is_file", [True, False])
+def test_metadata_that_are_too_long_to_be_checked_are_refused(
+    monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    """Arrow reads metadata of any length, whose batches were not bounded then."""
+    raw = written(is_file=is_file, codec="zstd")
+    monkeypatch.setattr(arrowbounds, "_METADATA_BYTES_MAX", 64)
+    with pytest.raises(InvalidRequest, match=r"a\.arrow: the metadata at byte .* more than 64"):
+        check_batches(io.BytesIO(raw), "a.arrow")
+    # Of a file that ends before, the reader reports the damage.
+    check_batches(io.BytesIO(raw[:100] if not is_file else raw[:-7]), "a.arrow")
+
+
 GOOD = [written(is_file=is_file, codec="lz4", rows=40) for is_file in (True, False)]
 
 

@@ -48,7 +48,7 @@ def check_batches(stored: BinaryIO, shown: str) -> None:
         shown: Name of the file in messages.
 
     Raises:
-        InvalidRequest: It announces too many bytes or rows.
+        InvalidRequest: It announces too many bytes or rows, or has too much metadata.
     """
     size = stored.seek(0, os.SEEK_END)
     held = 0
@@ -68,8 +68,35 @@ def check_batches(stored: BinaryIO, shown: str) -> None:
                     f" {batch.rows:,} rows, more than {ROWS_PER_BYTE_MAX:,} for each of the"
                     f" {size:,} bytes: check the program that wrote the file"
                 )
+    except _LongMetadataError as error:
+        raise InvalidRequest(
+            f"{shown}: the metadata at byte {error.at:,} takes {error.size:,} bytes, more than"
+            f" {_METADATA_BYTES_MAX:,}: write fewer columns in a batch, or fewer batches in a file"
+        ) from None
     except struct.error:
         return  # The reader reports the damage.
+
+
+class _LongMetadataError(Exception):
+    """Metadata that Arrow would read, and that is too long to be checked."""
+
+    def __init__(self, at: int, size: int) -> None:
+        super().__init__(at, size)
+        self.at = at
+        self.size = size
+
+
+def _check_metadata(at: int, length: int, end: int) -> None:
+    """Refuse a length of metadata: damage is left to the reader.
+
+    Raises:
+        struct.error: No metadata of the length can be there.
+        _LongMetadataError: They are there, and too long.
+    """
+    if length <= 0 or at + length > end:
+        raise struct.error
+    if length > _METADATA_BYTES_MAX:
+        raise _LongMetadataError(at, length)
 
 
 def _batches(stored: BinaryIO, size: int) -> Iterator[_Batch]:
@@ -77,13 +104,13 @@ def _batches(stored: BinaryIO, size: int) -> Iterator[_Batch]:
     stored.seek(0)
     if stored.read(len(MAGIC)) == MAGIC:
         for at in _places(stored, size):
-            found = _batch_at(stored, at)
+            found = _batch_at(stored, at, size)
             if found is not None:
                 yield found
         return
     at = 0
     while at < size:
-        found = _batch_at(stored, at)
+        found = _batch_at(stored, at, size)
         if found is None:
             return
         yield found
@@ -95,8 +122,9 @@ def _places(stored: BinaryIO, size: int) -> list[int]:
     stored.seek(max(size - len(MAGIC) - 4, 0))
     [length] = struct.unpack("<i", stored.read(4))
     begin = size - len(MAGIC) - 4 - length
-    if not 0 < length <= _METADATA_BYTES_MAX or begin < _FIRST_AT:
+    if begin < _FIRST_AT:
         raise struct.error
+    _check_metadata(begin, length, size)
     stored.seek(begin)
     footer = stored.read(length)
     table = _Table.root(footer)
@@ -108,8 +136,8 @@ def _places(stored: BinaryIO, size: int) -> list[int]:
     return places
 
 
-def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
-    """Return a summary of the batch at a position, or None at the end of a stream.
+def _batch_at(stored: BinaryIO, at: int, size: int) -> _Batch | None:
+    """Return what is known of the batch at a place, or None at the end of a stream.
 
     Any other message, such as the schema, counts as an empty batch.
     """
@@ -126,8 +154,7 @@ def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
     [length] = struct.unpack_from("<i", head)
     if not length:
         return None
-    if not 0 < length <= _METADATA_BYTES_MAX:
-        raise struct.error
+    _check_metadata(at, length, size)
     stored.seek(at)
     message = stored.read(length)
     body_at = at + length
