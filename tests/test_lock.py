@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -60,7 +61,9 @@ def make_source(folder: Path) -> str:
     about = "Metadata-Version: 2.1\nName: pyspark\nVersion: 1.0\n"
     (tree / "PKG-INFO").write_text(about)
     code = (
-        "from setuptools import setup\nsetup(name='pyspark', version='1.0', packages=['pyspark'])"
+        "import os, tempfile\nfrom setuptools import setup\n"
+        "if 'TOLD' in os.environ: open(os.environ['TOLD'], 'w').write(tempfile.gettempdir())\n"
+        "setup(name='pyspark', version='1.0', packages=['pyspark'])"
     )
     (tree / "setup.py").write_text(code)
     packed = folder / "pyspark-1.0.tar.gz"
@@ -89,18 +92,22 @@ def make_project(folder: Path, locked_hash: str, dependency: str = "locked") -> 
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
-def set_up(project: Path, packages: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run `scripts/setup demo` in a checkout; a folder stands for the package index."""
+def variables_of(project: Path, packages: Path) -> dict[str, str]:
+    """Return the environment of a set-up in which a folder stands for the package index."""
     variables = {"NO_INDEX": "1", "FIND_LINKS": str(packages), "NO_BUILD_ISOLATION": "1"}
     caches = project.parent / "caches"
-    environment = {
+    return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         **{f"{tool}_{name}": value for tool in ("UV", "PIP") for name, value in variables.items()},
         "UV_CACHE_DIR": str(caches / "uv"),
         "XDG_CACHE_HOME": str(caches),
         "PIP_NO_CACHE_DIR": "1",
-        **more,
     }
+
+
+def set_up(project: Path, packages: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `scripts/setup demo` in a checkout; a folder stands for the package index."""
+    environment = {**variables_of(project, packages), **more}
     command = ["bash", str(project / "scripts" / "setup"), "demo"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -186,6 +193,53 @@ def test_a_set_up_that_builds_the_wheel_later_keeps_the_one_that_another_uses(
         assert second.result().returncode == 0, second.result().stderr
     assert wheel.stat().st_mtime == 1
     assert not list(wheels.glob("making.*"))
+
+
+def test_a_set_up_deletes_what_earlier_ones_left_and_nothing_of_other_projects(
+    tmp_path: Path,
+) -> None:
+    packages, caches = tmp_path / "packages", tmp_path / "caches"
+    source = make_source(packages)
+    for name in ("other", "project"):
+        make_project(tmp_path / name, source, "pyspark")
+    # Without a folder for the wheel, uv builds it for itself, as it does in any other project.
+    done = set_up(tmp_path / "other", packages, XDG_CACHE_HOME="/dev/null")
+    assert done.returncode == 0, done.stderr
+    kept = [one for one in (caches / "uv").rglob("*") if "pyspark" in one.name]
+    assert kept
+    wheels = caches / "penstock" / "wheels"
+    for name in ("making.old", "making.new"):
+        (wheels / name / "tmp").mkdir(parents=True)
+    os.utime(wheels / "making.old", (1, 1))
+    told = tmp_path / "told"
+    done = set_up(tmp_path / "project", packages, TOLD=str(told))
+    assert done.returncode == 0, done.stderr
+    assert all(one.exists() for one in kept)
+    assert [one.name for one in wheels.glob("making.*")] == ["making.new"]
+    assert told.read_text().startswith(f"{wheels}/making.")
+
+
+def test_a_set_up_that_is_terminated_leaves_no_build(tmp_path: Path) -> None:
+    packages, project = tmp_path / "packages", tmp_path / "project"
+    make_project(project, make_source(packages), "pyspark")
+    script = project / "scripts" / "setup"
+    begin = "    locked setuptools > .venv/setuptools.lock\n"
+    assert begin in script.read_text()
+    script.write_text(script.read_text().replace(begin, "    sleep 600\n"))
+    wheels = tmp_path / "caches" / "penstock" / "wheels"
+    environment = variables_of(project, packages)
+    with subprocess.Popen(
+        ["bash", str(script), "demo"], env=environment, start_new_session=True
+    ) as running:
+        try:
+            while not list(wheels.glob("making.*/wheel")):
+                assert running.poll() is None
+                time.sleep(0.01)
+            running.terminate()
+            assert running.wait(30) != 0
+            assert not list(wheels.iterdir())
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
 
 
 def test_an_environment_that_has_everything_needs_neither_source_nor_wheel(tmp_path: Path) -> None:
