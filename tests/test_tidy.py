@@ -42,7 +42,8 @@ STARTING = {
 # One that restores nothing states why behind its `except`: translates, warns, adds a note, reacts
 # to this error alone.
 NARROW = re.compile(r"# narrow: \S.*$")
-LOGS = re.compile(r"(self\.)?_?log(ger)?\.")
+# Names of loggers where a module does not make its own: a journal may be called `log`.
+LOGGERS = {"logger", "_logger", "LOG", "self.logger", "self._logger"}
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -168,47 +169,81 @@ def ends_with_raise(body: list[ast.stmt]) -> bool:
     return isinstance(last, ast.Raise) and last.exc is None
 
 
-def changes_state(statement: ast.stmt) -> bool:
+def loggers_of(tree: ast.Module) -> set[str]:
+    """Return the names that a module gives to its loggers, and those that loggers have anywhere."""
+    made = (
+        node.targets[0]
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "logging.getLogger"
+    )
+    return LOGGERS | {ast.unparse(one) for one in made}
+
+
+def called(value: ast.expr | None) -> ast.expr | None:
+    """Return what an expression calls, awaited or not; None if it is no call."""
+    call = value.value if isinstance(value, ast.Await) else value
+    return call.func if isinstance(call, ast.Call) else None
+
+
+def is_method_of_self(called_: ast.expr | None) -> bool:
+    return called_ is not None and ast.unparse(called_).startswith("self.")
+
+
+def changes_state(statement: ast.stmt, loggers: set[str]) -> bool:
     """Say whether a statement calls something for its effect, or sets more than a local name."""
     if isinstance(statement, ast.Expr):
-        call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
-        return isinstance(call, ast.Call) and not LOGS.match(ast.unparse(call.func))
+        func = called(statement.value)
+        logs = isinstance(func, ast.Attribute) and ast.unparse(func.value) in loggers
+        return func is not None and not logs
     if isinstance(statement, ast.Delete):
         return True
     targets: list[ast.expr] = []
+    value: ast.expr | None = None
     if isinstance(statement, ast.Assign):
-        targets = statement.targets
+        targets, value = statement.targets, statement.value
     elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
-        targets = [statement.target]
-    return any(
+        targets, value = [statement.target], statement.value
+    # A function's result is often the text of an error; a method may undo, and return how it went.
+    return is_method_of_self(called(value)) or any(
         isinstance(one, ast.Attribute | ast.Subscript)
         for target in targets
         for one in (target.elts if isinstance(target, ast.Tuple) else [target])
     )
 
 
-def restores(handler: ast.ExceptHandler) -> bool:
+def restores(handler: ast.ExceptHandler, loggers: set[str]) -> bool:
     """Say whether a handler changes state and raises: this exception or, as it is told, another."""
     only_raises = len(handler.body) == 1 and isinstance(handler.body[0], ast.Raise)
     if ends_with_raise(handler.body) and not only_raises:
         return True
     inside = list(statements(handler.body))
     raises = any(isinstance(one, ast.Raise) and one.exc is not None for one in inside)
-    return raises and any(changes_state(one) for one in inside)
+    return raises and any(changes_state(one, loggers) for one in inside)
+
+
+def catches_all(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or ast.unparse(handler.type) == "BaseException"
 
 
 def narrow_restores(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and exceptions of handlers that restore, and catch few."""
     lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Try):
+    tree = ast.parse(text)
+    loggers = loggers_of(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Try | ast.TryStar):
             continue
-        names = [ast.unparse(one.type) for one in node.handlers if one.type is not None]
+        # With a handler beside it that restores after the others, this one only translates, too.
+        is_restored = any(
+            catches_all(one) and any(changes_state(part, loggers) for part in statements(one.body))
+            for one in node.handlers
+        )
         for handler in node.handlers:
-            # With a handler for the others beside it, this one only translates, too.
-            if handler.type is None or "BaseException" in names or not restores(handler):
+            if handler.type is None or catches_all(handler) or is_restored:
                 continue
-            if not NARROW.search(lines[handler.lineno - 1]):
+            if restores(handler, loggers) and not NARROW.search(lines[handler.lineno - 1]):
                 yield handler.lineno, ast.unparse(handler.type)
 
 
@@ -271,3 +306,30 @@ except BaseException:
         *((4, "PenstockError"), (12, "ValueError")),
         *((23, "OSError"), (32, "ValueError")),
     ]
+
+
+UNDOES = "except OSError:\n    undo()\n    raise Conflict('x')\n"
+
+
+@pytest.mark.parametrize(
+    ("handlers", "found"),
+    [
+        ("except* OSError:\n    undo()\n    raise", True),
+        ("except OSError:\n    ok = self.undo()\n    raise Conflict('x')", True),
+        ("except OSError:\n    ok = await self.undo()\n    raise Conflict('x')", True),
+        ("except OSError as error:\n    text = str(error)\n    raise Conflict(text)", False),
+        ("except OSError:\n    self._log.truncate()\n    raise Conflict('x')", True),
+        ("except OSError:\n    log.truncate()\n    raise Conflict('x')", True),
+        ("except OSError:\n    _log.warning('x')\n    raise Conflict('x')", False),
+        ("except OSError:\n    logger.warning('x')\n    raise Conflict('x')", False),
+        (f"{UNDOES}except BaseException:\n    raise", True),
+        (f"{UNDOES}except BaseException:\n    logger.warning('x')\n    raise", True),
+        (f"{UNDOES}except BaseException:\n    undo()\n    raise", False),
+        (f"{UNDOES}except:\n    undo()", False),
+    ],
+)
+def test_the_rule_of_restores_knows_its_cases(handlers: str, found: bool) -> None:
+    lines = f"try:\n    work()\n{handlers}".splitlines()
+    body = "\n".join(f"    {line}" for line in lines)
+    text = f"_log = logging.getLogger(__name__)\nasync def f(self):\n{body}"
+    assert [line for line, _ in narrow_restores(text)] == ([5] if found else [])

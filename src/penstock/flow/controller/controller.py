@@ -398,6 +398,6 @@ class FlowController:
         """
         try:
             answer(future)
-        except Conflict as error:
+        except Conflict as error:  # narrow: translates
             id_ = self._parts.component_id(target)
             raise Conflict(str(error).replace(id_, self._parts.name_of(id_))) from error
