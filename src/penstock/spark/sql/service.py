@@ -408,9 +408,11 @@ class SqlService:
                 path = unquote(unreadable[1].removeprefix("file://"))
                 raise self._damaged(path, "cannot be read") from error
             if isinstance(error, SparkRefusal):
+                explained = self._explained(error, statement.query, twins)
+                if isinstance(explained, Conflict):
+                    raise explained from error
                 hint = in_spark(query.sql, str(error))
-                text = self._explained(error, statement.query, twins)
-                raise InvalidRequest(f"{text}\n{hint}" if hint else text) from error
+                raise InvalidRequest(f"{explained}\n{hint}" if hint else explained) from error
             raise
 
     def _suspect(self, query: SqlQuery, began_s: float) -> None:
@@ -520,11 +522,12 @@ class SqlService:
     def _limit(self, query: SqlQuery) -> int:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
-    def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
-        """Return Spark's error for a query, in the user's terms.
+    def _explained(
+        self, error: SparkRefusal, query: str, twins: TwinTables | None
+    ) -> str | Conflict:
+        """Return why Spark refuses a query, in the words of its user.
 
-        Raises:
-            Conflict: A datasource of the query is known, but has no rows.
+        A `Conflict` to be raised: a datasource of the query is known, but has no rows yet.
         """
         text = relocated_error(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
@@ -543,8 +546,8 @@ class SqlService:
             if twins and twins.are_read and (meant := twins.explained_table(name, tables.files)):
                 return meant
             if why := why_empty(self._source, name):
-                # The statement is correct, and may be sent again unchanged.
-                raise Conflict(why) from error
+                # The statement is right, and may be sent again as it is.
+                return Conflict(why)
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
