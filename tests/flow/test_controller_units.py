@@ -11,11 +11,13 @@ from repository_kit import Opened
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.controller.unit import Ends, ProcessorUnit, UnitPlan
+from penstock.flow.errors import SessionMisuse
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.size import QueueOptions
 from penstock.flow.scheduling.activity import make_ready
+from penstock.flow.scheduling.run import TimedRun
 from penstock.flow.session.wiring import SessionServices
 from penstock.flow.state import StateManager
 
@@ -112,4 +114,69 @@ def test_expired_flowfiles_whose_removal_is_refused_stay_in_their_queue(opened: 
     assert queue.size.count == 0
     assert board.expired == {"q": 2}
     assert again.repository.statistics().flowfiles == 0
+    again.close()
+
+
+class Raising(Processor):
+    """Takes all that there is at once, and raises at one."""
+
+    success = Relationship("All others.")
+    raises: Exception = KeyError("a mistake")
+    batches: list[int]
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        del context
+        taken = session.get_many(100)
+        self.batches.append(len(taken))
+        for flowfile in taken:
+            if flowfile.attributes["text"] == "bad":
+                raise self.raises
+            session.transfer(flowfile, self.success)
+
+
+class Forgetting(Raising):
+    """Forgets one, which the session notices."""
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        del context
+        taken = session.get_many(100)
+        self.batches.append(len(taken))
+        good = [one for one in taken if one.attributes["text"] != "bad"]
+        session.transfer(good, self.success)
+
+
+@pytest.mark.parametrize("kind", [Raising, Forgetting])
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("idle_inputs", [0, 2])
+def test_one_flowfile_that_raises_holds_up_no_others(
+    opened: Opened, kind: type[Raising], place: int, idle_inputs: int
+) -> None:
+    Raising.batches = []
+    names = [f"good {number}" for number in range(6)]
+    names.insert(place, "bad")
+    opened.put("q", *map(opened.make, names))
+    opened.close()
+    again = Opened.open(opened.fs)
+    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    queue = board.add("q", QueueOptions(), [])
+    others = [board.add(f"q{number}", QueueOptions(), []) for number in range(idle_inputs)]
+    services = SessionServices(again.repository, again.content, again.clock, lambda: "u", again.fs)
+    plan = UnitPlan(
+        ProcessorIdentity("p", "P"), lambda: kind, dict, frozenset({Raising.success.name}), {}
+    )
+    state = StateManager("p", again.repository)
+    ends = Ends([queue, *others])
+    unit = ProcessorUnit(plan, ends, state, services, lambda _wait_ms: None, lambda: None)
+    unit.on_scheduled()
+    failures = 0
+    while unit.has_work(again.clock.now_ms()):
+        try:
+            unit.trigger(TimedRun(unit, again.clock, 0, lambda: True))
+        except (KeyError, SessionMisuse):
+            failures += 1
+    assert 1 <= failures <= 3, "7, 3, 1"
+    assert Raising.batches[0] == 7
+    assert unit.statistics.removed_count == 6
+    assert [one.attributes["text"] for one in queue.looking.first(10)] == ["bad"]
+    assert queue.next_due_ms() is not None, "it is penalized"
     again.close()

@@ -1,9 +1,10 @@
 """Errors while FlowFiles are processed, and their consequences.
 
-ProcessError        expected by the processor: rollback, FlowFiles penalized, no yield
-SessionMisuse       mistake in the processor: rollback, FlowFiles penalized, processor yields
-ContentMissing      content of a FlowFile is missing: rollback, the FlowFile is removed
-Terminated          thread was abandoned: release all resources, every further call fails
+ProcessError        the processor expected it: rolled back, FlowFiles penalized, no yield
+SessionMisuse       the processor is written wrongly: as any other exception
+any other           rolled back; a batch is retried in halves, a single FlowFile is penalized; yield
+ContentMissing      the content of a FlowFile is gone: rolled back, that FlowFile is taken out
+Terminated          the thread was given up: let go of everything, nothing works any more
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
-from penstock.flow.errors import Terminated
+from penstock.flow.errors import ProcessError, Terminated
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import Processor
@@ -319,7 +319,7 @@ class ProcessorUnit:
     def _work(self, living: _Living, transaction: Transaction, run: Run, *, batching: bool) -> None:
         session = ProcessSession(transaction)
         yields = living.yields
-        committed = False
+        committed = is_expected = False
         try:
             while True:
                 living.processor.on_trigger(living.context, session)
@@ -329,10 +329,16 @@ class ProcessorUnit:
                 ):
                     break
             committed = True
+        except ProcessError:
+            is_expected = True
+            raise
         finally:
             if not committed:
                 with suppress(Terminated):
-                    transaction.rollback(penalize=True)
+                    if is_expected:
+                        transaction.rollback(penalize=True)
+                    else:
+                        transaction.fail()
             if batching and not transaction.calls.is_terminated:
                 # Earlier checkpoints are valid even if a later trigger failed.
                 transaction.flush()

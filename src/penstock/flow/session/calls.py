@@ -25,8 +25,13 @@ Work = TypeVar("Work")
 class RollBack(Protocol):
     """Function that gives back the FlowFiles that a session took."""
 
-    def __call__(self, *, whole: bool = False) -> None:
-        """Give back FlowFiles taken since the last checkpoint; with `whole`, also earlier ones."""
+    def __call__(self, *, whole: bool = False, failed: bool = False) -> None:
+        """Give back what was taken since the last checkpoint; if `whole`, what was before, too.
+
+        Args:
+            whole: Give back what was checkpointed, too.
+            failed: The processor raised, or broke the rules: retry a batch in halves.
+        """
         ...
 
 
@@ -66,7 +71,7 @@ class Calls(Generic[Work]):
     ) -> None:
         try:
             if kind is not None and issubclass(kind, SessionMisuse):
-                self._roll_back()
+                self._roll_back(failed=True)
         finally:
             self._mutex.release()
             # Check after the release: a later `terminate` finds the mutex free, and an earlier one

@@ -145,6 +145,10 @@ class Ledger:
         """Remove open FlowFiles."""
         self.removed.update(ids)
 
+    def taken_count(self) -> int:
+        """Return how many FlowFiles were polled."""
+        return sum([taken.count for taken in self.taken.values()])
+
     def forgotten(self) -> list[FlowFile]:
         """Return FlowFiles that were neither transferred nor removed."""
         if len(self.routes) + len(self.removed) == len(self.newest):

@@ -46,7 +46,9 @@ class Intake:
         self.expired_bytes = 0
 
     def one(self, ledger: Ledger) -> FlowFile | None:
-        """Take the first FlowFile of the next input that has one."""
+        """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
+        if self._room(ledger) == 0:
+            return None
         for queue in self._wiring.pollable():
             taken = self._enter(ledger, queue, queue.poll)
             if taken:
@@ -54,7 +56,12 @@ class Intake:
         return None
 
     def many(self, ledger: Ledger, limit: int) -> list[FlowFile]:
-        """Take up to `limit` FlowFiles of the next input that has one."""
+        """Take up to so many of the first input that has any."""
+        room = self._room(ledger)
+        if room is not None:
+            limit = min(limit, room)
+            if not limit:
+                return []
         for queue in self._wiring.pollable():
             taken = self._enter(ledger, queue, partial(queue.poll_many, limit))
             if taken:
@@ -64,18 +71,23 @@ class Intake:
     def where(self, ledger: Ledger, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
         """Take the FlowFiles of all inputs that a filter accepts, until it stops."""
         taken: list[FlowFile] = []
-        stopped = False
+        room = self._room(ledger)
+        stopped = room == 0
 
         def judge(flowfile: FlowFile) -> Verdict:
-            nonlocal stopped
+            nonlocal stopped, room
             verdict = accept(flowfile)
-            stopped = verdict in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
+            if room is not None and verdict.is_accepted:
+                room -= 1
+                if room == 0:
+                    verdict = Verdict.ACCEPT_AND_STOP
+            stopped = verdict.is_last
             return verdict
 
         for queue in self._wiring.pollable():
-            taken += self._enter(ledger, queue, partial(queue.poll_where, judge))
             if stopped:
                 break
+            taken += self._enter(ledger, queue, partial(queue.poll_where, judge))
         return taken
 
     def counts(self) -> tuple[int, int]:
@@ -83,6 +95,11 @@ class Intake:
         counts = self.expired_count, self.expired_bytes
         self.expired_count = self.expired_bytes = 0
         return counts
+
+    def _room(self, ledger: Ledger) -> int | None:
+        """Return how many more FlowFiles the session may take; None: no limit."""
+        limit = self._wiring.batch_limit.count
+        return None if limit is None else max(0, limit - ledger.taken_count())
 
     def _enter(
         self, ledger: Ledger, queue: SessionQueue, poll: Callable[[], Polled]

@@ -66,9 +66,10 @@ class Counters:
 class Transaction:
     """One session, called by the thread that runs the processor.
 
-    The runner creates one for each trigger, or one for a batch of triggers. It calls ``commit``
-    after a trigger, ``rollback(penalize=True)`` after a trigger that raised, and ``flush`` at the
-    end of a batch in both cases.
+    Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
+    it: ``commit`` after a trigger, ``rollback(penalize=True)`` after one that raised
+    `ProcessError`, ``fail`` after any other exception, and ``flush`` at the end of a batch in all
+    cases.
 
     Attributes:
         wiring: Connections of the processor.
@@ -176,6 +177,15 @@ class Transaction:
         with self.calls:
             self._roll_back(penalize=penalize, whole=whole)
 
+    def fail(self) -> None:
+        """Roll back after a trigger that raised.
+
+        A FlowFile that was taken alone is penalized. Of several it is not known which one failed:
+        they are retried in halves.
+        """
+        with self.calls:
+            self._roll_back(failed=True)
+
     def migrate(self, target: Transaction, flowfiles: Iterable[FlowFile]) -> None:
         """Move FlowFiles to another session of the same processor.
 
@@ -202,6 +212,8 @@ class Transaction:
             if self.ledger.newest:
                 counts = prepare(self.ledger, self.wiring, self.services, self._prepared)
                 self._count(counts, prepared=True)
+                if self.wiring.batch_limit.count is not None:
+                    self.wiring.batch_limit.passed(self.ledger.taken_count())
                 self._begin()
             counters = self.counters.take()
             if counters:
@@ -240,7 +252,13 @@ class Transaction:
         steps.finish()
         return prepared.callbacks
 
-    def _roll_back(self, *, penalize: bool = False, whole: bool = False) -> None:
+    def _roll_back(
+        self, *, penalize: bool = False, whole: bool = False, failed: bool = False
+    ) -> None:
+        if failed:
+            taken = self.ledger.taken_count()
+            self.wiring.batch_limit.failed(taken, len(self.wiring.inputs))
+            penalize = taken == 1
         try:
             self.content.abort()
         finally:  # whatever the disk does, every FlowFile that was taken must be given back

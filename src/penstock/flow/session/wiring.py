@@ -18,6 +18,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.relationships import Retry
 from penstock.flow.repository.changes import Changes
+from penstock.flow.session.batchlimit import BatchLimit
 from penstock.flow.state import StateManager
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
@@ -110,17 +111,18 @@ class Wiring:
     """Connections and settings of one processor.
 
     Attributes:
-        processor: Id of the processor.
-        state: State of the processor.
-        inputs: Queues of incoming connections.
-        outputs: Queues of outgoing connections, by relationship.
-        relationships: All relationships, connected or not.
-        auto_terminated: Relationships at which FlowFiles end.
-        retries: Relationships with retries.
-        any_open: Whether it runs while at least one relationship has room.
-        penalty_ms: How long a penalized FlowFile cannot be taken.
-        yield_ms: How long the processor is not triggered after it yields.
-        yield_for: Function that makes the processor yield for some milliseconds.
+        processor: Its id.
+        state: What it remembers.
+        inputs: Queues that lead to it.
+        outputs: Queues that lead away, by relationship.
+        relationships: All that it has, connected or not.
+        auto_terminated: Those at which FlowFiles end.
+        retries: Those for which is tried again first.
+        any_open: It runs while one relationship has room.
+        penalty_ms: For how long a penalized FlowFile is not handed out.
+        yield_ms: For how long the processor rests when it yields.
+        yield_for: Has the processor rest for so many milliseconds.
+        batch_limit: How many FlowFiles a session may take, after a trigger failed.
     """
 
     processor: str
@@ -134,6 +136,9 @@ class Wiring:
     penalty_ms: int = 30_000
     yield_ms: int = 1_000
     yield_for: Callable[[int], None] = lambda _wait_ms: None
+    batch_limit: BatchLimit = field(
+        default_factory=BatchLimit, init=False, repr=False, compare=False
+    )
     _turn: _Turn = field(default_factory=_Turn, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
