@@ -184,7 +184,7 @@ def test_sql_that_writes_becomes_a_task(world: OverlordWorld, router: Api) -> No
         ("/druid/v2/sql", {"query": INSERT}, "POST it to /druid/v2/sql/task"),
         ("/druid/v2/sql/task", {"query": "SELECT 1"}, "only INSERT and REPLACE"),
         ("/druid/v2/sql/task", {"query": "INSERT INTO web SELECT 1"}, "PARTITIONED BY"),
-        ("/druid/v2/sql/task", {"query": INSERT, "parameters": [1]}, "no parameters"),
+        ("/druid/v2/sql/task", {"query": INSERT, "parameters": [1]}, "do not support parameters"),
         ("/druid/v2/sql/task", {"query": 1}, "query: must be the text"),
         ("/druid/v2/sql/task", {"query": INSERT, "context": 1}, "context: "),
         ("/druid/v2/sql/task", [], "JSON object"),

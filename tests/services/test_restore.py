@@ -198,7 +198,7 @@ def test_an_expired_hold_fails_the_backup(data: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Hold, "renew", lost)
     with pytest.raises(Unavailable, match="expired"):
         back_up(data, tmp_path / "backup")
-    with pytest.raises(InvalidRequest, match="not whole"):
+    with pytest.raises(InvalidRequest, match="not complete"):
         restore(tmp_path / "backup", tmp_path / "new")
     monkeypatch.undo()
     back_up(data, tmp_path / "backup")
@@ -241,7 +241,7 @@ def test_a_backup_is_kept_apart_from_its_source_through_links(data: Path, tmp_pa
     with pytest.raises(InvalidRequest, match="would be in the folder"):
         back_up(data, data / "segments" / "x", str(links / "data" / "segments"))
     for target in (tmp_path, elsewhere.parent):
-        with pytest.raises(InvalidRequest, match="would hold the folder"):
+        with pytest.raises(InvalidRequest, match="would contain the folder"):
             back_up(data, target)
     assert files_in(tmp_path) == before
 
@@ -443,7 +443,7 @@ def test_links_devices_and_folders_in_a_backup_are_refused(backup: Path, tmp_pat
 def test_a_backup_is_not_restored_into_or_over_itself(backup: Path, tmp_path: Path) -> None:
     (tmp_path / "restoring.json").write_text("{}")
     (tmp_path / "link").symlink_to(backup)
-    with pytest.raises(InvalidRequest, match="would hold the folder"):
+    with pytest.raises(InvalidRequest, match="would contain the folder"):
         restore(backup, tmp_path)
     for data in (backup / "new", tmp_path / "link" / "new"):
         with pytest.raises(InvalidRequest, match="would be in the folder"):
@@ -575,7 +575,7 @@ def test_a_killed_backup_is_not_taken_for_one_and_is_made_anew(
     words = [str(Path(__file__).parent), str(data), str(target), str(files)]
     done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    with pytest.raises(InvalidRequest, match=r"not whole|not a backup"):
+    with pytest.raises(InvalidRequest, match=r"not complete|not a backup"):
         restore(target, tmp_path / "new")
     with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
         for row in metadata.leases.every("backup"):

@@ -119,7 +119,9 @@ def test_times_of_any_year_and_nested_values() -> None:
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
     assert check_format(None) == "object"
-    with pytest.raises(InvalidRequest, match=r"resultFormat: 'xml' .*arrayLines"):
+    with pytest.raises(
+        InvalidRequest, match=r"resultFormat: unknown result format 'xml'.*arrayLines"
+    ):
         check_format("xml")
 
 
