@@ -140,7 +140,7 @@ def test_a_database_of_something_else_is_refused(tmp_path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE photos (id INTEGER)")
     connection.close()
-    with pytest.raises(InvalidRequest, match=r"something else.*'photos'"):
+    with pytest.raises(InvalidRequest, match=r"another program.*'photos'"):
         MetadataStore.open(sqlite_url(path))
 
 

@@ -538,4 +538,4 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     late = replace(segment(), id=place.id, interval=place.interval, version=place.version)
     outcome = store.publish(PublishRequest("t", "d", (late,), kind="append"))
     assert not outcome.ok
-    assert "they are back" in outcome.reason
+    assert "they are visible again" in outcome.reason
