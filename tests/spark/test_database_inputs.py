@@ -157,7 +157,7 @@ def test_what_goes_wrong_is_the_tasks_failure_and_leaves_nothing(
         (
             database.source(SALES, connectURI="jdbc:postgresql://127.0.0.1:1/shop"),
             InputUnavailable,
-            "cannot be opened",
+            "cannot open the database",
         ),
     ):
         out = tmp_path / "out"

@@ -224,7 +224,7 @@ def test_statements_of_all_forms_that_read(reading: Reading) -> None:
 @pytest.mark.parametrize(
     ("sql", "told"),
     [
-        ("SELEC 1", r'syntax error at or near "SELEC" \(line 1, column 1, 42601\): mend'),
+        ("SELEC 1", r'syntax error at or near "SELEC" \(line 1, column 1, 42601\): correct'),
         ("SELECT 1,\n  nowhere FROM things", r'"nowhere" does not exist \(line 2, column 3'),
         ("SELECT * FROM absent", r'relation "absent" does not exist'),
         ("SELECT 1 / (n - n) FROM (VALUES (1)) AS t (n)", r"division by zero"),
