@@ -171,6 +171,16 @@ def test_the_row_limit_of_a_query_decides_too(rig: Rig) -> None:
     assert not is_large(rig, "SELECT id FROM range(100000)", row_limit=ROWS_AT_ONCE)
 
 
+def test_a_range_stands_for_a_sequence_that_is_refused_for_its_size(rig: Rig) -> None:
+    """The manual of operations and the changelog name it."""
+    with pytest.raises(InvalidRequest, match="sequence"):
+        rig.service.query(SqlQuery("SELECT count(n) FROM (SELECT explode(sequence(1, 5000000)) n)"))
+    numbers = "(SELECT id AS n FROM range(1, 5000001))"
+    found = rig.service.query(SqlQuery(f"SELECT min(n) AS a, max(n) AS b FROM {numbers}"))
+    assert found.table.to_pylist() == [{"a": 1, "b": 5_000_000}]
+    found.close()
+
+
 LONG = "SELECT id, repeat(concat(id, '.'), 60000 + CAST(id % 7 AS INT)) AS text FROM range({rows})"
 
 
