@@ -335,6 +335,61 @@ def test_values_that_a_batch_has_once_count_for_each_row(column: pa.Array) -> No
         list(read_records(Format.ARROW, source(data), options).batches)
 
 
+NO_VALUES = pa.nulls(100 << 16)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.FixedSizeListArray.from_arrays(NO_VALUES, 1 << 16),
+        pa.ListArray.from_arrays(pa.array(range(0, 101 << 16, 1 << 16), pa.int32()), NO_VALUES),
+        pa.StructArray.from_arrays([pa.FixedSizeListArray.from_arrays(NO_VALUES, 1 << 16)], ["x"]),
+        pa.FixedSizeListArray.from_arrays(pa.array([False] * (100 << 16)), 1 << 16),
+        pa.FixedSizeListArray.from_arrays(
+            pa.StructArray.from_buffers(pa.struct([]), 100 << 16, [None]), 1 << 16
+        ),
+        pa.FixedSizeListArray.from_arrays(
+            pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int8()), ["0" * (1 << 16)]), 1
+        ),
+        pa.DictionaryArray.from_arrays(
+            pa.array(range(100), pa.int8()), views(b"0" * (1 << 16), 100)
+        ),
+    ],
+    ids=["fixed", "list", "struct", "booleans", "structs", "list of a dictionary", "dictionary"],
+)
+def test_values_that_take_no_bytes_count(column: pa.Array) -> None:
+    """312 bytes stood for 60 lists of a million nulls each, which were read as one batch."""
+    data = write(Format.ARROW, pa.table({"a": column}))
+    options = ReadingOptions(record_max_bytes=1 << 16)
+    batches = list(read_records(Format.ARROW, source(data), options).batches)
+    assert sum(batch.num_rows for batch in batches) == 100
+    options = ReadingOptions(record_max_bytes=(1 << 16) - 1)
+    with pytest.raises(BadRecords, match="a record is longer"):
+        list(read_records(Format.ARROW, source(data), options).batches)
+
+
+DENSE = pa.UnionArray.from_dense(
+    pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array(["x"]), pa.array([1])]
+)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        DENSE,
+        pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array(["x", "y"])]),
+        pa.StructArray.from_arrays([DENSE], ["inner"]),
+        pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), DENSE),
+        pa.ExtensionArray.from_storage(pa.opaque(DENSE.type, "a", "b"), DENSE),
+    ],
+    ids=["dense", "sparse", "within a struct", "within a list", "extension"],
+)
+def test_unions_are_refused_with_their_column(column: pa.Array) -> None:
+    data = write(Format.ARROW, pa.table({"whole": [1, 2], "mixed": column}))
+    with pytest.raises(BadRecords, match="column 'mixed' has a union type"):
+        read_records(Format.ARROW, source(data), ReadingOptions())
+
+
 def test_without_fastavro_the_error_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

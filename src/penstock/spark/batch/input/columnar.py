@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.core.parquetbounds import check_rows, runs_of_groups
+from penstock.core.rowbytes import check_no_unions
 from penstock.spark.batch.input.avro import read_avro
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
@@ -55,8 +56,9 @@ def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordB
     """Yield the rows of a split, each batch with the number of its first row in the file.
 
     Raises:
-        NotFound: The file does not exist.
-        CorruptData: The file is damaged, or has another format.
+        NotFound: The file is not there.
+        CorruptData: It is damaged, or no such file.
+        InvalidRequest: A column has a union type.
     """
     with opened(split.file) as stored:
         if source.kind == "avro":
@@ -92,6 +94,8 @@ def _read_orc(
 
     file = po.ORCFile(stored)
     names = _wanted(file.schema.names, shape)
+    fields = [field for field in file.schema if names is None or field.name in names]
+    check_no_unions(fields, split.file.shown)
     end = split.end if split.end >= 0 else file.nstripes
     at = 0
     for stripe in range(split.start, end):

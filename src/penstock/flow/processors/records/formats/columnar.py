@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from penstock.core.arrowbounds import check_batches
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquetbounds import check_rows, runs_of_groups
+from penstock.core.rowbytes import check_no_unions
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -93,6 +94,10 @@ def read_arrow(source: Source, options: ReadingOptions) -> Records:
                     batch.validate(full=True)
                 yield batch
 
+    try:
+        check_no_unions(found, "the Arrow content")
+    except InvalidRequest as error:
+        raise BadRecords(str(error)) from None
     return _projected(found, batches(), options)
 
 
