@@ -20,6 +20,11 @@ def is_int64(value: object) -> TypeGuard[int]:
     )
 
 
+def within_int64(value: int) -> int:
+    """Return a whole number, or the nearest one that fits."""
+    return min(max(value, INT64_MIN), INT64_MAX)
+
+
 def int64_of(text: str) -> int | None:
     """Parse a text of ASCII digits with an optional minus sign; return None if it is invalid.
 

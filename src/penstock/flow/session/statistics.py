@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from penstock.core.wholenumbers import within_int64
+
 
 class SessionStatistics(msgspec.Struct, frozen=True):
     """Counts of FlowFiles, and bytes of content.
@@ -54,7 +56,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
         """Return the sum."""
         counters = dict(self.counters)
         for name, count in other.counters.items():
-            counters[name] = counters.get(name, 0) + count
+            counters[name] = within_int64(counters.get(name, 0) + count)
         return SessionStatistics(
             **{name: getattr(self, name) + getattr(other, name) for name in _NUMBERS},
             counters=counters,

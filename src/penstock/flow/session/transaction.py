@@ -30,6 +30,7 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.session.calls import Calls
 from penstock.flow.session.committing import Prepared, prepare
 from penstock.flow.session.content import SessionContent
+from penstock.flow.session.counters import Counters
 from penstock.flow.session.ledger import Ledger, named, with_penalty
 from penstock.flow.session.numbering import Numbers
 from penstock.flow.session.state import SessionState
@@ -43,24 +44,6 @@ if TYPE_CHECKING:
     from penstock.flow.session.wiring import SessionServices, Wiring
 
 _logger = logging.getLogger(__name__)
-
-
-class Counters:
-    """Counters that a processor defines: ``session.counters.add("rows", 12)``."""
-
-    __slots__ = ("_counts",)
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def add(self, name: str, count: int = 1) -> None:
-        """Add to a counter when the session commits."""
-        self._counts[name] = self._counts.get(name, 0) + count
-
-    def take(self) -> dict[str, int]:
-        """Return the counts, and reset them."""
-        counts, self._counts = self._counts, {}
-        return counts
 
 
 class Transaction:

@@ -1,0 +1,71 @@
+"""Counters of a processor: values that it counts itself, under names of its own.
+
+Invariant: a counter can be shown and sent as JSON: its name is Unicode text of bounded length, and
+its value a whole number of 64 bits. The code of a user's processor is checked for that.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.wholenumbers import is_int64, within_int64
+
+_NAME_MAX: Final = 200
+
+
+class Counters:
+    """Counters of one session: ``session.counters.add("rows", 12)``."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Add to a counter, once the session commits.
+
+        Args:
+            name: Up to 200 characters.
+            count: A whole number of 64 bits, also one of NumPy.
+
+        Raises:
+            InvalidRequest: The name or the count cannot be shown.
+        """
+        known = _name_of(name)
+        number = _number_of(known, count)
+        self._counts[known] = within_int64(self._counts.get(known, 0) + number)
+
+    def take(self) -> dict[str, int]:
+        """Return the counts, and begin anew."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+
+def _name_of(name: object) -> str:  # users' code is not checked for types
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise InvalidRequest(f"counters.add: the name is of type {kind}: use text (str)")
+    if not 0 < len(name) <= _NAME_MAX:
+        raise InvalidRequest(
+            f"counters.add: the name has {len(name):,} characters: use 1 to {_NAME_MAX}"
+        )
+    try:
+        return str.encode(name).decode()  # without the type of a subclass
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"counters.add({name!a}): the name is not Unicode text: remove surrogates"
+        ) from None
+
+
+def _number_of(name: str, count: object) -> int:
+    number = int(count) if isinstance(count, Integral) else None
+    if not is_int64(number):
+        # Not the value itself: it may be of any length, and its code may raise.
+        kind = type(count).__name__
+        raise InvalidRequest(
+            f"counters.add({name!r}): the count, of type {kind}, is not a whole number of up to 64 "
+            "bits: use int"
+        )
+    return number
