@@ -17,6 +17,7 @@ from penstock.core.errors import Conflict, CorruptData, NotFound
 from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.graph.model import Position
 from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.logrecords import of_component
@@ -330,6 +331,24 @@ def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:
     assert set(threading.enumerate()) <= before
     (Path(world.folder) / "flow.json").unlink()
     world.open()
+
+
+def test_a_stored_flow_with_numbers_of_more_than_64_bits_opens(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier releases stored any whole number; such a flow is refused only when it is applied."""
+    controller = world.open()
+    apply(controller, f"{FLOW}labels: [{{text: a, position: [11111, -22222]}}]\n")
+    controller.close()
+    path = Path(world.folder) / "flow.json"
+    stored = path.read_text("utf-8")
+    path.write_text(stored.replace("11111", "9" * 30).replace("-22222", f"-{'9' * 25}"), "utf-8")
+    again = world.open()
+    assert again.applied.revision == 1
+    (label,) = again.applied.flow.labels
+    assert label.position == Position(x=(1 << 63) - 1, y=-(1 << 63))
+    assert [one for one in caplog.messages if "labels[0].position[0], which" in one]
+    apply(again, FLOW)
 
 
 class Failing(Processor):

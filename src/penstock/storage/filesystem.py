@@ -90,15 +90,17 @@ class FileStat:
 
     Attributes:
         size: In bytes.
-        modified_ms: Time of the last change of the content, in epoch milliseconds.
-        is_folder: Whether it is a folder.
-        inode: Identifies the file as long as it exists, whatever its name; 0 if unknown.
+        modified_ms: When its content was changed last, epoch milliseconds.
+        is_folder: It is no file.
+        inode: The same for as long as a file is there, whatever its name; 0: not known.
+        is_special: It is a pipe, a socket or a device, which cannot be read as a file.
     """
 
     size: int
     modified_ms: int
     is_folder: bool
     inode: int = 0
+    is_special: bool = False
 
 
 class AppendFile(Protocol):
@@ -469,7 +471,9 @@ class OsFileSystem:
         except OSError as error:
             raise translate_error(error, path, "stat") from error
         is_folder = stat.S_ISDIR(found.st_mode)
-        return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, is_folder, found.st_ino)
+        is_special = not is_folder and not stat.S_ISREG(found.st_mode)
+        modified_ms = found.st_mtime_ns // 1_000_000
+        return FileStat(found.st_size, modified_ms, is_folder, found.st_ino, is_special)
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder of this name exists."""

@@ -8,6 +8,7 @@ atomically.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from penstock.core.errors import CorruptData, NotFound
+from penstock.core.wholenumbers import within_int64
 from penstock.flow.graph.export import document
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.places import InvalidFlow
@@ -22,6 +24,8 @@ from penstock.flow.graph.yamlreading import read_flow
 
 if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
+
+_logger = logging.getLogger(__name__)
 
 _FORMAT_NUMBER: Final = 1
 
@@ -93,10 +97,9 @@ class AppliedFlow:
         try:
             file = msgspec.json.decode(data, type=_File)
             if file.format != _FORMAT_NUMBER:
-                raise CorruptData(
-                    path, 0, f"format {file.format} was written by another version of Penstock"
-                )
-            flow = read_flow(msgspec.json.encode(file.flow), path).flow
+                raise CorruptData(path, 0, f"format {file.format} is of another Penstock")
+            stored = {name: _fitting(value, name) for name, value in file.flow.items()}
+            flow = read_flow(msgspec.json.encode(stored), path).flow
         except (msgspec.MsgspecError, InvalidFlow) as error:
             raise CorruptData(
                 path, 0, f"{error}: restore the file, or remove it and apply the flow again"
@@ -117,3 +120,24 @@ class AppliedFlow:
             document(self.flow),
         )
         fs.write_atomically(path, msgspec.json.encode(file))
+
+
+def _fitting(value: object, place: str) -> object:
+    """Return a stored value with the nearest 64-bit number in place of each that does not fit.
+
+    Earlier releases accepted any whole number, and a flow that they stored must still open.
+    """
+    if isinstance(value, dict):
+        return {name: _fitting(inner, f"{place}.{name}") for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_fitting(inner, f"{place}[{at}]") for at, inner in enumerate(value)]
+    if isinstance(value, int) and within_int64(value) != value:
+        nearest = within_int64(value)
+        _logger.warning(
+            "the stored flow has a number of more than 64 bits at %.200s, which an earlier release "
+            "accepted: %d is used instead; correct the flow and apply it",
+            place,
+            nearest,
+        )
+        return nearest
+    return value
