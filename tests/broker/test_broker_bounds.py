@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.broker.admission import ByteBudget
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.core.clock import SystemClock
+from penstock.core.disk_space import Headroom
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.core.headroom import Headroom
 
 
 @pytest.mark.parametrize(

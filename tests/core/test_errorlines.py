@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.core.errorlines import error_lines, tail
+from penstock.core.error_output import error_lines, tail
 
 OF_JAVA = """WARNING: Using incubator modules: jdk.incubator.vector
 Exception in thread "main" java.io.FileNotFoundException: File x does not exist

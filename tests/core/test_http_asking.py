@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.httpasking import HttpAsker
+from penstock.core.http_client import HttpAsker
 
 
 @pytest.mark.parametrize(

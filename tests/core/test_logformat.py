@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from penstock.core.errorlines import error_lines
+from penstock.core.error_output import error_lines
 from penstock.core.logformat import LogFormatter, log_to_stream
 
 FORGED = "x\n2026-11-28 02:00:00,000 ERROR penstock: forged\x1b[31m\r\u2028"

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.core.sparselog import SparseLog, SparseLogs
+from penstock.core.rate_limited_log import SparseLog, SparseLogs
 from penstock.testing.clock import VirtualClock
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core import sqlsizes
+from penstock.core import sql_sizes
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqlsizes import (
+from penstock.core.sql_sizes import (
     DEPTH_MAX,
     EXPANDED_MAX,
     GROUPING_SETS_MAX,
@@ -25,7 +25,7 @@ from penstock.core.sqlsizes import (
     check_sizes,
     statement_tokens,
 )
-from penstock.core.sqltext import Token, each_token, tokens
+from penstock.core.sql_text import Token, each_token, tokens
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.spark.sql.statement import read_statement
 
@@ -325,7 +325,7 @@ def test_a_statement_is_taken_apart_up_to_its_limit_alone(
             made += 1
             yield token
 
-    monkeypatch.setattr(sqlsizes, "each_token", counted)
+    monkeypatch.setattr(sql_sizes, "each_token", counted)
     for read in (statement_tokens, read_statement, parse_ingest):
         made = 0
         with pytest.raises(InvalidRequest, match=message):

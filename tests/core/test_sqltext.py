@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_calls, check_clauses, check_expression, tokens
+from penstock.core.sql_text import check_calls, check_clauses, check_expression, tokens
 
 
 @pytest.mark.parametrize(

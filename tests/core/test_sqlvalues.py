@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 from penstock.core.sqlvalues import VALUE_BYTES_MAX, check_values
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.spec.druidexpr.dialect import as_spark_sql

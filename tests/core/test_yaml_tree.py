@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
 
 LIMITS = YamlLimits(1 << 20, depth=3, values=12, mend="split it")
 

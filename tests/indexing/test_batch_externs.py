@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 from penstock.indexing.batch.engine import SqlInput
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest

@@ -19,8 +19,8 @@ from lockbox_kit import (
 )
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
+from penstock.core.interval_index import TimeIndex
 from penstock.core.intervals import Interval
-from penstock.core.timeindex import TimeIndex
 from penstock.indexing.lockbox.holdings import Holdings, Posse
 from penstock.indexing.lockbox.lockbox import (
     Acquire,

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_expression
+from penstock.core.sql_text import check_expression
 from penstock.indexing.spec.druidexpr import (
     Binary,
     Call,

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from penstock.core.clock import SystemClock
-from penstock.core.loopstalls import (
+from penstock.core.loop_stalls import (
     LoopStalls,
     LoopTicker,
     loop_stalls,

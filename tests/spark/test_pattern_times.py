@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 from penstock.indexing.engine import PersistRequest, RowCounts
 from penstock.indexing.spec import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine

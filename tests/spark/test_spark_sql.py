@@ -18,7 +18,7 @@ import penstock.spark.views
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Interval
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.spec.rows.declared import Declared
 from penstock.spark.connect.running import Running

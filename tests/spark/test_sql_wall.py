@@ -11,8 +11,8 @@ from sql_canaries import VARIABLE, Watch, run_seeds, watching, without_text_chec
 from sql_statements import attacks
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqlsizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
-from penstock.core.sqltext import FORBIDDEN_FUNCTIONS
+from penstock.core.sql_sizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
+from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
 from penstock.spark import sqlwall
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import service

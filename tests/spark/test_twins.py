@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.column_case import ColumnNames, shown_twins, twins_in
 from penstock.core.intervals import Interval
-from penstock.core.twins import ColumnNames, shown_twins, twins_in
 from penstock.indexing.engine import DataFile
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.spark.batch.input.discovery import Found, discovered

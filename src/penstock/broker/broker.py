@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.clients import NoClients
 from penstock.broker.httpserver.guard import HttpGuard
-from penstock.core.loopstalls import LoopStalls
+from penstock.core.loop_stalls import LoopStalls
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.folder import Topics
     from penstock.broker.topics.topic import Topic
-    from penstock.core.headroom import Headroom
+    from penstock.core.disk_space import Headroom
 
 
 @dataclass(frozen=True, slots=True)

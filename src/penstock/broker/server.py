@@ -49,12 +49,12 @@ from penstock.broker.tcp.listeners import (
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
+from penstock.core.disk_space import Headroom
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.core.headroom import Headroom
-from penstock.core.httpasking import HttpAsker
-from penstock.core.loopstalls import LoopTicker
+from penstock.core.http_client import HttpAsker
+from penstock.core.loop_stalls import LoopTicker
 from penstock.core.looptasks import keep_running, watch_loop
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem

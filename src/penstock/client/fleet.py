@@ -16,8 +16,8 @@ from penstock.client.backoff import Backoff
 from penstock.client.lookup import find_servers, http_get
 from penstock.client.pacing import Pacing
 from penstock.client.subscription import Subscription
+from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence

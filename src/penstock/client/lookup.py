@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.client.addresses import Address
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.httpasking import HttpAsker
+from penstock.core.http_client import HttpAsker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,8 @@ from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
 from penstock.client.window import Window
+from penstock.core.cleanup import Steps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
-from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

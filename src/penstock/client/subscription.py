@@ -14,7 +14,7 @@ from penstock.client.errors import error_of
 from penstock.client.message import Message
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
-from penstock.core.steps import Steps
+from penstock.core.cleanup import Steps
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment

@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, closing_of, place
+from penstock.core.sql_text import Token, closing_of, place
 
 VALUE_BYTES_MAX: Final = 32 << 20
 """Maximum size of one value, which Spark and the router hold several times."""

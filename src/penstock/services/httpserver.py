@@ -22,7 +22,7 @@ from penstock.broker.httpserver.hosts import HostPolicy, HttpRefusal
 from penstock.broker.httpserver.serving import uvicorn_config
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
-from penstock.core.loopstalls import watched_loop
+from penstock.core.loop_stalls import watched_loop
 from penstock.core.looptasks import watch_loop
 from penstock.core.threads import OwnedThread
 from penstock.services.config import Options

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from penstock.core.column_case import shown_twins, twins_in
 from penstock.core.errors import InvalidRequest
-from penstock.core.twins import shown_twins, twins_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,8 +24,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.core.column_case import ColumnNames, twins_in
 from penstock.core.errors import InvalidRequest
-from penstock.core.twins import ColumnNames, twins_in
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import wider
 from penstock.spark.tables.model import Columns, TableFile

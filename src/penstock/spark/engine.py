@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import NotFound, Unavailable, counted
-from penstock.core.sparselog import SparseLogs, Warn
+from penstock.core.rate_limited_log import SparseLogs, Warn
 from penstock.indexing.engine import (
     DataFile,
     DivideRequest,

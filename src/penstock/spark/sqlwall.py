@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import FORBIDDEN_FUNCTIONS
+from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
 from penstock.spark.schematext import quoted
 
 if TYPE_CHECKING:

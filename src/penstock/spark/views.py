@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from penstock.core.column_case import ColumnNames, twins_in
 from penstock.core.intervals import Interval
-from penstock.core.twins import ColumnNames, twins_in
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.expressions import column, instant
 from penstock.spark.schematext import ddl, quoted

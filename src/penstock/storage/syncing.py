@@ -29,9 +29,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.cleanup import Steps
 from penstock.core.errors import Closed, PenstockError, counted
-from penstock.core.sparselog import SparseLog
-from penstock.core.steps import Steps
+from penstock.core.rate_limited_log import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

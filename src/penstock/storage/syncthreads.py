@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Closed, Unavailable
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OwnedThread
 from penstock.storage.unsynced import UnsyncedData
 

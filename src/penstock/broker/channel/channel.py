@@ -23,9 +23,9 @@ from penstock.broker.channel.giveup import GiveUp
 from penstock.broker.channel.serving import Serving
 from penstock.broker.channel.walltime import WallTime
 from penstock.broker.names import is_ephemeral
+from penstock.core.cleanup import Steps
 from penstock.core.errors import Unavailable
 from penstock.core.looptasks import report
-from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from penstock.broker.memory.ledger import MemoryLedger
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.looptasks import call_each, run_on_thread, start_job
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.storage.logfiles import OffsetsDeleted
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from penstock.broker.channel.state.journalled import snapshot
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.looptasks import run_on_thread, start_awaited, start_job
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ import orjson
 from penstock.broker.httpserver.hosts import HostPolicy, HttpRefusal
 from penstock.core.clock import SystemClock
 from penstock.core.metrics import Sample
-from penstock.core.sparselog import SparseLogs
+from penstock.core.rate_limited_log import SparseLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

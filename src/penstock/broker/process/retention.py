@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import run_on_thread
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

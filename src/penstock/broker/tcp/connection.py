@@ -26,9 +26,9 @@ from penstock.broker.tcp.consumer import Consumer
 from penstock.broker.tcp.intake import Intake
 from penstock.broker.tcp.output import Output
 from penstock.broker.tcp.session import Session
+from penstock.core.cleanup import Steps
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import start_job
-from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -19,9 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
+from penstock.core.cleanup import Steps
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.looptasks import call_each, report, run_on_thread, start_awaited
-from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

@@ -27,6 +27,7 @@ from penstock.broker.topics.file import TopicFile
 from penstock.broker.topics.options import TopicOptions
 from penstock.broker.topics.parts import TopicParts
 from penstock.broker.topics.store import TopicStore
+from penstock.core.cleanup import Steps
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
     Conflict,
@@ -35,7 +36,6 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.core.steps import Steps
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 

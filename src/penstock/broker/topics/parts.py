@@ -12,7 +12,7 @@ from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
-from penstock.core.steps import Steps
+from penstock.core.cleanup import Steps
 from penstock.storage.diskqueue import DiskQueue
 from penstock.storage.syncthreads import SyncThreads
 

@@ -18,9 +18,9 @@ from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.memory.room import admitted
 from penstock.broker.topics.news import News
 from penstock.broker.topics.placement import Turns, require_partition
+from penstock.core.cleanup import Steps
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.core.looptasks import call_each, report
-from penstock.core.steps import Steps
 from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:

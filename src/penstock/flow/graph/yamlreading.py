@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.flow.graph.model import (
     Connection,
     Flow,

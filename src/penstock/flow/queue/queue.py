@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from penstock.core.cleanup import Steps
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, counted
-from penstock.core.steps import Steps
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue.budget import HeapBudget

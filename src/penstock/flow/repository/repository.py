@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.core.headroom import Headroom
+    from penstock.core.disk_space import Headroom
     from penstock.flow.queue.home import SwapHome
     from penstock.flow.repository.recovery import ReadBack
     from penstock.flow.repository.state import State

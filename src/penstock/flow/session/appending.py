@@ -13,8 +13,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.cleanup import Steps
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.steps import Steps
 from penstock.flow.session.ledger import named, with_content
 from penstock.flow.session.streams import stream_pieces
 

@@ -17,8 +17,8 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.core.steps import Steps
 from penstock.flow.errors import ContentMissing, SessionMisuse
 from penstock.flow.session.appending import Appending
 from penstock.flow.session.ledger import named, with_content

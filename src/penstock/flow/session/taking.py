@@ -15,8 +15,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.core.cleanup import Steps
 from penstock.core.errors import PenstockError, counted
-from penstock.core.steps import Steps
 from penstock.flow.queue.queue import Verdict
 from penstock.flow.repository.changes import Changes
 

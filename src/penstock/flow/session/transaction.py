@@ -23,8 +23,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.steps import Steps
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.calls import Calls

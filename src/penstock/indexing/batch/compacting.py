@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.column_case import ColumnNames, shown_twins, twins_in
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import (
     ETERNITY,
@@ -24,7 +25,6 @@ from penstock.core.intervals import (
     apart,
     condensed,
 )
-from penstock.core.twins import ColumnNames, shown_twins, twins_in
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 from penstock.indexing.batch.combining import kept_rows
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job

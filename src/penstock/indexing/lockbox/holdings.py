@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.timeindex import TimeIndex
+from penstock.core.interval_index import TimeIndex
 from penstock.indexing.lockbox.model import HeldLock, LockGranularity, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
 from penstock.indexing.lockbox.shelves import Shelves

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from penstock.core.timeindex import TimeIndex
+from penstock.core.interval_index import TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

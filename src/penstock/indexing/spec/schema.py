@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import model_validator
 
+from penstock.core.column_case import twins_in
 from penstock.core.intervals import Granularity
-from penstock.core.twins import twins_in
 from penstock.indexing.spec.aggregators import Aggregator, field_of
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter

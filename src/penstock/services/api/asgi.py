@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import penstock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.loopstalls import loop_stalls
+from penstock.core.loop_stalls import loop_stalls
 from penstock.core.printable import quoted
 from penstock.core.wholenumbers import INT64_MAX, INT64_MIN, int64_of
 from penstock.services.api.instead import instead_of

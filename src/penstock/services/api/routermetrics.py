@@ -12,7 +12,7 @@ from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
-from penstock.core.loopstalls import samples_of
+from penstock.core.loop_stalls import samples_of
 from penstock.core.metrics import Sample
 from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json

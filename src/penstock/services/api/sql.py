@@ -31,7 +31,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.instants import parse_time
 from penstock.core.looptasks import start_awaited, start_job
-from penstock.core.sqlsizes import check_text, statement_tokens
+from penstock.core.sql_sizes import check_text, statement_tokens
 from penstock.core.wholenumbers import is_int64
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse

@@ -22,7 +22,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.instants import format_time
 from penstock.core.metrics import Counter, Sample
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.events import Event
 

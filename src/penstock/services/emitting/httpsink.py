@@ -25,7 +25,7 @@ import orjson
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.batches import Batch, Batches, BatchOptions, framed
 from penstock.services.emitting.composing import try_all

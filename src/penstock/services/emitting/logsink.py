@@ -11,7 +11,7 @@ import orjson
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.bounded import DropOldest
 from penstock.services.emitting.emitter import Record

@@ -32,7 +32,7 @@ from itertools import groupby
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.core.errorlines import error_lines, tail
+from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.datafolder import CHILDREN_FILE
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn

@@ -21,7 +21,7 @@ from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import LoopThread
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder, about_process, broker_addresses

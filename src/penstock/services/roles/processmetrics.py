@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from penstock.core.loopstalls import stall_samples
+from penstock.core.loop_stalls import stall_samples
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.threads import DEATHS
 

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest
-from penstock.core.loopstalls import stall_samples
+from penstock.core.loop_stalls import stall_samples
 from penstock.core.metrics import MetricRegistry
 from penstock.core.threads import DEATHS
 from penstock.segments.deepstore import DeepStore

@@ -25,7 +25,7 @@ from typing import Final
 from urllib.parse import quote
 
 from penstock.core.clock import Clock
-from penstock.core.errorlines import error_lines, tail
+from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.spark.connect.classarchive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.sqltext import Token, tokens
+from penstock.core.sql_text import Token, tokens
 from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS, RESERVED
 
 _END: Final = Token("", "", -1)

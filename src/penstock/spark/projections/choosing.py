@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.metrics import Counter
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.sqltext import Token, tokens
+from penstock.core.sql_text import Token, tokens
 from penstock.spark.projections.block import NoMatch, is_number
 from penstock.spark.projections.plan import Key, MeasureKind, ProjectionPlan
 from penstock.spark.projections.words import KEYWORDS, WITHOUT_ZERO

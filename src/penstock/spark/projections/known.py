@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core.column_case import twins_in
 from penstock.core.errors import PenstockError
-from penstock.core.twins import twins_in
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.tables.columns import union_columns

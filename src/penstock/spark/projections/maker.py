@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.metrics import Counter
-from penstock.core.sparselog import SparseLog
+from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 from penstock.spark.projections.block import Block, NoMatch, commas, is_number, read
 from penstock.spark.projections.holdings import Holdings, Normal, closings, normal
 from penstock.spark.projections.plan import ProjectionPlan

@@ -19,7 +19,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
-from penstock.core.sqltext import Token, tokens
+from penstock.core.sql_text import Token, tokens
 from penstock.indexing.spec import TIME_COLUMN, Aggregator
 from penstock.indexing.spec.druidexpr import Call, Literal, Name, as_spark_sql, is_druids, parse
 from penstock.indexing.spec.rows.projections import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.intervals import Granularity
-from penstock.core.sqltext import Token
+from penstock.core.sql_text import Token
 from penstock.spark.projections.block import Block, NoMatch, is_name, is_number
 from penstock.spark.projections.holdings import Computed, Holdings, Normal
 from penstock.spark.projections.plan import Key

@@ -16,7 +16,7 @@ from typing import Final
 from penstock.core.durations import parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 
 # A list in a column is JSON text; without this, Spark only reports that the types do not match.
 _LIST: Final = "from_json(tags, 'ARRAY<STRING>')"

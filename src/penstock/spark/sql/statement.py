@@ -17,8 +17,8 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import normalised
-from penstock.core.sqlsizes import check_sizes, check_text, statement_tokens
-from penstock.core.sqltext import (
+from penstock.core.sql_sizes import check_sizes, check_text, statement_tokens
+from penstock.core.sql_text import (
     Token,
     check_calls,
     check_clauses,

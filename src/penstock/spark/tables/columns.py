@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from penstock.core.twins import twins_in
+from penstock.core.column_case import twins_in
 from penstock.spark.tables.model import Columns, TableFile
 
 _NUMBERS: Final = ("bigint", "float", "double")

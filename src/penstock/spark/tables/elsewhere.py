@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.core.twins import twins_in
+from penstock.core.column_case import twins_in
 from penstock.spark.pieces import limited
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.reading import read_file

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.column_case import ColumnNames
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
-from penstock.core.twins import ColumnNames
 from penstock.spark.tables.model import TableFile
 from penstock.spark.topic.rowshape import TIME_COLUMN
 

@@ -27,7 +27,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 
 Numbers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 
 TIME_COLUMN: Final = "__time"
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.patterntimes import by_pattern
 from penstock.spark.topic.rowshape import TIME_TYPE, TimeField, TimeFormat
 

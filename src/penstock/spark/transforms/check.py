@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_expression, tokens
+from penstock.core.sql_text import check_expression, tokens
 from penstock.core.sqlvalues import check_values
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from penstock.core.sqltext import Token, tokens
+from penstock.core.sql_text import Token, tokens
 
 _END: Final = Token("", "", -1)
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.sqltext import tokens
+from penstock.core.sql_text import tokens
 
 # Key words, operators and types that a bracket may follow.
 _WORDS: Final = """

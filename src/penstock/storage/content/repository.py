@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
+from penstock.core.disk_space import Headroom
 from penstock.core.errors import NotFound, PenstockError
-from penstock.core.headroom import Headroom
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.options import ContentOptions, ContentStatistics
 from penstock.storage.content.reading import (

@@ -18,7 +18,7 @@ from penstock.storage.content.resources import CHUNK_BYTES
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.core.headroom import Headroom
+    from penstock.core.disk_space import Headroom
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.resources import Resource
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from penstock.core.errors import Conflict
-from penstock.core.timeindex import TimeIndex
+from penstock.core.interval_index import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import NONE, Chunk, visible_chunks
 from penstock.storage.metadata.chunks.reading import (

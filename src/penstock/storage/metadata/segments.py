@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, tuple_, update
 
+from penstock.core.interval_index import TimeIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
-from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import visible_chunks

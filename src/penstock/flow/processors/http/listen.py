@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
 
 from penstock.broker.httpserver.hosts import HostPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.core.loopstalls import watched_loop
+from penstock.core.loop_stalls import watched_loop
 from penstock.core.looptasks import LoopThread
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message
 from penstock.core.errors import InvalidRequest
-from penstock.core.loopstalls import watched_loop
+from penstock.core.loop_stalls import watched_loop
 from penstock.core.looptasks import LoopThread
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, is_table_call, place
+from penstock.core.sql_text import Token, is_table_call, place
 from penstock.indexing.batch.sql.words import Words
 from penstock.indexing.masking import masked
 from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean

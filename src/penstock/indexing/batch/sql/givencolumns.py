@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from penstock.core.sqltext import Token
+from penstock.core.sql_text import Token
 
 Tables: TypeAlias = Mapping[str, bool]
 """Whether each table that a statement defines itself can return the column, by folded name."""

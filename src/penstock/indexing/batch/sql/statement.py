@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
-from penstock.core.sqlsizes import check_sizes, statement_tokens
-from penstock.core.sqltext import check_calls, check_clauses, check_unquoted, each_token, tokens
+from penstock.core.sql_sizes import check_sizes, statement_tokens
+from penstock.core.sql_text import check_calls, check_clauses, check_unquoted, each_token, tokens
 from penstock.core.sqlvalues import check_values
 from penstock.indexing.batch.sql.externs import Externs, read_externs
 from penstock.indexing.batch.sql.givencolumns import may_give

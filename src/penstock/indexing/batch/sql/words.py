@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, place
+from penstock.core.sql_text import Token, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, check_expression, tokens
+from penstock.core.sql_text import Token, check_expression, tokens
 from penstock.core.sqlvalues import check_values
 from penstock.indexing.spec.druidexpr.functions import DRUIDS_ALONE
 from penstock.indexing.spec.druidexpr.parser import parse

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import place
+from penstock.core.sql_text import place
 from penstock.indexing.spec.druidexpr.tree import Binary, Call, Expression, Literal, Name, Unary
 
 _LENGTH_MAX: Final = 20_000

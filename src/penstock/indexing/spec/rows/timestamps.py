@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import Field, field_validator
 
 from penstock.core.intervals import parse_time
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.model import SpecModel, as_mistake, mistake
 

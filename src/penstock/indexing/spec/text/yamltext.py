@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.indexing.spec.errors import Mistake, SpecError
 
 _BYTES_MAX: Final = 1024 * 1024

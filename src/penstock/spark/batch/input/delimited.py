@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.timepatterns import TimePattern
+from penstock.core.time_patterns import TimePattern
 from penstock.spark.batch.input.conforming import conformed, empty_rows, rows_of_objects
 from penstock.spark.batch.input.lines import BOM, Lines, read_lines
 from penstock.spark.batch.input.opening import translated

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sparselog import Warn
+from penstock.core.rate_limited_log import Warn
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
 from penstock.indexing.spec.scalars import OWN_PREFIX

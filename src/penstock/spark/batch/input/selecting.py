@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql import functions as sf
 
-from penstock.core.twins import twins_in
+from penstock.core.column_case import twins_in
 from penstock.indexing.batch.engine import BatchInput, SegmentInput
 from penstock.indexing.spec import TIME_COLUMN, Filter
 from penstock.indexing.spec.scalars import OWN_PREFIX

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.core.timeindex import TimeIndex
+from penstock.core.interval_index import TimeIndex
 from penstock.storage.metadata.chunks.chunk import (
     NONE,
     by_chunk,

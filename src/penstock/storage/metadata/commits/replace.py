@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, or_, select
 
-from penstock.core.timeindex import TimeIndex
+from penstock.core.interval_index import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import by_chunk

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NoReturn
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, closing_of, each_token, place
+from penstock.core.sql_text import Token, closing_of, each_token, place
 
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
