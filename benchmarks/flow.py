@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
+from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.uuids import RandomUuids
-from penstock.flow.controller.collecting import collect_for_flows
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.processor import (

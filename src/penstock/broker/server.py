@@ -31,7 +31,6 @@ from penstock.broker.httpserver.serving import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
 from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
 from penstock.broker.memory.ledger import MemoryLedger
-from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
@@ -51,6 +50,7 @@ from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import Headroom
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.core.garbage_collection import lasting_objects
 from penstock.core.http_client import HttpAsker
 from penstock.core.loop_stalls import LoopTicker
 from penstock.core.looptasks import keep_running, watch_loop

@@ -36,8 +36,7 @@ from penstock.core.instants import (
     parse_time,
     start_of_month,
 )
-from penstock.core.wallclock import is_utc, wall_clock
-from penstock.core.zonedbuckets import ZonedBuckets
+from penstock.core.zoned_time import ZonedBuckets, is_utc, wall_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

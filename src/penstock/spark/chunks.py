@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.core.durations import DAY_MS
 from penstock.core.intervals import START_OF_TIME_MS, Granularity, Interval
-from penstock.core.zonedbuckets import ZonedBuckets
+from penstock.core.zoned_time import ZonedBuckets
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
 _MONTHS_TO_1970: Final = 1970 * 12

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from penstock.core.intervals import Interval
-    from penstock.core.zonedbuckets import ZonedBuckets
+    from penstock.core.zoned_time import ZonedBuckets
 
 # With more intervals, the plan takes longer to build than a column takes in Python.
 _CONDITIONS_MAX: Final = 16

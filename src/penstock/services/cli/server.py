@@ -95,7 +95,7 @@ def server(
     """
     options = _resolve(config, given)
     # Imported here, because a role's imports are large.
-    from penstock.broker.process.collecting import lasting_objects  # noqa: PLC0415
+    from penstock.core.garbage_collection import lasting_objects  # noqa: PLC0415
 
     with lasting_objects():
         from penstock.services.roles.runtime import run_alone  # noqa: PLC0415

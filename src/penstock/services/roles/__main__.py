@@ -12,9 +12,9 @@ import logging
 import sys
 from pathlib import Path
 
-from penstock.broker.process.collecting import lasting_objects
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.garbage_collection import lasting_objects
 from penstock.core.printable import escaped_lines
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder

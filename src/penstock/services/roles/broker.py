@@ -12,7 +12,6 @@ import uvloop
 
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.options import BrokerOptions
-from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.options import AuthMethod, AuthOptions
@@ -20,6 +19,7 @@ from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOpt
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError
+from penstock.core.garbage_collection import lasting_objects
 from penstock.core.looptasks import LoopThread
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread

@@ -15,9 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.core.errors import Dependency, Unavailable
+from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.metrics import Sample
 from penstock.core.uuids import RandomUuids
-from penstock.flow.controller.collecting import collect_for_flows
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
