@@ -17,7 +17,7 @@ import pytest
 from stepping import SteppedMutex, SteppedThread
 
 from penstock.core.errors import Closed, Unavailable
-from penstock.mailbox import BoundedTaskMailbox, MailOptions, TaskMailbox, taskmailbox
+from penstock.mailbox import BoundedTaskMailbox, MailOptions, TaskMailbox, task_mailbox
 from penstock.mailbox.mail import Mail
 from penstock.testing.clock import VirtualClock
 
@@ -38,7 +38,7 @@ def preempted(operation: Callable[[], None], intruders: dict[int, Callable[[], N
 
     def trace(frame: FrameType, event: str, arg: object) -> object:
         nonlocal seen, inside
-        if frame.f_code.co_filename != taskmailbox.__file__ or inside:
+        if frame.f_code.co_filename != task_mailbox.__file__ or inside:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -175,7 +175,7 @@ class Ending:
         self.late, self.closing = mail("late", options), closing
         self.handed_out: list[Mail] = []
         self.found: list[int] = []
-        files = frozenset({taskmailbox.__file__})
+        files = frozenset({task_mailbox.__file__})
         self.put = SteppedThread(lambda: self.box.put(self.late), files)
         self.end = SteppedThread(self._end, files, self.box.bind)
 

@@ -10,7 +10,7 @@ from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from penstock.mailbox.metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
 from penstock.mailbox.processor import MailboxProcessor
-from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox, WrongThread
+from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox, WrongThread
 from penstock.mailbox.thread import MailboxThread
 from penstock.mailbox.timers import MailboxTimers, Timer
 

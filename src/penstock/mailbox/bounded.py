@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
+from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

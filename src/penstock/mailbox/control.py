@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.mailbox.metrics import PeriodTimer
-    from penstock.mailbox.taskmailbox import TaskMailbox
+    from penstock.mailbox.task_mailbox import TaskMailbox
 
 
 def put_control(

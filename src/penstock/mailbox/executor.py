@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core.errors import PenstockError
 from penstock.mailbox.mail import DEFAULT, MIN_PRIORITY, Mail
-from penstock.mailbox.taskmailbox import MailboxState
+from penstock.mailbox.task_mailbox import MailboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.mailbox.mail import MailOptions
-    from penstock.mailbox.taskmailbox import TaskMailbox
+    from penstock.mailbox.task_mailbox import TaskMailbox
 
 T = TypeVar("T")
 

@@ -22,9 +22,8 @@ from penstock.core.errors import Closed
 from penstock.mailbox.control import DefaultActionController, Suspension, put_control
 from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from penstock.mailbox.metrics import MailboxMetrics
-from penstock.mailbox.probe import LatencyProbe
-from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
+from penstock.mailbox.metrics import LatencyProbe, MailboxMetrics
+from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
 from penstock.mailbox.timers import MailboxTimers
 
 if TYPE_CHECKING:

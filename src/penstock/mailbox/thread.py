@@ -15,7 +15,7 @@ from penstock.core.errors import Conflict
 from penstock.core.threads import OwnedThread
 from penstock.mailbox.bounded import BoundedTaskMailbox
 from penstock.mailbox.processor import MailboxProcessor
-from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
+from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

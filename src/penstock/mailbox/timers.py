@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.mailbox.taskmailbox import TaskMailbox
+    from penstock.mailbox.task_mailbox import TaskMailbox
 
 _PRUNE_AT_LEAST: Final = 64
 

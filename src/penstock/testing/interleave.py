@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.mailbox.taskmailbox import MailboxState
+from penstock.mailbox.task_mailbox import MailboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

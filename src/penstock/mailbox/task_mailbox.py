@@ -1,34 +1,39 @@
-"""The mailbox: where mails of all threads wait for the one thread that owns some state.
+"""Mailbox: mails from all threads wait for the one thread that owns some state.
 
-Owns the order, the states and the wake-up; does not run mails, and does not own timers
-(`alarm`). Invariants:
+`TaskMailbox` owns the order of mails, the mailbox states and the wake-up. It runs nothing and
+does not own timers (`alarm`). `Wakeup` has two implementations with the same meaning: a raw
+lock as a binary semaphore, which wakes a thread in a few microseconds, and a condition under a
+given clock, which lets a virtual clock end the wait.
 
-- Urgent mails come before all others; within each of the two kinds, mails keep the order of
-arrival. - A *batch* is the head of the normal mails: those that were waiting when it was created.
-It never
-  grows, so a mail that posts itself again waits for the next batch.
-- A put either raises, and the mail is not in the mailbox, or the mail is handed out exactly once:
-  by a take, by `drain`, or by `close`.
+Invariants:
 
-Why there is no lock on the way in
-----------------------------------
+- Urgent mails come before all others; each of the two kinds is in order of arrival.
+- A *batch* is the head of the normal mails at its creation. It never grows, so a mail that
+  posts itself again waits for the next batch.
+- A put either raises, and the mail is in no queue, or the mail is handed out exactly once: by a
+  take, by `drain` or by `close`.
+- A `set` after the last `wait` returned makes the next `wait` return at once. A `wait` may
+  return without a `set`, so callers check again.
+
+Why putting takes no lock
+-------------------------
 One thread takes, any thread puts. `deque.append`, `popleft`, `remove` and `del d[i]` are each
-one step under CPython's global interpreter lock, and so is each read or write of an attribute, in
-one order that all threads agree on. The possible races, and why they are harmless:
+atomic under CPython's global interpreter lock, and so is each read or write of an attribute, in
+one order for all threads.
 
 *Lost wake-up.* The taker writes `_sleeping = True`, then checks for a mail, then sleeps. A put
-appends, then reads `_sleeping`. Whichever comes first, the check finds the mail or the put sees the
-sleeper. A put that saw it writes `_sleeping = False` and then sets the wake-up, so later puts need
-not; puts between the two are covered by that set, after which the taker checks again.
+appends, then reads `_sleeping`. In either order the check finds the mail or the put sees that
+the taker sleeps. Such a put writes `_sleeping = False` and then sets the wake-up, so later puts
+need not; a put between the two is covered by that set, after which the taker checks again.
 
-*Lost or late mail at quiesce and close.* A put reads `_lock_free`, appends, and reads `_accepting`.
-`quiesce` first makes both False, then moves the contents of the deques to new ones; only the new
-ones are read from then on, and no put appends to them. A put that read True twice appended before
-the move: its mail is moved. One that reads False the second time tries to remove its mail: either
-it removes the mail from the old deque and raises, or the mail was moved or taken before, and was
-therefore accepted. `remove` and the move of a deque are one step each, so exactly one of the two
-gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that interrupts
-another put cannot deadlock.
+*Lost or late mail at quiesce and close.* A put reads `_lock_free`, appends, and reads
+`_accepting`. `quiesce` first sets both to False, then moves the content of the deques to new
+ones; only the new ones are read from then on, and no put appends to them. A put that read True
+twice appended before the move, so its mail is moved. A put that reads False the second time
+tries to remove its mail: either it removes the mail from the old deque and raises, or the mail
+was moved or taken before, and was accepted. `remove` and the move of a deque are each atomic,
+so exactly one of the two gets the mail. No mutex is taken, so a put from a finalizer or a
+signal handler that interrupts another put cannot deadlock.
 """
 
 from __future__ import annotations
@@ -38,16 +43,79 @@ from collections import deque
 from contextlib import suppress
 from enum import Enum
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.mail import MIN_PRIORITY, Mail
-from penstock.mailbox.wakeup import wakeup_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+# A safety net: a put wakes the owner, as proved in `TaskMailbox`. But an asynchronous exception in
+# the putting thread, such as Ctrl-C, may come between its append and its wake-up call, and then the
+# periodic check finds the mail.
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class Wakeup(Protocol):
+    """One thread waits, any thread sets."""
+
+    def set(self) -> None:
+        """Let the current wait, or otherwise the next one, return."""
+        ...
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until set or until the time-out; may return early."""
+        ...
+
+
+class LockWakeup:
+    """A raw lock as a binary semaphore: locked means "not set"."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Unlock; no effect if it is set already."""
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Lock again, which waits for a `set`."""
+        limit = _LOOK_AGAIN_S if timeout_s is None else min(timeout_s, _LOOK_AGAIN_S)
+        self._lock.acquire(timeout=limit)
+
+
+class ClockWakeup:
+    """A condition whose time is that of a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._is_set = False
+
+    def set(self) -> None:
+        """Notify the waiting thread."""
+        with self._condition:
+            self._is_set = True
+            self._condition.notify()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait under the clock."""
+        with self._condition:
+            if not self._is_set:
+                self._clock.wait(self._condition, timeout_s)
+            self._is_set = False
+
+
+def wakeup_for(clock: Clock) -> Wakeup:
+    """Return the fast implementation for the machine's clock, the other for any other clock."""
+    return LockWakeup() if isinstance(clock, SystemClock) else ClockWakeup(clock)
+
 
 T = TypeVar("T")
 
