@@ -40,7 +40,7 @@ from penstock.spark.connect.server import SparkServer, SparkServerOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
-from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.broker.messages import encode_binary
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import run_broker
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

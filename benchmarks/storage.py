@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.table import Row, against, print_rows
-from penstock.storage.diskqueue import DiskQueue
-from penstock.storage.logfiles import log_file_name
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.disk_queue import DiskQueue
+from penstock.storage.queue.log_files import log_file_name
+from penstock.storage.queue.log_reader import read_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable

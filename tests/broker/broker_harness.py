@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.options import BrokerOptions
     from penstock.core.clock import Clock
-    from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 T = TypeVar("T")
 

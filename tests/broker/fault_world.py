@@ -21,8 +21,8 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.broker.tcp.connection import Connection
 from penstock.broker.tcp.front import TcpFront
-from penstock.storage.diskqueue import DiskQueueOptions
-from penstock.storage.logfiles import OffsetsDeleted
+from penstock.storage.queue.disk_queue import DiskQueueOptions
+from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.injection import Faults

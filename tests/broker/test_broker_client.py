@@ -16,7 +16,12 @@ from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.storage.blocks import BLOCK_HEADER_BYTES, LogBytes, messages_of, parse_block_header
+from penstock.storage.queue.blocks import (
+    BLOCK_HEADER_BYTES,
+    LogBytes,
+    messages_of,
+    parse_block_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from broker_harness import RunningBroker
 from v2 import V2
 
 from penstock.broker.options import BrokerOptions
-from penstock.storage.blocks import FILE_HEADER_BYTES
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.blocks import FILE_HEADER_BYTES
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 BLOCK = 48 + 8 + 104  # of one message of 100 bytes
 QUEUE = DiskQueueOptions(max_bytes_per_file=FILE_HEADER_BYTES + 10 * BLOCK)

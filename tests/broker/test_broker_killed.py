@@ -15,7 +15,7 @@ import pytest
 
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ import sys
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import run_broker
 from penstock.core.errors import PenstockError
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 options = BrokerOptions(folder=sys.argv[1], http_port=int(sys.argv[2]), min_free_bytes=0)
 try:

@@ -21,8 +21,8 @@ from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.crashable import CrashableFileSystem
 
 if TYPE_CHECKING:

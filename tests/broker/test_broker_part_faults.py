@@ -17,8 +17,8 @@ from penstock.broker.channel.state.journalled import restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.tcp.heartbeats import Heartbeats
-from penstock.storage.blocks import Block
 from penstock.storage.journal import Journal
+from penstock.storage.queue.blocks import Block
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.injection import FAULTS, Faults

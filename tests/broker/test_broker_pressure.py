@@ -14,8 +14,8 @@ from broker_harness import RunningBroker
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.core.threads import Death, Deaths, OnDeath
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

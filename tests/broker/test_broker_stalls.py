@@ -15,8 +15,8 @@ from broker_harness import RunningBroker
 from penstock.broker.client import BrokerClient
 from penstock.broker.httpserver import connection
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

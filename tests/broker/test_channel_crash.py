@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.channel import keeping
-from penstock.storage.blocks import FILE_HEADER_BYTES
+from penstock.storage.queue.blocks import FILE_HEADER_BYTES
 from penstock.testing.crashable import PowerLoss
 
 if TYPE_CHECKING:

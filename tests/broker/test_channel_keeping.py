@@ -20,9 +20,9 @@ from penstock.broker.publish import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

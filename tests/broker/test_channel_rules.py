@@ -17,7 +17,7 @@ from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

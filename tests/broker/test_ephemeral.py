@@ -18,9 +18,9 @@ from v2 import V2, batch, sized
 
 from penstock.broker.memory.queue import MemoryQueue
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.storage.blocks import LogBytes, scan_blocks
-from penstock.storage.logfiles import OffsetsDeleted
-from penstock.storage.queueoptions import DiskQueueOptions
+from penstock.storage.queue.blocks import LogBytes, scan_blocks
+from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.options import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from v2 import V2
 from penstock.broker.channel.feed import Feed
 from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.options import BrokerOptions
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

@@ -14,7 +14,7 @@ from broker_harness import RunningBroker
 from v2 import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 SIZE_BYTES = 8 << 20
 BODY = b"x" * 1000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.channel.feed import Feed
 from penstock.broker.memory.ledger import MemoryLedger
-from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.queue.disk_queue import DiskQueue
 
 
 class Kept:

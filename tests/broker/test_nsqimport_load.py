@@ -18,9 +18,9 @@ from penstock.broker.nsqimport import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Conflict, PenstockError, Unavailable
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 

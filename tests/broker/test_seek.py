@@ -10,7 +10,7 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2, sized
 
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

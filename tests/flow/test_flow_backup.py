@@ -10,8 +10,8 @@ from penstock.core.clock import SystemClock
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.services.backup.backup import Backup, BackupSource
+from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
 TOTAL = 16_000

@@ -55,7 +55,7 @@ class Allowed(NamedTuple):
     reason: str
 
 
-_APPEND = "storage/logfiles.py:append"
+_APPEND = "storage/queue/log_files.py:append"
 _START = "broker/server.py:start"
 _STOP = "broker/server.py:stop"
 
@@ -70,7 +70,9 @@ ALLOWED = (
     ),
     Allowed("open", _APPEND, "an append's write: of an idle topic it opens the log file again"),
     Allowed("os.truncate", _APPEND, "a write that failed is cut off before the next one"),
-    Allowed("open", "storage/logfiles.py:create", "an append's write begins the next log file"),
+    Allowed(
+        "open", "storage/queue/log_files.py:create", "an append's write begins the next log file"
+    ),
     Allowed("open", "broker/statistics/server.py:memory", "procfs: the kernel answers from memory"),
 )
 

@@ -28,7 +28,7 @@ from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.security.options import AuthOptions
 from penstock.broker.security.tls import TlsOptions
 from penstock.broker.server import run_broker
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 said = json.loads(sys.argv[1])
 options = BrokerOptions(

@@ -26,8 +26,8 @@ from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget
 from penstock.services.host.datafolder import DataFolder
+from penstock.storage.deletion_hold import Hold, HoldingFileSystem
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.hold import Hold, HoldingFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 

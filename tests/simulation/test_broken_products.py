@@ -18,9 +18,9 @@ from penstock.indexing.supervisor import starts, windows
 from penstock.indexing.task.commit import Commit
 from penstock.indexing.taskspec import MessageTimes, TaskSpec
 from penstock.segments.localfiles import LocalFiles
-from penstock.storage.metadata import killing
-from penstock.storage.metadata.commits import publish
+from penstock.storage.metadata import segment_deletion
 from penstock.storage.metadata.database import GuardedDatabase
+from penstock.storage.metadata.publish import publish
 from penstock.storage.metadata.tables import tasks
 from penstock.testing.simulation import chance, run
 from penstock.testing.simulation.chance import Chance
@@ -123,7 +123,7 @@ def test_a_leader_that_forgets_the_locks_of_the_term_before(monkeypatch):
 
 
 def test_a_kill_of_files_that_other_segments_share(monkeypatch):
-    monkeypatch.setattr(killing, "_shared_files", lambda *_args: set())
+    monkeypatch.setattr(segment_deletion, "_shared_files", lambda *_args: set())
     wanting(monkeypatch, "marks amid work", "tasks together", "calm hosts")
     assert finds("which still name it", range(7006, 7018), BESIDE)
 

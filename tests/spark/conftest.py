@@ -19,7 +19,7 @@ from penstock.spark import register
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

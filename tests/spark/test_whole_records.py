@@ -27,7 +27,7 @@ from penstock.spark.topic.coerce import (
 from penstock.spark.topic.parse import Parsed
 from penstock.spark.topic.records import Records, whole_records
 from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField
-from penstock.storage.logreader import MessageSlice
+from penstock.storage.queue.log_reader import MessageSlice
 
 JSON = TextFormat()
 COLUMNS = BesideColumns(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.blocks import (
+from penstock.storage.queue.blocks import (
     Damage,
     FileHeader,
     Found,

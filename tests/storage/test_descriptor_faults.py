@@ -11,7 +11,7 @@ from portfaults import check_at_each_call, open_descriptors
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.storage import filesystem, hold
+from penstock.storage import deletion_hold, filesystem
 from penstock.storage.filesystem import (
     AppendFile,
     FolderLock,
@@ -78,13 +78,13 @@ def test_a_hold_that_cannot_begin_leaves_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_and_end() -> None:
-        held = hold.Hold(str(tmp_path), SystemClock())
+        held = deletion_hold.Hold(str(tmp_path), SystemClock())
         try:
             held.begin()
         finally:
             held.end()
 
-    assert check_at_each_call(monkeypatch, hold, begin_and_end) > 0
+    assert check_at_each_call(monkeypatch, deletion_hold, begin_and_end) > 0
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt])

@@ -11,8 +11,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Closed, Conflict, Full, InvalidRequest, NotFound, Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions, OffsetRange, OffsetsDeleted
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.queue.disk_queue import (
+    DiskQueue,
+    DiskQueueOptions,
+    OffsetRange,
+    OffsetsDeleted,
+)
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

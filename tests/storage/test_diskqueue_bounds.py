@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.core.errors import Closed, Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 

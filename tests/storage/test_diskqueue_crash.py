@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.storage.blocks import FILE_HEADER_BYTES, FileHeader, encode_file_header
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.blocks import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.log_reader import read_range
 from penstock.testing.crashable import CrashableFileSystem
 
 BLOCK = 48 + 8 + 104  # of one message of 100 bytes: header, starts, payload and padding

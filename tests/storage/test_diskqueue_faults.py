@@ -9,8 +9,8 @@ import pytest
 from faultcases import FaultCases
 
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.injection import FAULTS, Faults

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.syncthreads import SyncThreads
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem

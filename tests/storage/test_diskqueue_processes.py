@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from penstock.core.errors import Conflict
-from penstock.storage.diskqueue import DiskQueue
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.disk_queue import DiskQueue
+from penstock.storage.queue.log_reader import read_range
 
 WRITER = """
 import sys
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 queue = DiskQueue.open(sys.argv[1], DiskQueueOptions(max_bytes_per_file=200_000))
 queue.cursor("reader").advance(queue.latest)
 print("open", queue.latest, flush=True)

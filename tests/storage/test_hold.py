@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import Conflict, NotFound, Unavailable
+from penstock.storage.deletion_hold import (
+    HOLD_FOLDER,
+    HOLD_MS,
+    Hold,
+    HoldingFileSystem,
+    clear_expired,
+)
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.hold import HOLD_FOLDER, HOLD_MS, Hold, HoldingFileSystem, clear_expired
 
 
 @pytest.fixture

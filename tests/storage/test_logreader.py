@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotFound
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
-from penstock.storage.logreader import OffsetsDeleted, read_range
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.log_reader import OffsetsDeleted, read_range
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 
@@ -118,7 +118,7 @@ def test_folders_that_are_none(tmp_path):
 def test_importing_it_is_cheap():
     """Spark starts many Python workers: they need no more than Arrow and the checksum."""
     script = (
-        "import sys, penstock.storage.logreader; print([m for m in ('pandas', 'sqlalchemy',"
+        "import sys, penstock.storage.queue.log_reader; print([m for m in ('pandas', 'sqlalchemy',"
         " 'starlette', 'pyspark', 'pydantic', 'asyncio', 'pyarrow.compute') if m in sys.modules])"
     )
     done = subprocess.run(

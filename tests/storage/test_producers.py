@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
-from penstock.storage.producers import ProducerTable
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.storage.queue.producers import ProducerTable
 from penstock.testing.crashable import CrashableFileSystem
 
 if TYPE_CHECKING:

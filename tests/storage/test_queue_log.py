@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.storage.blocks import OffsetRange
-from penstock.storage.quarantine import Quarantine
+from penstock.storage.queue.blocks import OffsetRange
 from penstock.storage.queue.log import QueueLog
-from penstock.storage.queueoptions import DiskQueueOptions
+from penstock.storage.queue.options import DiskQueueOptions
+from penstock.storage.queue.quarantine import Quarantine
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

@@ -20,7 +20,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer, run_broker
 from penstock.core.threads import DEATHS
 from penstock.services.host.process import DEAD_THREAD
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 NOBODY: Final = 65_534
 

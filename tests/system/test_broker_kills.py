@@ -36,7 +36,7 @@ import sys
 from penstock.broker.channel import keeping
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import run_broker
-from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 keeping._COMPACT_BYTES = 20_000  # so that kills meet compactions
 options = BrokerOptions(folder=sys.argv[1], http_port=int(sys.argv[2]), tcp_port=int(sys.argv[3]),

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest, counted
-from penstock.storage.blocks import as_messages
+from penstock.storage.queue.blocks import as_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

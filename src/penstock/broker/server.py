@@ -56,8 +56,8 @@ from penstock.core.loop_stalls import LoopTicker
 from penstock.core.looptasks import keep_running, watch_loop
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

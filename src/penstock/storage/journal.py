@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError
-from penstock.storage.blocks import (
+from penstock.storage.queue.blocks import (
     FILE_HEADER_BYTES,
     Damage,
     FileHeader,
@@ -37,7 +37,13 @@ from penstock.storage.blocks import (
     messages_of,
     scan_blocks,
 )
-from penstock.storage.logfiles import LogWriter, OpenLog, list_log_files, log_file_name, make_tag
+from penstock.storage.queue.log_files import (
+    LogWriter,
+    OpenLog,
+    list_log_files,
+    log_file_name,
+    make_tag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -32,7 +32,7 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema, Dimension
-from penstock.storage.logreader import read_range
+from penstock.storage.queue.log_reader import read_range
 
 Row = dict[str, object]
 Moment = Literal["before persist", "after persist", "before merge", "after merge"]

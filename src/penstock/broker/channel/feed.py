@@ -27,14 +27,14 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.looptasks import call_each, run_on_thread, start_job
 from penstock.core.rate_limited_log import SparseLog
-from penstock.storage.logfiles import OffsetsDeleted
+from penstock.storage.queue.log_files import OffsetsDeleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from penstock.storage.diskqueue import Block
+    from penstock.storage.queue.disk_queue import Block
 
 _logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
     from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.topics.topic import Topic
-    from penstock.storage.blocks import Block
+    from penstock.storage.queue.blocks import Block
 
 _COUNT: Final = 10
 _COUNT_MAX: Final = 1_000

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from penstock.broker.memory.batches import Batch, Batches
 from penstock.broker.memory.retention import MemoryRetention
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.storage.blocks import Block, OffsetRange, as_messages, encode_block
-from penstock.storage.logfiles import OffsetsDeleted
-from penstock.storage.producers import ProducerTable
-from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
+from penstock.storage.queue.blocks import Block, OffsetRange, as_messages, encode_block
+from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
+from penstock.storage.queue.producers import ProducerTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.core.clock import Clock
-    from penstock.storage.cursors import Cursor
-    from penstock.storage.producers import Mark
+    from penstock.storage.queue.cursors import Cursor
+    from penstock.storage.queue.producers import Mark
     from penstock.storage.queue.retention import RetentionReport
 
 _BATCH_BYTES = 400  # memory of a batch besides its messages

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from penstock.broker.nsqimport.metadata import NsqdTopic
     from penstock.broker.nsqimport.records import Records
     from penstock.broker.nsqimport.report import QueueReport
-    from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 _BLOCK_MESSAGES: Final = 5_000
 _BLOCK_BYTES: Final = 1 << 20

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.storage.queueoptions import DiskQueueStatistics
+from penstock.storage.queue.options import DiskQueueStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,8 +36,8 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

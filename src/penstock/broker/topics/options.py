@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.channel.options import ChannelOptions
-    from penstock.storage.queueoptions import DiskQueueOptions
+    from penstock.storage.queue.options import DiskQueueOptions
 
 OptionValue = int | str | bool
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
 from penstock.core.cleanup import Steps
-from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.queue.disk_queue import DiskQueue
 from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.options import TopicOptions
     from penstock.core.clock import Clock
-    from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 
 class TopicParts:

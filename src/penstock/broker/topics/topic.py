@@ -21,7 +21,7 @@ from penstock.broker.topics.placement import Turns, require_partition
 from penstock.core.cleanup import Steps
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.core.looptasks import call_each, report
-from penstock.storage.blocks import as_messages
+from penstock.storage.queue.blocks import as_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.content.reading import ContentReader
+    from penstock.storage.content.reader import ContentReader
     from penstock.storage.content.repository import ContentWriter
     from penstock.storage.filesystem import FileSystem
 

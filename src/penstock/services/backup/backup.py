@@ -51,8 +51,8 @@ from penstock.services.backup.manifest import (
     require_apart,
 )
 from penstock.services.config import CONFIG_FILE
-from penstock.storage.hold import HOLD_MS, Hold
-from penstock.storage.metadata.killing import BACKUP_SERVICE
+from penstock.storage.deletion_hold import HOLD_MS, Hold
+from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -20,7 +20,7 @@ from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.plan import HostPlan
 from penstock.services.host.process import listen_patiently
-from penstock.storage.hold import clear_expired
+from penstock.storage.deletion_hold import clear_expired
 
 logger = logging.getLogger(__name__)
 

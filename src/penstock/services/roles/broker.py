@@ -28,7 +28,7 @@ from penstock.services.host.datafolder import DataFolder, about_process, broker_
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import Presence, broker_service
 from penstock.services.roles.runtime import RoleContext
-from penstock.storage.hold import HoldingFileSystem
+from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
 _logger = logging.getLogger(__name__)

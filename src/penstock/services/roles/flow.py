@@ -36,7 +36,7 @@ from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.java import java_homes
 from penstock.spark.flow.address import SERVICE_SPARK
-from penstock.storage.hold import HoldingFileSystem
+from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
 # Each by its variable, else its file name in the folder `.aws`.

@@ -40,7 +40,7 @@ from penstock.services.httpserver import api_guard
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles.startlog import options_line, start_line
-from penstock.storage.hold import clear_expired
+from penstock.storage.deletion_hold import clear_expired
 
 logger = logging.getLogger(__name__)
 

@@ -69,7 +69,7 @@ from penstock.spark.sqlwall import (
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.views import damaged
-from penstock.storage.blocks import as_messages
+from penstock.storage.queue.blocks import as_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

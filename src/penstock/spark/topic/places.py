@@ -20,7 +20,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData
 from penstock.indexing.engine import FileRange, KafkaRange, TopicRange
 from penstock.spark.topic.splits import SourceRange
-from penstock.storage.logreader import MessageSlice, read_range
+from penstock.storage.queue.log_reader import MessageSlice, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,8 +31,8 @@ from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
 from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
-from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
-from penstock.storage.logreader import MessageSlice
+from penstock.storage.queue.log_files import index_of_file, list_log_files, log_file_name
+from penstock.storage.queue.log_reader import MessageSlice
 
 _Slice = TypeVar("_Slice", MessageSlice, MessageSlice | RecordSlice)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.spark.topic.parse import Parsed
 from penstock.spark.topic.places import LongLine, RecordSlice
-from penstock.storage.logreader import MessageSlice
+from penstock.storage.queue.log_reader import MessageSlice
 
 
 @dataclass(frozen=True, slots=True)

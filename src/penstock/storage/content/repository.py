@@ -26,7 +26,7 @@ from penstock.core.disk_space import Headroom
 from penstock.core.errors import NotFound, PenstockError
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.options import ContentOptions, ContentStatistics
-from penstock.storage.content.reading import (
+from penstock.storage.content.reader import (
     ContentReader,
     ReadFiles,
     check_claim,

@@ -26,8 +26,7 @@ from penstock.storage.metadata.chunks.reading import (
     of_chunk,
     used_chunks,
 )
-from penstock.storage.metadata.killing import highest_killed
-from penstock.storage.metadata.places import insert_pending, pending_row
+from penstock.storage.metadata.pending_segments import insert_pending, pending_row
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import (
     OVERWRITE_END,
@@ -35,6 +34,7 @@ from penstock.storage.metadata.rows import (
     AllocateRequest,
     PendingRow,
 )
+from penstock.storage.metadata.segment_deletion import highest_killed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

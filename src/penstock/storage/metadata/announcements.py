@@ -15,7 +15,7 @@ from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.shown import dump_reading, follow, load_reading
-from penstock.storage.metadata.taskroots import read_roots, stored_path
+from penstock.storage.metadata.task_roots import read_roots, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,11 +19,11 @@ from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.chunks.reading import overlapping, used_chunks
 from penstock.storage.metadata.chunks.returning import shown_if_used
-from penstock.storage.metadata.commits.upgrades import read_upgrades
-from penstock.storage.metadata.killing import kill, require_no_backup
-from penstock.storage.metadata.places import pending_intervals, pending_row
+from penstock.storage.metadata.pending_segments import pending_intervals, pending_row
+from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
 from penstock.storage.metadata.rows import Occupied
+from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:

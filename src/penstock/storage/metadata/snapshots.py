@@ -22,7 +22,7 @@ from penstock.storage.metadata.rows import (
     Snapshot,
 )
 from penstock.storage.metadata.shown import Candidate, choose, load_reading
-from penstock.storage.metadata.taskroots import full_path, read_roots
+from penstock.storage.metadata.task_roots import full_path, read_roots
 
 # More changes than this are merged by a sort.
 _MOVED_ONE_BY_ONE = 500

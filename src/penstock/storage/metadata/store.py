@@ -17,17 +17,6 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Fenced
 from penstock.storage.metadata.allocation import allocate
 from penstock.storage.metadata.announcements import announce
-from penstock.storage.metadata.commits.offsets import (
-    begin_offsets,
-    begin_topic,
-    move_offsets,
-    read_all_counts,
-    read_committed,
-    read_counts,
-    write_committed,
-)
-from penstock.storage.metadata.commits.publish import publish
-from penstock.storage.metadata.commits.upgrades import Upgrades
 from penstock.storage.metadata.copies import read_copy, write_copy
 from penstock.storage.metadata.database import (
     BUSY_TIMEOUT_MS,
@@ -36,6 +25,17 @@ from penstock.storage.metadata.database import (
     Transactions,
 )
 from penstock.storage.metadata.migrations import migrate
+from penstock.storage.metadata.publish.offsets import (
+    begin_offsets,
+    begin_topic,
+    move_offsets,
+    read_all_counts,
+    read_committed,
+    read_counts,
+    write_committed,
+)
+from penstock.storage.metadata.publish.publish import publish
+from penstock.storage.metadata.publish.upgrades import Upgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
@@ -49,7 +49,7 @@ from penstock.storage.metadata.tables.rules import Rules
 from penstock.storage.metadata.tables.supervisors import Supervisors
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.tables.terms import Terms, require_newest
-from penstock.storage.metadata.taskroots import TaskRoots
+from penstock.storage.metadata.task_roots import TaskRoots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""The parts of one disk queue; `penstock.storage.diskqueue` combines them."""
+"""The parts of one disk queue; `penstock.storage.queue.disk_queue` combines them."""

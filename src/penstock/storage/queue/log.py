@@ -19,12 +19,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.storage.blocks import FILE_HEADER_BYTES, OffsetRange, encode_block
-from penstock.storage.logfiles import log_files_among
-from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
-from penstock.storage.queue.reading import QueueExtent
+from penstock.storage.queue.blocks import FILE_HEADER_BYTES, OffsetRange, encode_block
+from penstock.storage.queue.file_sequence import LogSequence
+from penstock.storage.queue.log_files import log_files_among
+from penstock.storage.queue.producers import FileMarks, Mark, ProducerTable, read_marks
+from penstock.storage.queue.reader import QueueExtent
 from penstock.storage.queue.recovery import recover_tail
-from penstock.storage.queue.sequence import LogSequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
-    from penstock.storage.logfiles import LogWriter
-    from penstock.storage.quarantine import Quarantine
-    from penstock.storage.queueoptions import DiskQueueOptions
+    from penstock.storage.queue.log_files import LogWriter
+    from penstock.storage.queue.options import DiskQueueOptions
+    from penstock.storage.queue.quarantine import Quarantine
 
 _OVERFULL = 2  # how many times its size a log file may grow to while it cannot be rolled
 

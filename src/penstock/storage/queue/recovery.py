@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.storage.blocks import (
+from penstock.storage.queue.blocks import (
     FILE_HEADER_BYTES,
     Damage,
     FileHeader,
@@ -29,13 +29,13 @@ from penstock.storage.blocks import (
     encode_file_header,
     scan_blocks,
 )
-from penstock.storage.logfiles import LogWriter, OpenLog, log_file_name, make_tag
+from penstock.storage.queue.log_files import LogWriter, OpenLog, log_file_name, make_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.storage.filesystem import FileSystem
-    from penstock.storage.quarantine import Quarantine
+    from penstock.storage.queue.quarantine import Quarantine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.storage.blocks import FILE_HEADER_BYTES
-from penstock.storage.logfiles import index_of_file
+from penstock.storage.queue.blocks import FILE_HEADER_BYTES
+from penstock.storage.queue.log_files import index_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.storage.cursors import CursorStore
+    from penstock.storage.queue.cursors import CursorStore
     from penstock.storage.queue.log import QueueLog
-    from penstock.storage.queue.reading import QueueReader
+    from penstock.storage.queue.reader import QueueReader
 
 
 @dataclass(frozen=True, slots=True)

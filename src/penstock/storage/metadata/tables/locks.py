@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, select, text
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.commits.upgrades import forget_older_upgrades
+from penstock.storage.metadata.publish.upgrades import forget_older_upgrades
 from penstock.storage.metadata.rows import LockRow
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.commits.upgrades import forget_upgrades
 from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.publish.upgrades import forget_upgrades
 from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
 from penstock.storage.metadata.tables.locks import forget_locks
 

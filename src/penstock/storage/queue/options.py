@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.errors import InvalidRequest
-from penstock.storage.blocks import BLOCK_LIMIT_BYTES
-from penstock.storage.producers import PRODUCERS_LIMIT
+from penstock.storage.queue.blocks import BLOCK_LIMIT_BYTES
+from penstock.storage.queue.producers import PRODUCERS_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.storage.blocks import Block, Damage, Found, block_of, find_block
-from penstock.storage.logfiles import OffsetsDeleted, OpenLog, index_of_file, log_file_name
+from penstock.storage.queue.blocks import Block, Damage, Found, block_of, find_block
+from penstock.storage.queue.log_files import OffsetsDeleted, OpenLog, index_of_file, log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.storage.filesystem import FileSystem
-    from penstock.storage.quarantine import Quarantine
+    from penstock.storage.queue.quarantine import Quarantine
 
 T = TypeVar("T")
 

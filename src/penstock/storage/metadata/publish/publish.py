@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata.announcements import is_complete
-from penstock.storage.metadata.commits.append import copies_for_twins, keep_for_replace
-from penstock.storage.metadata.commits.basis import refusal_of_basis
-from penstock.storage.metadata.commits.beside import refusal_of_places
-from penstock.storage.metadata.commits.offsets import (
+from penstock.storage.metadata.pending_segments import insert_pending
+from penstock.storage.metadata.publish.append import copies_for_twins, keep_for_replace
+from penstock.storage.metadata.publish.basis import refusal_of_basis
+from penstock.storage.metadata.publish.beside import refusal_of_places
+from penstock.storage.metadata.publish.offsets import (
     Comparison,
     advance,
     compare,
     read_committed,
 )
-from penstock.storage.metadata.commits.replace import Replacement, plan_replace
-from penstock.storage.metadata.commits.rewriting import refusal_of_rewrites, rewrites
-from penstock.storage.metadata.commits.segmentrows import (
+from penstock.storage.metadata.publish.replacement import Replacement, plan_replace
+from penstock.storage.metadata.publish.rewriting import refusal_of_rewrites, rewrites
+from penstock.storage.metadata.publish.segment_rows import (
     existing_ids,
     hidden_by_each_other,
     insert_segments,
     without_lost_cores,
 )
-from penstock.storage.metadata.commits.sequences import (
+from penstock.storage.metadata.publish.sequences import (
     clear_sequence,
     published_up_to,
     remember_published,
     was_published,
 )
-from penstock.storage.metadata.commits.upgrades import forget_upgrades
-from penstock.storage.metadata.places import insert_pending
+from penstock.storage.metadata.publish.upgrades import forget_upgrades
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
 

@@ -17,15 +17,15 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import by_chunk
 from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
-from penstock.storage.metadata.commits.segmentrows import (
+from penstock.storage.metadata.pending_segments import pending_row
+from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
     shard_spec,
     with_core_partitions,
 )
-from penstock.storage.metadata.commits.upgrades import read_upgrades
-from penstock.storage.metadata.killing import highest_killed
-from penstock.storage.metadata.places import pending_row
+from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PendingRow
+from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:

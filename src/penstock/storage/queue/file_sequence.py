@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
-from penstock.storage.blocks import FileHeader
-from penstock.storage.logfiles import LogWriter, log_file_name, make_tag
+from penstock.storage.queue.blocks import FileHeader
+from penstock.storage.queue.log_files import LogWriter, log_file_name, make_tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
-from penstock.storage.blocks import Found, LogBytes, messages_of
 from penstock.storage.filesystem import FileSystem, OsFileSystem
-from penstock.storage.logfiles import (
+from penstock.storage.queue.blocks import Found, LogBytes, messages_of
+from penstock.storage.queue.log_files import (
     OffsetsDeleted,
     OpenLog,
     index_of_file,

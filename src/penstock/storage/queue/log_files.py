@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 import google_crc32c
 
 from penstock.core.errors import NotFound, Unavailable
-from penstock.storage.blocks import (
+from penstock.storage.queue.blocks import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
     BlockHeader,

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.commits.segmentrows import copy_of
-from penstock.storage.metadata.commits.upgrades import add_upgrades
-from penstock.storage.metadata.places import pending_row
+from penstock.storage.metadata.pending_segments import pending_row
+from penstock.storage.metadata.publish.segment_rows import copy_of
+from penstock.storage.metadata.publish.upgrades import add_upgrades
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,7 +21,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
 from penstock.storage.metadata.chunks.reading import overlapping
-from penstock.storage.metadata.commits.upgrades import read_upgrades
+from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PublishOutcome
 from penstock.storage.metadata.snapshots import segment_row
 

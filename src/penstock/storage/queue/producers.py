@@ -25,8 +25,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from penstock.storage.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, Found, LogBytes
-from penstock.storage.logfiles import OpenLog, log_file_name
+from penstock.storage.queue.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, Found, LogBytes
+from penstock.storage.queue.log_files import OpenLog, log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

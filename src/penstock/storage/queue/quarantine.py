@@ -23,8 +23,8 @@ import google_crc32c
 from penstock.core.errors import PenstockError, counted
 
 if TYPE_CHECKING:
-    from penstock.storage.blocks import Damage, LogBytes
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.blocks import Damage, LogBytes
 
 _logger = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Full, InvalidRequest, NotFound
-from penstock.storage.blocks import Block, OffsetRange, as_messages
-from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
-from penstock.storage.logfiles import OffsetsDeleted
-from penstock.storage.quarantine import Quarantine
+from penstock.storage.queue.blocks import Block, OffsetRange, as_messages
+from penstock.storage.queue.cursors import Cursor, CursorStore
 from penstock.storage.queue.log import QueueLog
-from penstock.storage.queue.reading import QueueReader
+from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
+from penstock.storage.queue.quarantine import Quarantine
+from penstock.storage.queue.reader import QueueReader
 from penstock.storage.queue.retention import Retention, RetentionReport
-from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.storage.producers import Mark
+    from penstock.storage.queue.producers import Mark
 
 __all__ = [
     "Block",
