@@ -13,7 +13,7 @@ from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Relationship
 from penstock.flow.session.transaction import Transaction
-from penstock.storage.content.writing import ContentWriter
+from penstock.storage.content.writer import ContentWriter
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.injection import FAULTS, Faults
 

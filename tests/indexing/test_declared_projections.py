@@ -21,7 +21,7 @@ from penstock.indexing.spec.rows.declared import (
     merged,
     of_schema,
 )
-from penstock.storage.metadata.tables.config import Config
+from penstock.storage.metadata.tables.configuration import Config
 
 ROWS = [(1, "x", 1), (1, "x", 2), (2, "y", 3)]
 COMPACT = {

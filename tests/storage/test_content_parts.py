@@ -9,7 +9,7 @@ from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.options import ContentOptions
 from penstock.storage.content.references import References
 from penstock.storage.content.resources import CONTAINER
-from penstock.storage.content.written import WrittenFiles
+from penstock.storage.content.writer import WrittenFiles
 from penstock.testing.crashable import CrashableFileSystem
 
 A, B = (ResourceClaim(name, CONTAINER, "0") for name in "ab")

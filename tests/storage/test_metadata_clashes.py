@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.storage.metadata.database import TRIES, Database
+from penstock.storage.metadata.sql_database import TRIES, Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,8 @@ from penstock.storage.metadata import (
     TaskRow,
     segment_id,
 )
-from penstock.storage.metadata.batches import ITEMS_PER_STATEMENT
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, visible_chunks
+from penstock.storage.metadata.sql_database import ITEMS_PER_STATEMENT
 
 HOUR_MS = 3_600_000
 DAY = Interval(0, 24 * HOUR_MS)

@@ -15,7 +15,7 @@ from penstock.storage.metadata import (
     PublishRequest,
     Reading,
 )
-from penstock.storage.metadata.shown import Candidate, choose, dump_reading, load_reading
+from penstock.storage.metadata.announced_files import Candidate, choose, dump_reading, load_reading
 
 DAY = Interval(0, 86_400_000)
 

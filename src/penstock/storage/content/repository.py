@@ -35,8 +35,7 @@ from penstock.storage.content.reader import (
 )
 from penstock.storage.content.references import References
 from penstock.storage.content.resources import CONTAINER, resource_path, stamp_of
-from penstock.storage.content.writing import ContentWriter
-from penstock.storage.content.written import WrittenFiles
+from penstock.storage.content.writer import ContentWriter, WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

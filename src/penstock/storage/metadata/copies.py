@@ -18,10 +18,10 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.backends import sqlite
-from penstock.storage.metadata.database import Database
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import take_turn
+from penstock.storage.metadata.sql_database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from penstock.core.clock import Clock
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 INTERRUPTED: Final = (
     "the metadata was restored from a backup that was made while this task ran: submit it again,"

@@ -19,7 +19,7 @@ from penstock.storage.metadata.schema import format_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.storage.metadata.database import Database
+    from penstock.storage.metadata.sql_database import Database
 
 # `{serial}`, a number that the database generates, and `{bytes}` differ between databases.
 _FORMAT_1 = """

@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, tru
 from penstock.core.interval_index import TimeIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.chunks.reading import overlapping, used_chunks
 from penstock.storage.metadata.chunks.returning import shown_if_used
@@ -25,12 +24,13 @@ from penstock.storage.metadata.revision import raise_revision, read_revision, ta
 from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
+    from penstock.storage.metadata.sql_database import Transactions
 
 _UNUSED_LISTED: Final = 1_000
 

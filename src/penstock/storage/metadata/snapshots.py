@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.announced_files import Candidate, choose, load_reading
 from penstock.storage.metadata.payloads import load, load_offsets
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import (
@@ -21,7 +22,6 @@ from penstock.storage.metadata.rows import (
     SegmentRow,
     Snapshot,
 )
-from penstock.storage.metadata.shown import Candidate, choose, load_reading
 from penstock.storage.metadata.task_roots import full_path, read_roots
 
 # More changes than this are merged by a sort.

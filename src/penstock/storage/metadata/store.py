@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Fenced
 from penstock.storage.metadata.allocation import allocate
-from penstock.storage.metadata.announcements import announce
+from penstock.storage.metadata.announced_files import announce
 from penstock.storage.metadata.copies import read_copy, write_copy
-from penstock.storage.metadata.database import (
-    BUSY_TIMEOUT_MS,
-    Database,
-    GuardedDatabase,
-    Transactions,
-)
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.publish.offsets import (
     begin_offsets,
@@ -34,21 +28,24 @@ from penstock.storage.metadata.publish.offsets import (
     read_counts,
     write_committed,
 )
-from penstock.storage.metadata.publish.publish import publish
+from penstock.storage.metadata.publish.transaction import publish
 from penstock.storage.metadata.publish.upgrades import Upgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_snapshot
+from penstock.storage.metadata.sql_database import (
+    BUSY_TIMEOUT_MS,
+    Database,
+    GuardedDatabase,
+    Transactions,
+)
 from penstock.storage.metadata.survey import Survey
-from penstock.storage.metadata.tables.audit import AuditLog
-from penstock.storage.metadata.tables.config import Config
-from penstock.storage.metadata.tables.leases import Leases
+from penstock.storage.metadata.tables.configuration import AuditLog, Config, Rules
+from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
 from penstock.storage.metadata.tables.locks import TaskLocks
-from penstock.storage.metadata.tables.rules import Rules
 from penstock.storage.metadata.tables.supervisors import Supervisors
 from penstock.storage.metadata.tables.tasks import Tasks
-from penstock.storage.metadata.tables.terms import Terms, require_newest
 from penstock.storage.metadata.task_roots import TaskRoots
 
 if TYPE_CHECKING:

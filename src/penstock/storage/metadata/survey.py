@@ -15,7 +15,6 @@ from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, 
 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.reading import overlapping
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
@@ -26,12 +25,13 @@ from penstock.storage.metadata.rows import (
     SegmentTotals,
     Stretch,
 )
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import JsonObject
+    from penstock.storage.metadata.sql_database import Transactions
 
 T = TypeVar("T")
 

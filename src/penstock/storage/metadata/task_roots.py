@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, insert, select, update
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.revision import raise_revision, take_turn
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 
 class TaskRoots:

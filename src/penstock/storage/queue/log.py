@@ -1,30 +1,58 @@
-"""The state of one queue's log: its files, the next offset, and the durable offset.
+"""Log of one disk queue: the log files, the next offset and the durable offset.
 
-Owns: that state, the mutex around it, and appending. Does not own: the schedule of fsyncs
-(`syncing`), waiting for them, the lock on the folder (`diskqueue`), nor the deletion of log files
-(`retention`).
+`QueueLog` owns that state, its mutex and appending. `recover_tail` opens the last log file
+after a restart. Does not own when the log is fsynced (`group_commit`), the folder lock
+(`disk_queue`) or the deletion of log files (`retention`). There is no index or metadata file
+that could be missing or outdated.
 
 Invariants:
 
-- Each offset belongs to one message. After a crash, the offsets of messages that were not durable
-  may be assigned again; offsets below `durable` never are.
-- A batch is one block: it is written completely, or nothing of it is visible.
-- At most the last two log files hold bytes that are not fsynced: while the previous file is not
-  synced, a full one keeps growing, up to twice its size.
+- An offset is given to one message only. After a crash the offsets of messages that were not
+  durable may be given again; offsets below `durable` never are.
+- A batch is one block: it is written as a whole, or nothing of it is visible.
+- At most the last two log files contain bytes that are not fsynced. A full file grows further
+  while the one before it is not synced, up to twice its size.
+
+Recovery rules for the last log file (earlier files are not read when a queue opens; readers
+detect their damage):
+
+- Damage that is followed by a valid block stays in place. Its messages are counted, and their
+  offsets are not given again.
+- So does a complete block with a valid header and a damaged body: its offsets are known.
+- The bytes after the last of these are a torn tail. It is kept in a ``.bad`` file unless it is
+  all zeros, then truncated, and the truncation is synced.
+- A file without a valid block starts again with the base offset in its name. A damaged file
+  header alone loses nothing: the name has the base offset, the blocks have the tag.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.storage.queue.blocks import FILE_HEADER_BYTES, OffsetRange, encode_block
+from penstock.storage.queue.blocks import (
+    FILE_HEADER_BYTES,
+    Damage,
+    FileHeader,
+    Found,
+    LogBytes,
+    OffsetRange,
+    encode_block,
+    encode_file_header,
+    scan_blocks,
+)
 from penstock.storage.queue.file_sequence import LogSequence
-from penstock.storage.queue.log_files import log_files_among
+from penstock.storage.queue.log_files import (
+    LogWriter,
+    OpenLog,
+    log_file_name,
+    log_files_among,
+    make_tag,
+)
 from penstock.storage.queue.producers import FileMarks, Mark, ProducerTable, read_marks
 from penstock.storage.queue.reader import QueueExtent
-from penstock.storage.queue.recovery import recover_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +62,113 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
-    from penstock.storage.queue.log_files import LogWriter
     from penstock.storage.queue.options import DiskQueueOptions
     from penstock.storage.queue.quarantine import Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTail:
+    """The last log file, ready for writing."""
+
+    writer: LogWriter
+    next_offset: int
+    last_time_ms: int
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The content of the last file."""
+
+    end: int
+    next_offset: int
+    last_time_ms: int
+    tag: int | None
+    torn: Damage | None = None
+
+
+def recover_tail(
+    fs: FileSystem,
+    folder: str,
+    base_offset: int,
+    quarantine: Quarantine,
+    *,
+    now_ms: int,
+    max_bytes_per_file: int,
+    on_block: Callable[[LogBytes, Found], None],
+) -> RecoveredTail:
+    """Open the last log file for writing, after cutting off an unfinished write of a crash.
+
+    Args:
+        fs: The file system.
+        folder: The queue's folder.
+        base_offset: The base offset of the last log file.
+        quarantine: Receives reports of damage and of the torn tail.
+        now_ms: The time for a header that must be written again.
+        max_bytes_per_file: For the same.
+        on_block: Called with each valid block, in order.
+
+    Raises:
+        InvalidRequest: The file has a newer format, or is not writable.
+        Unavailable: Disk full or I/O error.
+    """
+    path = f"{folder}/{log_file_name(base_offset)}"
+    with OpenLog(fs, path) as opened:
+        log = opened.map(opened.size())
+        scan = _scan(opened, log, base_offset, quarantine, on_block)
+    anew = opened.header is None and scan.end <= FILE_HEADER_BYTES
+    if scan.torn is not None:
+        quarantine.record_torn_tail(
+            base_offset, scan.torn.position, bytes(log.view[scan.torn.position :])
+        )
+    tag = make_tag(folder, base_offset, now_ms) if scan.tag is None else scan.tag
+    header = FileHeader(base_offset, now_ms, max_bytes_per_file, tag)
+    if not anew and scan.torn is None:
+        return RecoveredTail(
+            LogWriter(fs, path, header, scan.end), scan.next_offset, scan.last_time_ms
+        )
+    file = fs.open_append(path)
+    try:
+        if anew:
+            file.truncate(0)
+            file.writev([encode_file_header(header)])
+        else:
+            file.truncate(scan.end)
+        file.sync()
+    except BaseException:
+        file.close()
+        raise
+    writer = LogWriter(fs, path, header, file.size, file)
+    return RecoveredTail(writer, scan.next_offset, scan.last_time_ms)
+
+
+def _scan(
+    opened: OpenLog,
+    log: LogBytes,
+    base_offset: int,
+    quarantine: Quarantine,
+    on_block: Callable[[LogBytes, Found], None],
+) -> _Scan:
+    start = min(FILE_HEADER_BYTES, log.size) if opened.header is None else FILE_HEADER_BYTES
+    created_ms = 0 if opened.header is None else opened.header.created_ms
+    scan = _Scan(start, base_offset, created_ms, opened.tag)
+    for item in scan_blocks(log, start, tag=opened.tag, expected=base_offset, limit=None):
+        if isinstance(item, Found):
+            on_block(log, item)
+            scan.end = item.position + item.header.length
+            scan.next_offset = item.header.end_offset
+            scan.last_time_ms = item.header.append_time_ms
+            scan.tag = item.header.tag
+        elif item.next_offset is None:
+            scan.torn = item
+        else:
+            quarantine.record(base_offset, log, item)
+            scan.end = item.end
+            scan.next_offset = item.next_offset
+    if opened.header is None and scan.end == start and log.size:
+        # No block and no header: the whole file is one torn tail.
+        scan.torn = Damage(0, log.size, base_offset, None)
+    return scan
+
 
 _OVERFULL = 2  # how many times its size a log file may grow to while it cannot be rolled
 

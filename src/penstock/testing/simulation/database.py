@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.storage.metadata import Term
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
     from penstock.testing.simulation.world import Process
 
 T = TypeVar("T")

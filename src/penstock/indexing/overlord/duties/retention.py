@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval
 from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
-from penstock.storage.metadata.tables.rules import DEFAULT_RULES
+from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

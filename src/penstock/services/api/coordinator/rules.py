@@ -25,7 +25,7 @@ from penstock.services.api.indexer.reading import (
     query_interval,
 )
 from penstock.storage.metadata import MetadataStore
-from penstock.storage.metadata.tables.rules import DEFAULT_RULES
+from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
 COORDINATOR: Final = "/druid/coordinator/v1"
 

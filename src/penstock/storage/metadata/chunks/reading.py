@@ -12,11 +12,11 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import NONE, Chunk, roots_of
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.rows import OVERWRITE_START
 from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -18,12 +18,12 @@ from sqlalchemy import Connection, select
 
 from penstock.core.intervals import condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
 from penstock.storage.metadata.chunks.reading import overlapping
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PublishOutcome
 from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection

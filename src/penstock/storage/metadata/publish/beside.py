@@ -18,10 +18,10 @@ from sqlalchemy import Connection, select
 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.chunks.reading import used_chunks
 from penstock.storage.metadata.rows import PublishOutcome
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.announced_files import differ
 from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import CommittedRow, CountsRow
-from penstock.storage.metadata.shown import differ
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest

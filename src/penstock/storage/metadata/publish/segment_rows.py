@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
 from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import SegmentRow, segment_id
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, delete, exists, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.pending_segments import pending_row
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest

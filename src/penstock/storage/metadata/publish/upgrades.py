@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 
 class Upgrades:

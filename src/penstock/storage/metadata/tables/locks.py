@@ -16,14 +16,14 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, select, text
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.publish.upgrades import forget_older_upgrades
 from penstock.storage.metadata.rows import LockRow
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 _ALL_PARTITIONS = -1
 _TIMES = "____-__-__T__:__:__.___Z"

@@ -10,16 +10,16 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, sel
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import AuditRow, JsonObject, SupervisorRow
-from penstock.storage.metadata.tables.audit import add_entry
+from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.tables.configuration import add_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 
 class Supervisors:

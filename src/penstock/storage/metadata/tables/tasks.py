@@ -19,17 +19,17 @@ from sqlalchemy import (
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.announcements import forget
-from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.announced_files import forget
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.publish.upgrades import forget_upgrades
 from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
+from penstock.storage.metadata.sql_database import batches
 from penstock.storage.metadata.tables.locks import forget_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.sql_database import Transactions
 
 COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
 

@@ -1,17 +1,22 @@
-"""The choice of announced files that a snapshot shows, so that no event is shown twice.
+"""Announced files of running tasks, which queries read before they are published.
 
-Pure, except for the text of a reading. Tasks announce their files independently: replicas read the
-same messages; a task that is unreachable may read beyond the agreed end, where its successor reads,
-too; and after one task publishes, others are refused. Invariants:
+`announce` and `forget` write the table; `choose` selects which announced files a snapshot
+shows, so that no event appears twice. The selection is pure, except for the encoding of a
+reading. Tasks announce what they have read independently: replicas read the same offsets; a
+task that cannot be reached may read past the end that was agreed with the others, where its
+successor reads too; and the first publish makes the others fail.
 
-- each offset of one supervisor and topic is in at most one chosen announcement;
-- no announcement with committed offsets is chosen: its events are in segments;
-- all others are chosen, except those of replicas that fall behind, and events that a replica of
-  higher priority has not announced yet.
+Invariants:
 
-A replica keeps up with another if it has reached the end of that one's announcements before the
-newest. So a higher priority hides at most the events of one announcement, which follow with the
-next one; and a replica that stops is no longer shown after another has announced twice.
+- No announced file contains events of a published sequence or of a complete task.
+- Each offset of a supervisor and topic is in at most one selected announcement.
+- No announcement with committed offsets is selected: its events are in segments.
+- Nothing else is left out, except replicas that fall behind, and what a replica of higher
+  priority has not announced yet.
+
+A replica keeps up with another if it reaches as far as that one did before its newest
+announcement. A higher priority therefore delays at most the events of one announcement, and a
+replica that stops is no longer shown once another one has announced twice.
 """
 
 from __future__ import annotations
@@ -19,13 +24,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
+from sqlalchemy import Connection, delete, insert, select
+
+from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import AnnouncedRow, CommittedRow, Reading
+from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.task_roots import read_roots, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.storage.metadata.rows import Offsets
+    from penstock.storage.metadata.rows import AnnouncedFile, Offsets
+
 
 _NOTHING: Final = CommittedRow("", {})
 
@@ -167,3 +179,74 @@ def _take(
 def _ranges(start: Offsets, end: Offsets) -> dict[int, tuple[int, int]]:
     """Return the offset ranges of the stream partitions that are not empty."""
     return {p: (first, end[p]) for p, first in start.items() if first < end[p]}
+
+
+def announce(
+    connection: Connection,
+    owner: tuple[str, str, str],
+    files: Sequence[AnnouncedFile],
+    reading: Reading | None,
+) -> bool:
+    """Replace the files of `owner` (task, datasource, sequence); False if it must show none."""
+    take_turn(connection)
+    task_id, datasource, sequence_name = owner
+    table = schema.announced
+    mine = (
+        (table.c.task_id == task_id)
+        & (table.c.datasource == datasource)
+        & (table.c.sequence_name == sequence_name)
+    )
+    allowed = not (
+        is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
+    )
+    query = delete(table).where(mine).returning(table.c.reading)
+    removed = connection.execute(query).scalars().all()
+    if reading is not None and removed:
+        reading = follow(reading, load_reading(removed[0]))
+    roots = read_roots(connection)
+    rows = [
+        {
+            "task_id": task_id,
+            "sequence_name": sequence_name,
+            **stored_path(file.path, roots),
+            "datasource": datasource,
+            "start_ms": file.interval.start_ms,
+            "end_ms": file.interval.end_ms,
+            "row_count": file.rows,
+            "payload": dump({key: file.payload[key] for key in file.payload if key != "path"}),
+            "reading": dump_reading(reading),
+        }
+        for file in files
+    ]
+    if allowed and rows:
+        connection.execute(insert(table), rows)
+    if removed or (allowed and rows):
+        raise_revision(connection, segments=False)
+    return allowed
+
+
+def forget(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Drop all announced files of some tasks."""
+    take_turn(connection)
+    table = schema.announced
+    dropped = sum(
+        connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
+        for batch in batches(task_ids)
+    )
+    if dropped:
+        raise_revision(connection, segments=False)
+
+
+def is_complete(connection: Connection, task_id: str) -> bool:
+    """Return whether a task has ended; an unknown one has not."""
+    table = schema.tasks
+    active = connection.execute(select(table.c.active).where(table.c.id == task_id)).scalar()
+    return active is False
+
+
+def _is_published(connection: Connection, datasource: str, sequence_name: str) -> bool:
+    table = schema.published
+    query = select(table.c.task_id).where(
+        table.c.datasource == datasource, table.c.sequence_name == sequence_name
+    )
+    return connection.execute(query).first() is not None

@@ -1,10 +1,15 @@
-"""The publish transaction, which makes ingestion exactly once.
+"""Publish transaction: segments and offsets, written together exactly once.
 
-Decides whether a publish is committed and orders its parts, which are in modules beside it.
-Invariants: committed offsets and the segments of the events below them change in one transaction,
-and only from the offsets that the publishing task started at, in the same topic; a complete task
-publishes nothing, so offsets that are set after its end are not changed; a sequence is published
-once, however many replicas and restarts repeat the publish.
+`publish` decides whether a publish is accepted and orders its parts; the other modules of this
+package implement the parts. An append also interacts with concurrent replaces: a replace that
+committed while the appending task ran left a copy of each of its pending segments, so the
+segment is inserted there too; a replace that has not committed records the segment and copies
+it later.
+
+Invariants: committed offsets and the segments of the events below them change in one
+transaction, and only from the offsets at which the publishing task started, in the same topic.
+A complete task publishes nothing, so offsets that are set after its end are kept. The segments
+of a sequence are inserted once, however many replicas and restarts publish them.
 """
 
 from __future__ import annotations
@@ -12,21 +17,19 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from sqlalchemy import Connection, select
+
 from penstock.core.errors import InvalidRequest
-from penstock.storage.metadata.announcements import is_complete
-from penstock.storage.metadata.pending_segments import insert_pending
-from penstock.storage.metadata.publish.append import copies_for_twins, keep_for_replace
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.announced_files import is_complete
+from penstock.storage.metadata.pending_segments import insert_pending, pending_row
 from penstock.storage.metadata.publish.basis import refusal_of_basis
 from penstock.storage.metadata.publish.beside import refusal_of_places
-from penstock.storage.metadata.publish.offsets import (
-    Comparison,
-    advance,
-    compare,
-    read_committed,
-)
+from penstock.storage.metadata.publish.offsets import Comparison, advance, compare, read_committed
 from penstock.storage.metadata.publish.replacement import Replacement, plan_replace
 from penstock.storage.metadata.publish.rewriting import refusal_of_rewrites, rewrites
 from penstock.storage.metadata.publish.segment_rows import (
+    copy_of,
     existing_ids,
     hidden_by_each_other,
     insert_segments,
@@ -38,12 +41,50 @@ from penstock.storage.metadata.publish.sequences import (
     remember_published,
     was_published,
 )
-from penstock.storage.metadata.publish.upgrades import forget_upgrades
+from penstock.storage.metadata.publish.upgrades import add_upgrades, forget_upgrades
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
+from penstock.storage.metadata.sql_database import batches
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from collections.abc import Collection, Sequence
+
+    from penstock.storage.metadata.rows import SegmentRow
+
+
+def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
+    """Return a copy of each row for every copy of its pending segment."""
+    by_id = {row.id: row for row in rows}
+    table = schema.pending
+    twins = [
+        pending_row(found)
+        for batch in batches(list(by_id))
+        for found in connection.execute(select(table).where(table.c.upgraded_from.in_(batch)))
+    ]
+    return [
+        copy_of(
+            by_id[twin.upgraded_from],
+            twin.interval,
+            twin.version,
+            twin.partition_number,
+            twin.core_partitions,
+        )
+        for twin in twins
+    ]
+
+
+def keep_for_replace(
+    connection: Connection, request: PublishRequest, taken: Collection[str]
+) -> None:
+    """Record the new segments for the replacing tasks whose locks cover them."""
+    add_upgrades(
+        connection,
+        [
+            (lock.task_id, name, lock.version)
+            for name, lock in request.covering.items()
+            if name not in taken
+        ],
+    )
 
 
 def publish(connection: Connection, request: PublishRequest, now_ms: int) -> PublishOutcome:

@@ -1,13 +1,16 @@
-"""Connections and transactions, with the same behaviour on both databases.
+"""Connections and transactions of the metadata store, with the same behaviour on each database.
 
-Owns the start and the retries of transactions, and how long callers wait at most; `backends` has
-the engines and the meaning of their errors. It knows no tables. On SQLite, write transactions take
-the write lock when they begin. On PostgreSQL, writes are read committed, and take a row lock first
-if order matters; reads see one snapshot.
+`Database` owns the start and retry of transactions and the maximum wait of a caller.
+`GuardedDatabase` begins each write transaction with a check that may refuse it. `in_batches`
+divides long lists into parts that one statement accepts. Does not own tables or the engines and
+the meaning of their errors (`backends`). On SQLite, a write transaction takes the write lock
+when it begins. On PostgreSQL, writes use read committed, and take a row lock first where order
+matters; reads use one snapshot.
 
-Invariant: `read` and `write` run their work in one transaction each, and may run it again from the
-start after a conflict, so work must have no effects except on its connection. After a server did
-not answer, calls fail at once for a short time, so that callers such as a mailbox do not block.
+Invariants: `read` and `write` run their work in one transaction each, and may run it again from
+the start after a conflict, so the work has no effects outside its connection. After a server
+did not respond, calls fail at once for a short time, so that callers such as a mailbox do not
+block. Any thread may call.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ from penstock.core.errors import (
 from penstock.storage.metadata.backends import postgres, sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.core.clock import Clock
+
 
 T = TypeVar("T")
 
@@ -258,3 +262,12 @@ def _translated(error: BaseException, name: str) -> PenstockError:
         # An error in a statement of Penstock: a bug, shown unchanged.
         raise error
     return meant
+
+
+ITEMS_PER_STATEMENT = 500
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Return the pieces in order."""
+    for start in range(0, len(items), ITEMS_PER_STATEMENT):
+        yield items[start : start + ITEMS_PER_STATEMENT]

@@ -1,0 +1,181 @@
+"""Tables of dynamic configuration, retention rules and the audit log.
+
+`DynamicConfig` stores bytes by name and changes a value only if the caller knows the previous
+one. `RetentionRules` stores one ordered list for each datasource, and `_default` for the
+cluster; the meaning of a rule belongs to `penstock.indexing`. `AuditLog` records who changed
+what, when and why; entries are only added.
+
+Invariant: a change of the rules and its audit entry are in one transaction; the audit entries
+are the history of the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import dump, dump_list, load, load_list
+from penstock.storage.metadata.revision import take_turn
+from penstock.storage.metadata.rows import AuditRow, JsonObject, RuleRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.sql_database import Transactions
+
+
+class AuditLog:
+    """The audit table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def add(
+        self,
+        key: str,
+        type: str,  # noqa: A002 - the column's name in Druid's API
+        *,
+        author: str = "",
+        comment: str = "",
+        payload: JsonObject | None = None,
+    ) -> None:
+        """Add an entry about `key`, such as a datasource or a supervisor."""
+        row = AuditRow(key, type, author, comment, payload or {}, self._database.now_ms())
+        self._database.write(lambda c: add_entry(c, row))
+
+    def list(
+        self,
+        key: str | None = None,
+        *,
+        type: str | None = None,  # noqa: A002 - as above
+        interval: Interval | None = None,
+        limit: int = 100,
+    ) -> Sequence[AuditRow]:
+        """Return entries, the newest first: of one key, one type, one interval, or all."""
+        table = schema.audit
+        query = select(table).order_by(table.c.serial.desc()).limit(limit)
+        if key is not None:
+            query = query.where(table.c.key == key)
+        if type is not None:
+            query = query.where(table.c.type == type)
+        if interval is not None:
+            query = query.where(
+                table.c.created_ms >= interval.start_ms, table.c.created_ms < interval.end_ms
+            )
+        return self._database.read(
+            lambda c: [
+                AuditRow(
+                    row.key, row.type, row.author, row.comment, load(row.payload), row.created_ms
+                )
+                for row in c.execute(query)
+            ]
+        )
+
+
+def add_entry(connection: Connection, row: AuditRow) -> None:
+    """Add an entry as part of a transaction."""
+    connection.execute(
+        insert(schema.audit).values(
+            key=row.key,
+            type=row.type,
+            author=row.author,
+            comment=row.comment,
+            created_ms=row.created_ms,
+            payload=dump(row.payload),
+        )
+    )
+
+
+class Config:
+    """The config table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def get(self, name: str) -> bytes | None:
+        """Return the value of a name, None if it was never set."""
+        return self._database.read(lambda c: _find(c, name))
+
+    def compare_and_set(
+        self, name: str, old: bytes | None, new: bytes, *, entry: AuditRow | None = None
+    ) -> bool:
+        """Set a name if its value is still the one that the caller read.
+
+        Args:
+            name: The name.
+            old: The value that `get` returned, possibly None.
+            new: The new value.
+            entry: Added to the audit log, with the time of the change.
+
+        Returns:
+            False, and nothing changes, if the value has changed meanwhile: read it again.
+        """
+
+        def work(connection: Connection) -> bool:
+            take_turn(connection)
+            found = _find(connection, name)
+            if found != old:
+                return False
+            table, now_ms = schema.config, self._database.now_ms()
+            values = {"updated_ms": now_ms, "payload": new}
+            if found is None:
+                connection.execute(insert(table).values(name=name, **values))
+            else:
+                connection.execute(update(table).where(table.c.name == name).values(values))
+            if entry is not None:
+                add_entry(connection, replace(entry, created_ms=now_ms))
+            return True
+
+        return self._database.write(work)
+
+
+def _find(connection: Connection, name: str) -> bytes | None:
+    table = schema.config
+    found = connection.execute(select(table.c.payload).where(table.c.name == name)).scalar()
+    return None if found is None else bytes(found)
+
+
+DEFAULT_RULES: Final = "_default"
+AUDIT_TYPE = "rules"
+
+
+class Rules:
+    """The rules table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def put(
+        self, datasource: str, rules: Sequence[JsonObject], *, author: str = "", comment: str = ""
+    ) -> RuleRow:
+        """Set the rules of a datasource, in order; with an empty list only `_default` applies."""
+        row = RuleRow(datasource, tuple(rules), self._database.now_ms())
+        table = schema.rules
+
+        def work(connection: Connection) -> RuleRow:
+            take_turn(connection)  # two first writers must run one after the other
+            connection.execute(delete(table).where(table.c.datasource == datasource))
+            if rules:
+                values = {"updated_ms": row.updated_ms, "rules": dump_list(rules)}
+                connection.execute(insert(table).values(datasource=datasource, **values))
+            payload = {"rules": list(rules)}
+            add_entry(
+                connection,
+                AuditRow(datasource, AUDIT_TYPE, author, comment, payload, row.updated_ms),
+            )
+            return row
+
+        return self._database.write(work)
+
+    def every(self) -> dict[str, RuleRow]:
+        """Return all rules by datasource, including `_default` if it was set."""
+        query = select(schema.rules).order_by(schema.rules.c.datasource)
+        found = self._database.read(lambda c: c.execute(query).all())
+        return {
+            row.datasource: RuleRow(row.datasource, tuple(load_list(row.rules)), row.updated_ms)
+            for row in found
+        }
