@@ -51,7 +51,7 @@ from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.maker import Maker
 from penstock.spark.projections.shelf import Shelf
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.emitting import KeptEvents
 
 LIMIT_S = 30.0

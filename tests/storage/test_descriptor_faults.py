@@ -19,7 +19,7 @@ from penstock.storage.filesystem import (
     OsFolderLock,
     ReadFile,
 )
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.injection import Faults
 
 FS = OsFileSystem()

@@ -12,7 +12,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 

@@ -8,8 +8,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, Unavailable
-from penstock.storage.syncing import Syncer
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import Syncer, SyncThreads
 from penstock.testing.clock import VirtualClock
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.storage import unsynced
-from penstock.storage.syncing import Syncer
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import Syncer, SyncThreads
 from penstock.testing.clock import VirtualClock
 
 

@@ -14,7 +14,7 @@ from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
 from penstock.core.cleanup import Steps
 from penstock.storage.queue.disk_queue import DiskQueue
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import SyncThreads
 
 if TYPE_CHECKING:
     from penstock.broker.channel.store import ChannelStore

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.flow.repository.commits import Commits, described
-from penstock.storage.syncing import Syncer
-from penstock.storage.syncthreads import SyncThreads
+from penstock.storage.queue.group_commit import Syncer, SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

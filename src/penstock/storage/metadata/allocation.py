@@ -20,12 +20,6 @@ from penstock.core.errors import Conflict
 from penstock.core.interval_index import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import NONE, Chunk, visible_chunks
-from penstock.storage.metadata.chunks.reading import (
-    chunk_named,
-    highest_minor,
-    of_chunk,
-    used_chunks,
-)
 from penstock.storage.metadata.pending_segments import insert_pending, pending_row
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import (
@@ -35,6 +29,12 @@ from penstock.storage.metadata.rows import (
     PendingRow,
 )
 from penstock.storage.metadata.segment_deletion import highest_killed
+from penstock.storage.metadata.time_chunks import (
+    chunk_named,
+    highest_minor,
+    of_chunk,
+    used_chunks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, delete, or_, select, text
 
 from penstock.core.errors import Unavailable
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.rows import OVERWRITE_START, Killed
 from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,6 @@ from penstock.core.interval_index import TimeIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import visible_chunks
-from penstock.storage.metadata.chunks.reading import overlapping, used_chunks
-from penstock.storage.metadata.chunks.returning import shown_if_used
 from penstock.storage.metadata.pending_segments import pending_intervals, pending_row
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
@@ -25,6 +23,7 @@ from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,6 @@ from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, 
 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.reading import overlapping
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import (
@@ -26,6 +25,7 @@ from penstock.storage.metadata.rows import (
     Stretch,
 )
 from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.time_chunks import overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

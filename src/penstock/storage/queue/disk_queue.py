@@ -23,14 +23,13 @@ from penstock.core.errors import Full, InvalidRequest, NotFound
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages
 from penstock.storage.queue.cursors import Cursor, CursorStore
+from penstock.storage.queue.group_commit import Syncer, SyncThreads
 from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.quarantine import Quarantine
 from penstock.storage.queue.reader import QueueReader
 from penstock.storage.queue.retention import Retention, RetentionReport
-from penstock.storage.syncing import Syncer
-from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, func, or_, select
 from penstock.core.interval_index import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import by_chunk
-from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.pending_segments import pending_row
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
@@ -27,6 +26,7 @@ from penstock.storage.metadata.rows import PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

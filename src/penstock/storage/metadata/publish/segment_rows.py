@@ -10,11 +10,11 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
-from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import SegmentRow, segment_id
 from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

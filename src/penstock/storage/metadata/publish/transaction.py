@@ -23,11 +23,14 @@ from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import is_complete
 from penstock.storage.metadata.pending_segments import insert_pending, pending_row
-from penstock.storage.metadata.publish.basis import refusal_of_basis
-from penstock.storage.metadata.publish.beside import refusal_of_places
+from penstock.storage.metadata.publish.conflicts import (
+    refusal_of_basis,
+    refusal_of_places,
+    refusal_of_rewrites,
+    rewrites,
+)
 from penstock.storage.metadata.publish.offsets import Comparison, advance, compare, read_committed
 from penstock.storage.metadata.publish.replacement import Replacement, plan_replace
-from penstock.storage.metadata.publish.rewriting import refusal_of_rewrites, rewrites
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
     existing_ids,
