@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from benchmarks import nsqload
 from benchmarks.processes import Broker, Child, cpu_s, resident_mib
 from benchmarks.table import Row, against, print_rows
-from penstock.broker.process.limits import raise_descriptor_limit
+from penstock.broker.file_limits import raise_descriptor_limit
 
 if TYPE_CHECKING:
     import socket

@@ -19,7 +19,7 @@ import uvicorn
 
 from benchmarks.processes import Child, push_loopback, rate, resident_mib, serve_loopback
 from benchmarks.table import Row, against, print_rows
-from penstock.broker.messages import encode_binary
+from penstock.broker.message_bodies import encode_binary
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import run_broker
 from penstock.storage.queue.disk_queue import DiskQueueOptions

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from stepped_loop import InlineExecutor, run_stepped
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.channel.consumers import Delivery
 from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.errors import PenstockError
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
@@ -95,7 +95,7 @@ class Taker:
         attempts = np.broadcast_to(batch.attempts, len(batch.ids)).tolist()
         bodies = batch.messages.to_pylist()
         for number, tries, body in zip(batch.ids.tolist(), attempts, bodies, strict=True):
-            _, offset = messageid.split(number)
+            _, offset = message_id.split(number)
             self._world.delivered(self._channel, offset, body, tries)
             if number not in self.held:  # it may have timed out
                 self.held.append(number)
@@ -258,7 +258,7 @@ class World:
         chosen = [number for number in taker.held if self.rng.random() < share]
         taker.held = [number for number in taker.held if number not in chosen]
         failed = self.channel(name).finish(taker, np.array(chosen, np.int64)).tolist()
-        done = {messageid.split(number)[1] for number in chosen if number not in failed}
+        done = {message_id.split(number)[1] for number in chosen if number not in failed}
         known = self.known[name]
         known.view.done |= done
         for offset in done:
@@ -273,7 +273,7 @@ class World:
         taker.ready = 0  # or it comes back at once
         if not self.channel(name).requeue(taker, number, delay_ms):
             return
-        known, (_, offset) = self.known[name], messageid.split(number)
+        known, (_, offset) = self.known[name], message_id.split(number)
         known.waits[offset] = due_ms = self.clock.now_ms() + delay_ms
         await self.turns()
         if not self.faulty:

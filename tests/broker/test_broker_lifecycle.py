@@ -19,7 +19,7 @@ from broker_harness import RunningBroker
 from penstock.broker.client import BrokerClient
 from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.server import BrokerServer
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions

@@ -17,7 +17,7 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.broker.options import BrokerOptions
 
 MEBIBYTE = 1 << 20

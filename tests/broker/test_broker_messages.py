@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.broker.messages import (
+from penstock.broker.message_bodies import (
     MalformedBody,
     encode_binary,
     parse_binary,
@@ -156,7 +156,7 @@ def test_the_hot_paths_do_not_import_pandas() -> None:
     """A second of standstill and 40 MB in every process that publishes."""
     program = """
 import sys
-from penstock.broker.messages import encode_binary, parse_binary, parse_text
+from penstock.broker.message_bodies import encode_binary, parse_binary, parse_text
 parse_binary(encode_binary([b"a", b"b"]), 9, 99)
 parse_text(b"a\\n\\nb", 9)
 assert "pandas" not in sys.modules

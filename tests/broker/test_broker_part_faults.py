@@ -15,7 +15,7 @@ from penstock.broker.channel.feed import Feed
 from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.state.journalled import restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
-from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block

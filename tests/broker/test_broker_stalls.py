@@ -13,7 +13,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
-from penstock.broker.httpserver import connection
+from penstock.broker.http_server import connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile
 from penstock.storage.queue.disk_queue import DiskQueueOptions

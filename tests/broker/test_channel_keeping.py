@@ -16,9 +16,9 @@ from penstock.broker.channel.state.journalled import restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.process.leftovers import sync_leftovers
-from penstock.broker.publish import DeadLetterTopics
+from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal

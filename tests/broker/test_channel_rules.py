@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from stepped_loop import InlineExecutor, run_stepped
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.consumers import Delivery
 from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
@@ -228,7 +228,7 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
         assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"13", b"14"]
         channel.finish(taker, np.array(taker.ids))
         assert channel.state.progress[0].floor == 20
-        assert messageid.split(taker.ids[-1]) == (0, 14)
+        assert message_id.split(taker.ids[-1]) == (0, 14)
 
     play(ChannelOptions(max_backlog=5), story, name="tail#ephemeral")
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker import messageid
+from penstock.broker import message_id
+from penstock.broker.channel.offset_ranges import RangeSet
 from penstock.broker.channel.state.journalled import restore, snapshot
-from penstock.broker.channel.state.ranges import RangeSet
 from penstock.broker.channel.state.state import ATTEMPTS_MAX, ChannelState, Retry
 
 PARTITIONS = 2
@@ -43,7 +43,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.sought: set[int] = set()  # since the journal was written
 
     def advance(self, partition: int, offset: int) -> None:
-        while messageid.of(partition, offset) in self.done:
+        while message_id.of(partition, offset) in self.done:
             offset += 1
         self.next[partition] = offset
 
@@ -58,7 +58,7 @@ class AgainstModel(RuleBasedStateMachine):
         if start >= end:
             return
         self.state.progress[partition].skip(start, end)
-        self.done.update(messageid.of(partition, offset) for offset in range(start, end))
+        self.done.update(message_id.of(partition, offset) for offset in range(start, end))
         self.advance(partition, self.next[partition])
 
     @rule(partition=PARTITION, count=st.integers(1, 700))
@@ -84,7 +84,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.state.deliver(partition, start, end, client, self.now, ms)
         for offset in range(start, end):
             held = (client, self.now + ms, self.now, 1)
-            self.held[messageid.of(partition, offset)] = held
+            self.held[message_id.of(partition, offset)] = held
         self.advance(partition, end)
 
     @rule(partition=PARTITION, count=st.integers(1, 20), ms=st.integers(1, 50), skip=st.booleans())
@@ -93,7 +93,7 @@ class AgainstModel(RuleBasedStateMachine):
         end = self.fresh_end(partition, count)
         if start >= end:
             return
-        ids = [messageid.of(partition, offset) for offset in range(start, end)]
+        ids = [message_id.of(partition, offset) for offset in range(start, end)]
         if skip:
             self.state.progress[partition].skip(start, end)
             self.done.update(ids)
@@ -174,19 +174,19 @@ class AgainstModel(RuleBasedStateMachine):
         self.sought.add(partition)
         self.next[partition] = offset
         for number, (client, deadline, _, _) in self.held.items():
-            if messageid.of(partition, offset) <= number < messageid.of(partition + 1, 0):
+            if message_id.of(partition, offset) <= number < message_id.of(partition + 1, 0):
                 key = (client, number)
                 self.stale[key] = max(deadline, self.stale.get(key, 0))
         for known in (self.held, self.waiting):
-            for number in [n for n in known if messageid.split(n)[0] == partition]:
+            for number in [n for n in known if message_id.split(n)[0] == partition]:
                 del known[number]
-        self.done = {n for n in self.done if messageid.split(n)[0] != partition}
-        self.done.update(messageid.of(partition, below) for below in range(offset))
+        self.done = {n for n in self.done if message_id.split(n)[0] != partition}
+        self.done.update(message_id.of(partition, below) for below in range(offset))
 
     @rule(data=st.data(), partition=PARTITION)
     def drop_below(self, data: st.DataObject, partition: int) -> None:
         offset = data.draw(st.integers(0, self.ends[partition]))
-        ids = {messageid.of(partition, below) for below in range(offset)}
+        ids = {message_id.of(partition, below) for below in range(offset)}
         gone = ids - self.done - set(self.held)
         assert self.state.drop_below(partition, offset) == len(gone)
         for number in gone & set(self.waiting):
@@ -229,22 +229,22 @@ class AgainstModel(RuleBasedStateMachine):
         for partition in range(PARTITIONS):
             offset = self.state.progress[partition].next
             self.next[partition] = offset
-            for number in (messageid.of(partition, below) for below in range(offset)):
+            for number in (message_id.of(partition, below) for below in range(offset)):
                 if number not in waiting:
-                    done = messageid.split(number)[1] in self.state.progress[partition].done
+                    done = message_id.split(number)[1] in self.state.progress[partition].done
                     assert done
                     # A seek that was not written leaves the partition as it was before it.
                     assert number in self.done or partition in self.sought
         self.done = {
-            messageid.of(partition, offset)
+            message_id.of(partition, offset)
             for partition in range(PARTITIONS)
             for offset in range(self.next[partition])
-            if messageid.of(partition, offset) not in waiting
+            if message_id.of(partition, offset) not in waiting
         } | {
             number
             for partition in range(PARTITIONS)
             for start, end in self.state.progress[partition].done
-            for number in range(messageid.of(partition, start), messageid.of(partition, end))
+            for number in range(message_id.of(partition, start), message_id.of(partition, end))
         }
         self.waiting, self.held, self.stale = waiting, {}, {}
         self.sought.clear()
@@ -255,16 +255,16 @@ class AgainstModel(RuleBasedStateMachine):
         counts = self.state.counts(self.ends)
         assert counts.in_flight == len(self.held)
         assert counts.ready + counts.deferred == len(self.waiting)
-        ahead = sum(messageid.split(n)[1] >= self.next[messageid.split(n)[0]] for n in self.done)
+        ahead = sum(message_id.split(n)[1] >= self.next[message_id.split(n)[0]] for n in self.done)
         assert counts.fresh == sum(self.ends) - sum(self.next) - ahead
         for client in (1, 2, 3):
             mine = sum(1 for held in self.held.values() if held[0] == client)
             assert self.state.in_flight.of(client) == mine
         for partition in range(PARTITIONS):
             undone = [
-                messageid.split(n)[1]
+                message_id.split(n)[1]
                 for n in (*self.held, *self.waiting)
-                if messageid.split(n)[0] == partition
+                if message_id.split(n)[0] == partition
             ]
             assert self.state.progress[partition].floor == min(undone, default=self.next[partition])
         event = self.state.next_event_ms()

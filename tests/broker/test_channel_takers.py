@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.broker.channel.consumers import Delivery, Takers
-from penstock.broker.channel.state.inflight import InFlight
+from penstock.broker.channel.in_flight import InFlight
 
 
 class Consumer:

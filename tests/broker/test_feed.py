@@ -11,7 +11,7 @@ from stepped_loop import run_stepped
 from v2 import V2
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock

@@ -12,7 +12,7 @@ from broker_harness import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.httpserver.hosts import HostPolicy, normalized_host, parse_authority
+from penstock.broker.http_server.host_policy import HostPolicy, normalized_host, parse_authority
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nsqd_writer import TIME_NS, NsqdQueue, record, write_topics
 
-from penstock.broker.nsqimport import (
+from penstock.broker.nsq_import import (
     Damage,
     ImportOptions,
     NsqdChannel,
@@ -24,8 +24,8 @@ from penstock.broker.nsqimport import (
     QueueReport,
     Records,
 )
-from penstock.broker.nsqimport.metadata import parse_metadata
-from penstock.broker.nsqimport.records import RecordScanner
+from penstock.broker.nsq_import.metadata import parse_metadata
+from penstock.broker.nsq_import.records import RecordScanner
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.filesystem import OsFileSystem
 

@@ -14,9 +14,9 @@ from nsqd_writer import TIME_NS, NsqdQueue, write_topics
 from v2 import V2
 
 from penstock.broker.channel.state.journalled import restore
-from penstock.broker.nsqimport import ImportedTopic, NsqdFolder, NsqImport
+from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, PenstockError, Unavailable
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal

@@ -12,8 +12,8 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2, sized
 
-from penstock.broker import messageid
-from penstock.broker.channel.looking import MessageState, offsets_in
+from penstock.broker import message_id
+from penstock.broker.channel.message_states import MessageState, offsets_in
 from penstock.broker.channel.state.state import ChannelState
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def peek(broker: RunningBroker, query: str = "") -> dict[str, object]:
 @pytest.mark.parametrize(("kind", "tried"), [("deferred", False), ("requeued", True)])
 def test_very_many_that_wait_are_looked_through_a_few_in_a_turn(kind: str, tried: bool) -> None:
     state = ChannelState([0, 0])
-    ids = [messageid.of(offset % 2, offset) for offset in range(60_000)]
+    ids = [message_id.of(offset % 2, offset) for offset in range(60_000)]
     for number in reversed(ids):
         state.retries.put(number, 1_000, int(tried))
     turns = 0
@@ -56,7 +56,7 @@ def test_very_many_that_wait_are_looked_through_a_few_in_a_turn(kind: str, tried
         while not looking.done():
             turns += 1
             if turns == 2:
-                state.retries.remove([messageid.of(1, 1_003)])  # finished meanwhile
+                state.retries.remove([message_id.of(1, 1_003)])  # finished meanwhile
             await asyncio.sleep(0)
         return looking.result()
 

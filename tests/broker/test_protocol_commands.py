@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.broker import messageid
-from penstock.broker.messages import encode_binary
+from penstock.broker import message_id
+from penstock.broker.message_bodies import encode_binary
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.protocol.parser import CommandParser
 
 LIMITS = ProtocolLimits()
 ID = b"0001000000000007"
-NUMBER = messageid.of(1, 7)
+NUMBER = message_id.of(1, 7)
 LONGEST_NAME = b"n" * 64
 MESSAGE_MAX = LIMITS.max_message_bytes
 BODY_MAX = LIMITS.max_body_bytes
@@ -114,8 +114,8 @@ def test_a_fin_is_understood(sent: bytes) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 100, 129, 2500])
 def test_fins_that_come_together_are_one_command(count: int) -> None:
-    ids = [messageid.of(n % 3, n) for n in range(count)]
-    sent = b"".join(b"FIN %s\n" % messageid.text(number).encode() for number in ids)
+    ids = [message_id.of(n % 3, n) for n in range(count)]
+    sent = b"".join(b"FIN %s\n" % message_id.text(number).encode() for number in ids)
     finish, ready = parse(sent + b"RDY 1\n")
     assert ids_of(finish) == ids
     assert ready == c.Ready(1)
@@ -156,7 +156,7 @@ def test_a_fin_of_21_bytes_whose_id_is_short_is_refused_also_among_others(odd: b
 def test_every_hex_id_is_answered_as_it_was_sent() -> None:
     foreign = b"f" * 16, b"8" + b"0" * 15, b"07ffffffffffffff"
     (finish,) = parse(b"".join(b"FIN %s\n" % number for number in foreign))
-    assert [messageid.text(number).encode() for number in ids_of(finish)] == list(foreign)
+    assert [message_id.text(number).encode() for number in ids_of(finish)] == list(foreign)
 
 
 @pytest.mark.parametrize("head", [b"FIN 0001", b"PUB t", b"PUB t\n\0\0", b"NO", b"FIN %s" % ID])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.protocol import frames
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -40,7 +40,7 @@ def read_frames(data: bytes) -> list[tuple[int, int, bytes, bytes]]:
 def test_messages_of_a_slice_are_framed(count: int, skipped: int) -> None:
     bodies = [b"body %d" % n * (n % 5) for n in range(count + skipped)]
     messages = pa.array([*bodies, b"beyond"], pa.binary()).slice(skipped, count)
-    ids = np.arange(count, dtype=np.int64) + messageid.of(2, 10)
+    ids = np.arange(count, dtype=np.int64) + message_id.of(2, 10)
     attempts = (np.arange(count) % 4 + 1).astype(np.uint16)
     times_ns = np.arange(count, dtype=np.int64) + 1_700_000_000_000_000_000
     data = bytes(frames.message_frames(messages, ids, attempts, times_ns))
@@ -75,28 +75,28 @@ def test_what_is_framed_is_read_again(messages: list[tuple[bytes, int, int]]) ->
         np.array(numbers, np.int64),
     )
     assert read_frames(bytes(data)) == [
-        (number, tries, messageid.text(number).encode(), body) for body, number, tries in messages
+        (number, tries, message_id.text(number).encode(), body) for body, number, tries in messages
     ]
 
 
 @pytest.mark.parametrize(
     ("number", "digits"),
     [
-        (messageid.of(0, 0), b"0" * 16),
-        (messageid.of(1, 0xABC), b"0001000000000abc"),
-        (messageid.of(0x7FFF, messageid.OFFSET_MASK), b"7fffffffffffffff"),
+        (message_id.of(0, 0), b"0" * 16),
+        (message_id.of(1, 0xABC), b"0001000000000abc"),
+        (message_id.of(0x7FFF, message_id.OFFSET_MASK), b"7fffffffffffffff"),
         (-1, b"f" * 16),
         (-(2**63), b"8000000000000000"),
     ],
 )
 def test_an_id_is_16_hex_digits(number: int, digits: bytes) -> None:
-    assert messageid.text(number).encode() == digits
-    assert messageid.parse(digits) == number
-    assert messageid.encode(np.array([number])).tobytes() == digits
+    assert message_id.text(number).encode() == digits
+    assert message_id.parse(digits) == number
+    assert message_id.encode(np.array([number])).tobytes() == digits
 
 
 def test_an_id_says_where_its_message_stands() -> None:
-    assert messageid.split(messageid.of(255, 123_456_789_012)) == (255, 123_456_789_012)
+    assert message_id.split(message_id.of(255, 123_456_789_012)) == (255, 123_456_789_012)
 
 
 @pytest.mark.parametrize(
@@ -104,26 +104,26 @@ def test_an_id_says_where_its_message_stands() -> None:
     [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"F", b"0x" + b"0" * 14, b" " * 16, b"+" + b"1" * 15],
 )
 def test_other_bytes_are_no_id(digits: bytes) -> None:
-    assert messageid.parse(digits) is None
+    assert message_id.parse(digits) is None
 
 
 @given(numbers=st.lists(INT64, max_size=40))
 def test_ids_come_back(numbers: list[int]) -> None:
-    digits = messageid.encode(np.array(numbers, np.int64))
+    digits = message_id.encode(np.array(numbers, np.int64))
     assert digits.shape == (len(numbers), 16)
-    ids = messageid.decode(digits)
+    ids = message_id.decode(digits)
     assert ids.dtype == np.int64
-    assert ids.tolist() == numbers == [messageid.parse(row.tobytes()) for row in digits]
-    assert messageid.encode(np.array(numbers, np.int64)[::-1])[::-1].tobytes() == digits.tobytes()
+    assert ids.tolist() == numbers == [message_id.parse(row.tobytes()) for row in digits]
+    assert message_id.encode(np.array(numbers, np.int64)[::-1])[::-1].tobytes() == digits.tobytes()
 
 
 @given(rows=st.lists(st.binary(min_size=16, max_size=16) | INT64, max_size=10))
 def test_ids_are_decoded_up_to_what_is_none(rows: list[bytes | int]) -> None:
-    raw = [row if isinstance(row, bytes) else messageid.text(row).encode() for row in rows]
+    raw = [row if isinstance(row, bytes) else message_id.text(row).encode() for row in rows]
     expected = []
     for row in raw:
-        if (number := messageid.parse(row)) is None:
+        if (number := message_id.parse(row)) is None:
             break
         expected.append(number)
     digits = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 16)
-    assert messageid.decode(digits).tolist() == expected
+    assert message_id.decode(digits).tolist() == expected

@@ -14,7 +14,7 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2
 
-from penstock.broker.clients import ClientStatistics
+from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
 from penstock.broker.statistics.topics import Selection
 from penstock.broker.tcp.session import Session

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from stepped_loop import run_stepped
 
-from penstock.broker.admission import ByteBudget
-from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
+from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.tcp.bodyroom import BodyRoom
-from penstock.broker.tcp.intake import Intake
-from penstock.broker.tcp.output import Output
+from penstock.broker.tcp.input_buffer import Intake
+from penstock.broker.tcp.output_buffer import Output
 from penstock.broker.tcp.session import Session
 from penstock.core.compression import Deflate
 from penstock.testing.clock import VirtualClock

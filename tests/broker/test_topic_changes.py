@@ -10,9 +10,9 @@ import pytest
 
 from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
-from penstock.broker.publish import DeadLetterTopics
+from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
 from penstock.storage.filesystem import OsFileSystem

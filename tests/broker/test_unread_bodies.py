@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.broker.httpserver.unread import DropUnread
+from penstock.broker.http_server.body_drain import DropUnread
 from penstock.services.api.asgi import application
 from penstock.services.httpserver import HttpServer
 

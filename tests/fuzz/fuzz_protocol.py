@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.protocol.negotiation import NegotiationLimits, negotiate
@@ -36,7 +36,7 @@ def flat(commands: list[c.Command]) -> Iterator[object]:
         match command:
             case c.Finish(ids):
                 assert len(ids)
-                yield from (("FIN", messageid.text(number)) for number in ids.tolist())
+                yield from (("FIN", message_id.text(number)) for number in ids.tolist())
             case c.Publish(topic, messages):
                 assert messages
                 assert all(0 < len(message) <= LIMITS.max_message_bytes for message in messages)

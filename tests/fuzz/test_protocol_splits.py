@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.messages import encode_binary
+from penstock.broker.message_bodies import encode_binary
 
 SEEDS = sorted((Path(__file__).parent / "seeds").iterdir())
 

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from penstock.broker.httpserver import connection
-from penstock.broker.httpserver.connection import BoundedHeadProtocol
-from penstock.broker.httpserver.guard import Evictable, HttpGuard
-from penstock.broker.httpserver.unread import ANNOUNCED_BYTES_MAX
+from penstock.broker.http_server import connection
+from penstock.broker.http_server.body_drain import ANNOUNCED_BYTES_MAX
+from penstock.broker.http_server.connection import BoundedHeadProtocol
+from penstock.broker.http_server.guard import Evictable, HttpGuard
 from penstock.services.api.asgi import application
 from penstock.services.config import Address, Options
 from penstock.services.host.process import listen

@@ -17,7 +17,7 @@ import pytest
 from sparkserver import start_server
 from test_spark_sql import FixedTables
 
-from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.metrics import MetricRegistry

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.broker.clients import NoClients
-from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.client_registry import NoClients
+from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.loop_stalls import LoopStalls
 
 if TYPE_CHECKING:
-    from penstock.broker.admission import ByteBudget
-    from penstock.broker.clients import Clients
+    from penstock.broker.client_registry import Clients
     from penstock.broker.lookupd.announcer import Announcer
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.broker.options import BrokerOptions
-    from penstock.broker.publish import Publisher
+    from penstock.broker.publish_admission import ByteBudget
+    from penstock.broker.publisher import Publisher
     from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.registry import Topics
     from penstock.core.clock import Clock
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from penstock.broker.messages import encode_binary
+from penstock.broker.message_bodies import encode_binary
 from penstock.broker.requests import Requests
 
 if TYPE_CHECKING:

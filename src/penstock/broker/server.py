@@ -19,26 +19,26 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.keeping import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
+from penstock.broker.file_limits import raise_descriptor_limit
 from penstock.broker.http.front import HttpFront
-from penstock.broker.httpserver.guard import HttpGuard
-from penstock.broker.httpserver.hosts import HostPolicy
-from penstock.broker.httpserver.serving import ServedHttp
+from penstock.broker.http_server.guard import HttpGuard
+from penstock.broker.http_server.host_policy import HostPolicy
+from penstock.broker.http_server.server import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
-from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
-from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.lookupd.topic_directory import ChannelInheritance, TopicDirectory
+from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.process.leftovers import sync_leftovers
-from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
 from penstock.broker.process.sizebounds import SizeBounds
-from penstock.broker.publish import DeadLetterTopics, Publisher
+from penstock.broker.publish_admission import ByteBudget
+from penstock.broker.publisher import DeadLetterTopics, Publisher
 from penstock.broker.security.authority import Authority
 from penstock.broker.security.tls import server_context
-from penstock.broker.statistics.directory import identity
+from penstock.broker.statistics.lookup_documents import identity
 from penstock.broker.tcp.front import TcpFront
 from penstock.broker.tcp.listeners import (
     bind_listener,
@@ -46,7 +46,7 @@ from penstock.broker.tcp.listeners import (
     remove_unix_listener,
 )
 from penstock.broker.topics.changes import TopicChanges
-from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import Headroom
 from penstock.core.errors import Closed, InvalidRequest

@@ -17,9 +17,9 @@ import orjson
 import uvicorn
 from starlette.types import ASGIApp
 
-from penstock.broker.httpserver.guard import HttpGuard
-from penstock.broker.httpserver.hosts import HostPolicy, HttpRefusal
-from penstock.broker.httpserver.serving import uvicorn_config
+from penstock.broker.http_server.guard import HttpGuard
+from penstock.broker.http_server.host_policy import HostPolicy, HttpRefusal
+from penstock.broker.http_server.server import uvicorn_config
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.loop_stalls import watched_loop

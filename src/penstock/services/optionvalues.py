@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.broker.httpserver.hosts import normalized_host
+from penstock.broker.http_server.host_policy import normalized_host
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.wholenumbers import int64_of

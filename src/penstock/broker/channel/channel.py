@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.keeping import ChannelKeeper
     from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.state.state import ChannelCounts, ChannelState
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.broker.messages import arrow_mask
+from penstock.broker.message_bodies import arrow_mask
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from penstock.broker.channel.state.inflight import InFlight
+    from penstock.broker.channel.in_flight import InFlight
 
 _AT_ONCE: Final = 64
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.memory.budget import MemoryLedger
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.looptasks import call_each, run_on_thread, start_job

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.channel.consumers import Delivery
 from penstock.broker.channel.giveup import too_old
 from penstock.broker.channel.state.state import ATTEMPTS_MAX
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.giveup import GiveUp
     from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.state.state import ChannelState, Retry
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
 
 _logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Serving:
             part = found.part(start, end)
             if end == start or part.messages is None:
                 break
-            first = messageid.of(partition, start)
+            first = message_id.of(partition, start)
             ids = np.arange(first, first + end - start, dtype=np.int64)
             delivery = Delivery(part.messages, ids, 1, part.times_ns)
             timeout_ms = subscriber.message_timeout_ms
@@ -168,7 +168,7 @@ class Serving:
         for retry in retries:
             if size > _RETRIES_BYTES:
                 break
-            partition, offset = messageid.split(retry.id)
+            partition, offset = message_id.split(retry.id)
             feed = self._topic.feeds[partition]
             place = feed.slice(offset, offset + 1)
             if place is None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from penstock.broker.messages import MalformedBody
+from penstock.broker.message_bodies import MalformedBody
 from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.core.errors import (
     Closed,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.channels import ChannelRoutes
+from penstock.broker.http.config_routes import SettingsRoutes
 from penstock.broker.http.configuring import ConfigureRoutes
 from penstock.broker.http.exchange import (
     JSON,
@@ -26,10 +27,9 @@ from penstock.broker.http.exchange import (
     error_response,
 )
 from penstock.broker.http.lookup import LookupRoutes
-from penstock.broker.http.peeking import PeekRoutes
-from penstock.broker.http.publishing import PublishRoutes
-from penstock.broker.http.reading import ReadRoutes
-from penstock.broker.http.settings import SettingsRoutes
+from penstock.broker.http.peek_routes import PeekRoutes
+from penstock.broker.http.publish_routes import PublishRoutes
+from penstock.broker.http.read_routes import ReadRoutes
 from penstock.broker.http.state import StateRoutes
 from penstock.broker.http.topics import TopicRoutes
 from penstock.broker.security.tls import Requirement

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.exchange import JSON, ApiError, Request, Response, json_response
+from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
-from penstock.broker.statistics.server import health, info
 from penstock.broker.statistics.topics import Selection
 from penstock.core.threads import DEATHS
 

@@ -16,7 +16,7 @@ from penstock.core.looptasks import run_on_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.registry import Topics
 
 _logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,14 +27,14 @@ MESSAGE: Final = 2
 _HEAD: Final = struct.Struct(">ii")
 _TYPE_BYTES: Final = 4
 _FEW: Final = 16  # up to this number, joining in Python is faster
-_MESSAGE_HEAD_BYTES: Final = 8 + 2 + messageid.ID_BYTES
+_MESSAGE_HEAD_BYTES: Final = 8 + 2 + message_id.ID_BYTES
 _FRAME_HEAD: Final = np.dtype(
     [
         ("size", ">i4"),
         ("type", ">i4"),
         ("time", ">i8"),
         ("attempts", ">u2"),
-        ("id", np.uint8, (messageid.ID_BYTES,)),
+        ("id", np.uint8, (message_id.ID_BYTES,)),
     ]
 )
 
@@ -80,7 +80,7 @@ def message_frames(
     heads["type"] = MESSAGE
     heads["time"] = times_ns
     heads["attempts"] = attempts
-    heads["id"] = messageid.encode(ids)
+    heads["id"] = message_id.encode(ids)
     if count <= _FEW:
         return _joined_one_by_one(heads, messages, starts)
     places = np.arange(count + 1, dtype=np.int32) * np.int32(_FRAME_HEAD.itemsize)

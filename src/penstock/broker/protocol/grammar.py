@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from penstock.broker import messageid
-from penstock.broker.messages import MalformedBody, parse_binary_prefix, parse_few
+from penstock.broker import message_id
+from penstock.broker.message_bodies import MalformedBody, parse_binary_prefix, parse_few
 from penstock.broker.names import is_valid_name
 from penstock.broker.protocol import commands as c
 
@@ -231,9 +231,9 @@ def _number(raw: bytes, text: str) -> int:
 
 def _id(parts: list[bytes]) -> int | c.Stray:
     raw = parts[1]
-    if len(raw) != messageid.ID_BYTES:
+    if len(raw) != message_id.ID_BYTES:
         raise c.Refused("E_INVALID", "invalid message ID")
-    number = messageid.parse(raw)
+    number = message_id.parse(raw)
     return c.Stray(_shown(parts[0]), _shown(raw)) if number is None else number
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +22,7 @@ RUN_MAX: Final = 2_560  # slightly more than NSQ's largest RDY
 
 _FIN: Final = re.compile(rb"FIN ([0-9a-f]{16})\n")
 _FIN_ROW: Final = np.dtype(
-    [("head", "<u4"), ("id", np.uint8, (messageid.ID_BYTES,)), ("end", np.uint8)]
+    [("head", "<u4"), ("id", np.uint8, (message_id.ID_BYTES,)), ("end", np.uint8)]
 )
 _FIN_HEAD: Final = int.from_bytes(b"FIN ", "little")
 _NEWLINE: Final = 0x0A
@@ -62,7 +62,7 @@ def _window_of_fins(data: bytes, start: int, most: int) -> npt.NDArray[np.int64]
     sound = (rows["head"] == _FIN_HEAD) & (rows["end"] == _NEWLINE)
     if not sound.all():
         rows = rows[: int(sound.argmin())]
-    return messageid.decode(rows["id"])
+    return message_id.decode(rows["id"])
 
 
 def take_pubs(data: bytes, start: int, line: bytes, max_bytes: int) -> tuple[list[bytes], int]:

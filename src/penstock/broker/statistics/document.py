@@ -13,7 +13,7 @@ import orjson
 
 import penstock
 from penstock.broker.protocol.negotiation import NSQ_VERSION
-from penstock.broker.statistics.server import (
+from penstock.broker.statistics.broker_info import (
     Json,
     health,
     held,
@@ -23,7 +23,7 @@ from penstock.broker.statistics.server import (
     unsynced,
 )
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
-from penstock.broker.turns import Turns
+from penstock.broker.time_slicing import Turns
 from penstock.core.instants import format_time
 from penstock.core.threads import DEATHS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.clients import ClientStatistics
+    from penstock.broker.client_registry import ClientStatistics
     from penstock.broker.statistics.topics import (
         ChannelStatistics,
         LatencyStatistics,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.clients import ClientStatistics
+    from penstock.broker.client_registry import ClientStatistics
     from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]

@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
-    from penstock.broker.admission import ByteBudget
+    from penstock.broker.publish_admission import ByteBudget
 
 _logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.tcp.bodyroom import BodyRoom
 from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.tcp.intake import Intake
-from penstock.broker.tcp.output import Output
+from penstock.broker.tcp.input_buffer import Intake
+from penstock.broker.tcp.output_buffer import Output
 from penstock.broker.tcp.session import Session
 from penstock.core.cleanup import Steps
 from penstock.core.errors import PenstockError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 from penstock.broker.protocol.frames import error, message_frames
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.consumers import Delivery
-    from penstock.broker.tcp.output import Output
+    from penstock.broker.tcp.output_buffer import Output
     from penstock.broker.topics.topic import Topic
 
 
@@ -105,7 +105,7 @@ class Consumer:
         failed = self.channel.finish(self, ids)
         self.finish_count += len(ids) - len(failed)
         if len(failed):
-            texts = map(messageid.text, failed.tolist())
+            texts = map(message_id.text, failed.tolist())
             self._output.send(b"".join(_refusal("FIN", text) for text in texts))
 
     def requeue(self, message: int, delay_ms: int) -> None:
@@ -113,12 +113,12 @@ class Consumer:
         if self.channel.requeue(self, message, delay_ms):
             self.requeue_count += 1
         else:
-            self.refuse("REQ", messageid.text(message))
+            self.refuse("REQ", message_id.text(message))
 
     def touch(self, message: int, max_timeout_ms: int) -> None:
         """Extend the time-out of a message."""
         if not self.channel.touch(self, message, max_timeout_ms):
-            self.refuse("TOUCH", messageid.text(message))
+            self.refuse("TOUCH", message_id.text(message))
 
     def leave(self) -> None:
         """Leave the channel: the connection has ended."""

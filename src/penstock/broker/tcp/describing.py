@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.clients import ClientStatistics
+from penstock.broker.client_registry import ClientStatistics
 
 if TYPE_CHECKING:
     from penstock.broker.tcp.connection import Connection

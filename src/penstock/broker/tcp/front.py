@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.protocol.limits import ProtocolLimits
+from penstock.broker.tcp.authorizer import Gate
 from penstock.broker.tcp.connection import Connection
 from penstock.broker.tcp.describing import describe
-from penstock.broker.tcp.gate import Gate
 from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
-    from penstock.broker.clients import ClientStatistics
+    from penstock.broker.client_registry import ClientStatistics
     from penstock.broker.security.authority import Authority
     from penstock.broker.tcp.consumer import Consumer
 

@@ -15,7 +15,7 @@ from penstock.broker.protocol.compression import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.tcp.publishing import PublishCommands
+from penstock.broker.tcp.publish_commands import PublishCommands
 from penstock.broker.topics.placement import ANYWHERE
 from penstock.core.errors import PenstockError
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.compression import Codec
     from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits
+    from penstock.broker.tcp.authorizer import Gate
     from penstock.broker.tcp.connection import Connection
-    from penstock.broker.tcp.gate import Gate
 
 _NAMES: Final[dict[type, str]] = {
     c.Publish: "PUB",

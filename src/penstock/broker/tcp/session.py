@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.clients import TlsStatistics
+from penstock.broker.client_registry import TlsStatistics
 from penstock.broker.protocol.negotiation import Negotiated
 
 if TYPE_CHECKING:

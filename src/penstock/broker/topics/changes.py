@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
 
 T = TypeVar("T")

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.feed import FeedOptions
     from penstock.broker.memory.queue import MessageQueue
-    from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.options import TopicOptions
     from penstock.broker.topics.placement import Producer
+    from penstock.broker.topics.topic_file import TopicFile
 
 _logger = logging.getLogger(__name__)
 

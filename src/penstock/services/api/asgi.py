@@ -2,7 +2,7 @@
 
 Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
 below `/status` and `/metrics`. It owns no route of a single application. Hosts, origins and headers
-are checked earlier (`penstock.broker.httpserver`).
+are checked earlier (`penstock.broker.http_server`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Final
 
 import uvloop
 
+from penstock.broker.file_limits import raise_descriptor_limit
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.options import BrokerOptions
-from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.options import AuthMethod, AuthOptions
 from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import penstock
-from penstock.broker.httpserver.guard import HttpGuard
-from penstock.broker.process.limits import raise_descriptor_limit
+from penstock.broker.file_limits import raise_descriptor_limit
+from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.clock import Clock
 from penstock.core.logformat import log_to_stream
 from penstock.core.metrics import Sample

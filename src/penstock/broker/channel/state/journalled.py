@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker import messageid
-from penstock.broker.channel.state import records
+from penstock.broker import message_id
+from penstock.broker.channel import journal_records
 from penstock.broker.channel.state.state import ChannelState
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ def snapshot(state: ChannelState) -> bytes:
     state.recorder.clear()
     parts = []
     for partition, progress in enumerate(state.progress):
-        parts.append(records.seek(partition, progress.done.floor))
-        parts.append(records.next_(partition, progress.next))
+        parts.append(journal_records.seek(partition, progress.done.floor))
+        parts.append(journal_records.next_(partition, progress.next))
     held = state.in_flight.all()
     for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
         if attempts > 1:
-            parts.append(records.retry(number, 0, attempts))
-    parts += [records.retry(*entry) for entry in state.retries]
+            parts.append(journal_records.retry(number, 0, attempts))
+    parts += [journal_records.retry(*entry) for entry in state.retries]
     parts += [
-        records.done(partition, start, end)
+        journal_records.done(partition, start, end)
         for partition, progress in enumerate(state.progress)
         for start, end in progress.done
     ]
-    return records.snapshot(parts)
+    return journal_records.snapshot(parts)
 
 
 def restore(
@@ -63,9 +63,9 @@ def restore(
     """
     state = ChannelState(starts)
     replayed = _Replay(state)
-    records.replay_snapshot(base, replayed)
+    journal_records.replay_snapshot(base, replayed)
     for blob in journal:
-        records.replay(blob, replayed)
+        journal_records.replay(blob, replayed)
     return state, _settle(state, starts, ends)
 
 
@@ -78,12 +78,12 @@ def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> 
         was_cut |= progress.cut(start, end)
         for first, last in progress.done.gaps(progress.next):
             for offset in range(first, last):
-                number = messageid.of(partition, offset)
+                number = message_id.of(partition, offset)
                 if number not in waiting:
                     state.retries.put(number, 0, 1)
     gone = []
     for number, _, _ in state.retries:
-        partition, offset = messageid.split(number)
+        partition, offset = message_id.split(number)
         was_cut |= offset >= ends[partition]
         progress = state.progress[partition]
         if offset >= progress.next or offset in progress.done:
@@ -111,11 +111,11 @@ class _Replay:
             progress.next = max(progress.next, offset)
 
     def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
-        if number >> messageid.OFFSET_BITS < len(self._progress):
+        if number >> message_id.OFFSET_BITS < len(self._progress):
             self._retries.put(number, due_ms, attempts)
 
     def on_done(self, partition: int, start: int, end: int) -> None:
         if partition < len(self._progress):
             self._progress[partition].done.add(start, end)
-            first = messageid.of(partition, start)
+            first = message_id.of(partition, start)
             self._retries.remove_range(first, first + end - start)

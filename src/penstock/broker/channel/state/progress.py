@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.channel.state.ranges import RangeSet
+from penstock.broker.channel.offset_ranges import RangeSet
 
 if TYPE_CHECKING:
     from penstock.broker.channel.state.recorder import Recorder

@@ -6,9 +6,9 @@ was finished leaves no record. Does not own when the journal is written (`keepin
 
 from __future__ import annotations
 
-from penstock.broker import messageid
-from penstock.broker.channel.state import records
-from penstock.broker.channel.state.ranges import RangeSet
+from penstock.broker import message_id
+from penstock.broker.channel import journal_records
+from penstock.broker.channel.offset_ranges import RangeSet
 
 
 class Recorder:
@@ -45,13 +45,13 @@ class Recorder:
         if ranges is None:
             ranges = self._done[partition] = RangeSet(-1)
         ranges.add(start, end)
-        remove_range(self._retries, messageid.of(partition, start), messageid.of(partition, end))
+        remove_range(self._retries, message_id.of(partition, start), message_id.of(partition, end))
 
     def sought(self, partition: int, offset: int) -> None:
         """Note that a stream partition continues at another offset."""
         self._log += self._merged()
         self._next, self._done, self._retries = {}, {}, {}
-        self._log.append(records.seek(partition, offset))
+        self._log.append(journal_records.seek(partition, offset))
         self.urgent = True
 
     def pending(self) -> bytes:
@@ -65,10 +65,10 @@ class Recorder:
         self.urgent = False
 
     def _merged(self) -> list[bytes]:
-        parts = [records.next_(partition, end) for partition, end in self._next.items()]
-        parts += [records.retry(number, *wait) for number, wait in self._retries.items()]
+        parts = [journal_records.next_(partition, end) for partition, end in self._next.items()]
+        parts += [journal_records.retry(number, *wait) for number, wait in self._retries.items()]
         parts += [
-            records.done(partition, start, end)
+            journal_records.done(partition, start, end)
             for partition, ranges in self._done.items()
             for start, end in ranges
         ]

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from penstock.broker.channel.state.inflight import Held
+    from penstock.broker.channel.in_flight import Held
 
 
 class StaleDeliveries:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.broker import messageid
-from penstock.broker.channel.state.inflight import InFlight
+from penstock.broker import message_id
+from penstock.broker.channel.in_flight import InFlight
 from penstock.broker.channel.state.progress import Progress
 from penstock.broker.channel.state.recorder import Recorder
 from penstock.broker.channel.state.retries import Retries, Retry
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.channel.state.inflight import Held
+    from penstock.broker.channel.in_flight import Held
 
     Ids = npt.NDArray[np.int64]
 
@@ -102,7 +102,7 @@ class ChannelState:
         self, partition: int, start: int, end: int, client: int, now_ms: int, timeout_ms: int
     ) -> None:
         """Deliver the fresh messages [start, end), which begin at `next`, to a client."""
-        first = messageid.of(partition, start)
+        first = message_id.of(partition, start)
         self._begun += 1
         self.in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
         self.progress[partition].advance(end)
@@ -111,7 +111,7 @@ class ChannelState:
     def defer(self, partition: int, start: int, end: int, due_ms: int) -> None:
         """Defer the fresh messages [start, end), which begin at `next`, until they are due."""
         self._begun += 1
-        for number in range(messageid.of(partition, start), messageid.of(partition, end)):
+        for number in range(message_id.of(partition, start), message_id.of(partition, end)):
             self._wait(number, due_ms, 0)
         self.progress[partition].advance(end)
         self.recorder.urgent = True
@@ -148,7 +148,7 @@ class ChannelState:
         self._begun += 1
         self.retries.remove(retry.id for retry in retries)
         for retry in retries:
-            partition, offset = messageid.split(retry.id)
+            partition, offset = message_id.split(retry.id)
             self.progress[partition].finish(offset, offset + 1)
         self._done += 1
 
@@ -168,7 +168,7 @@ class ChannelState:
             breaks = np.flatnonzero(done[1:] != done[:-1] + 1) + 1
         borders = [0, *breaks.tolist(), len(done)]
         for first, last in itertools.pairwise(borders):
-            partition, start = messageid.split(int(done[first]))
+            partition, start = message_id.split(int(done[first]))
             self.progress[partition].finish(start, start + last - first)
         self._done += 1
         return taken
@@ -228,19 +228,19 @@ class ChannelState:
         """
         self._begun += 1
         self.recorder.sought(partition, offset)
-        self._stale.put(self.forget(partition, offset), messageid.of(partition, offset))
+        self._stale.put(self.forget(partition, offset), message_id.of(partition, offset))
         self._done += 1
 
     def forget(self, partition: int, offset: int) -> Held:
         """Seek without recording it or remembering stale deliveries; return the messages held."""
         self.progress[partition].restart(offset)
-        first, last = messageid.of(partition, 0), messageid.of(partition + 1, 0)
+        first, last = message_id.of(partition, 0), message_id.of(partition + 1, 0)
         self.retries.remove_range(first, last)
         return self.in_flight.clear(first, last)
 
     def drop_below(self, partition: int, offset: int) -> int:
         """Finish waiting and fresh messages below an offset; return their number."""
-        first, last = messageid.of(partition, 0), messageid.of(partition, offset)
+        first, last = message_id.of(partition, 0), message_id.of(partition, offset)
         waiting = [number for number, _, _ in self.retries if first <= number < last]
         self.drop([Retry(number, 0) for number in waiting])
         progress = self.progress[partition]

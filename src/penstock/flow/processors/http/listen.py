@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
 
-from penstock.broker.httpserver.hosts import HostPolicy
+from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.looptasks import LoopThread

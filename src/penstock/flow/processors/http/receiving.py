@@ -26,8 +26,8 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from penstock.broker.httpserver.guard import HttpGuard
-from penstock.broker.httpserver.serving import uvicorn_config
+from penstock.broker.http_server.guard import HttpGuard
+from penstock.broker.http_server.server import uvicorn_config
 from penstock.core.looptasks import keep_running
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from penstock.broker.httpserver.hosts import HostPolicy
+    from penstock.broker.http_server.host_policy import HostPolicy
 
 SPOOL_BYTES: Final = 1 << 20
 _RETRY_AFTER_S: Final = "1"

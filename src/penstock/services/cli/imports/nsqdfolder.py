@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from penstock.broker.nsqimport import FileReport, ImportedTopic, NsqImport, QueueReport
+    from penstock.broker.nsq_import import FileReport, ImportedTopic, NsqImport, QueueReport
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def nsq(
     Neither nsqd nor Penstock may be running on its folder. The nsqd's folder is not changed.
     """
     # Imported here, because no other command needs them.
-    from penstock.broker.nsqimport import (  # noqa: PLC0415
+    from penstock.broker.nsq_import import (  # noqa: PLC0415
         ImportOptions,
         NsqdFolder,
         NsqImport,

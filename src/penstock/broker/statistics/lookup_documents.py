@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from penstock.broker.protocol.negotiation import NSQ_VERSION
-from penstock.broker.statistics.server import broadcast_address
+from penstock.broker.statistics.broker_info import broadcast_address
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

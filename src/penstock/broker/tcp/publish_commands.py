@@ -1,7 +1,7 @@
 """The commands that publish: PUB, MPUB and DPUB.
 
 Owns the conditions that a publish waits for, and its answer. Does not own how messages are appended
-(`penstock.broker.publish`). A publish without conditions is stored and answered at once.
+(`penstock.broker.publisher`). A publish without conditions is stored and answered at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.broker import Broker
-    from penstock.broker.publish import Receipt
+    from penstock.broker.publisher import Receipt
+    from penstock.broker.tcp.authorizer import Gate
     from penstock.broker.tcp.connection import Connection
-    from penstock.broker.tcp.gate import Gate
     from penstock.broker.topics.topic import Topic
 
 

@@ -18,7 +18,7 @@ from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.parser import CommandParser
 
 if TYPE_CHECKING:
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.broker.protocol.limits import ProtocolLimits
     from penstock.broker.tcp.session import Session
 

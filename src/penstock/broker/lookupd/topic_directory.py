@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.lookupd.announcer import Announcer
     from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
 
 _logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.names import is_valid_name
-from penstock.broker.nsqimport.metadata import (
+from penstock.broker.nsq_import.metadata import (
     DataFile,
     NsqdChannel,
     NsqdTopic,
@@ -22,7 +22,7 @@ from penstock.broker.nsqimport.metadata import (
     parse_metadata_file_name,
     parse_topics,
 )
-from penstock.broker.nsqimport.queue import ImportOptions, QueueReader
+from penstock.broker.nsq_import.queue_reader import ImportOptions, QueueReader
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock.broker.httpserver.hosts import EVERY_INTERFACE
+from penstock.broker.http_server.host_policy import EVERY_INTERFACE
 from penstock.broker.protocol.negotiation import NSQ_VERSION
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.store import ChannelStore
-    from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_file import TopicFile
 
 
 _logger = logging.getLogger(__name__)

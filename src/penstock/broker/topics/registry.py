@@ -22,11 +22,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
-from penstock.broker.topics.channels import TopicChannels
-from penstock.broker.topics.file import TopicFile
+from penstock.broker.topics.assembly import TopicParts
+from penstock.broker.topics.channel_names import TopicChannels
 from penstock.broker.topics.options import TopicOptions
-from penstock.broker.topics.parts import TopicParts
-from penstock.broker.topics.store import TopicStore
+from penstock.broker.topics.topic_file import TopicFile
+from penstock.broker.topics.topic_files import TopicStore
 from penstock.core.cleanup import Steps
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (

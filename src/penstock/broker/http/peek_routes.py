@@ -1,7 +1,7 @@
 """``/peek``: lists messages without consuming them.
 
 Owns the limits (messages and bytes) and the JSON. Does not own the states of messages
-(`penstock.broker.channel.looking`). The disk is read beside the event loop.
+(`penstock.broker.channel.message_states`). The disk is read beside the event loop.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker import messageid
-from penstock.broker.channel.looking import MessageState, look, offsets_in
+from penstock.broker import message_id
+from penstock.broker.channel.message_states import MessageState, look, offsets_in
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
 from penstock.core.looptasks import run_on_thread
 
@@ -152,7 +152,7 @@ def _following(found: list[_Found], offsets: list[int], latest: int) -> int:
 
 def _shown(message: _Found, partition: int, channel: Channel | None) -> dict[str, object]:
     shown: dict[str, object] = {
-        "id": messageid.text(messageid.of(partition, message.offset)),
+        "id": message_id.text(message_id.of(partition, message.offset)),
         "partition": partition,
         "offset": message.offset,
         "timestamp": message.time_ms * _NANOSECONDS_PER_MS,

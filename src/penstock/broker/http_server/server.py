@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from penstock.broker.httpserver.connection import bounded_protocol
-from penstock.broker.httpserver.unread import DropUnread
+from penstock.broker.http_server.body_drain import DropUnread
+from penstock.broker.http_server.connection import bounded_protocol
 from penstock.core.looptasks import keep_running
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from penstock.broker.httpserver.guard import HttpGuard
+    from penstock.broker.http_server.guard import HttpGuard
 
 _SECOND_MS: Final = 1_000
 _KEEP_ALIVE_S: Final = 75

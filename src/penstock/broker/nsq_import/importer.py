@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.broker import messageid
-from penstock.broker.channel.state import records
+from penstock.broker import message_id
+from penstock.broker.channel import journal_records
 from penstock.broker.channel.state.journalled import restore
 from penstock.broker.channel.store import write_state
 from penstock.broker.names import is_ephemeral, is_valid_name
-from penstock.broker.nsqimport.backlog import Backlog
-from penstock.broker.nsqimport.metadata import QueueName
-from penstock.broker.topics.folder import Topics
+from penstock.broker.nsq_import.backlog import Backlog
+from penstock.broker.nsq_import.metadata import QueueName
+from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.state.state import ChannelState
     from penstock.broker.memory.queue import MessageQueue
-    from penstock.broker.nsqimport.backlog import Share
-    from penstock.broker.nsqimport.folder import NsqdFolder
-    from penstock.broker.nsqimport.metadata import NsqdTopic
-    from penstock.broker.nsqimport.records import Records
-    from penstock.broker.nsqimport.report import QueueReport
+    from penstock.broker.nsq_import.backlog import Share
+    from penstock.broker.nsq_import.data_folder import NsqdFolder
+    from penstock.broker.nsq_import.metadata import NsqdTopic
+    from penstock.broker.nsq_import.records import Records
+    from penstock.broker.nsq_import.report import QueueReport
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.queue.disk_queue import DiskQueueOptions
 
@@ -175,14 +175,14 @@ def _state(share: Share, given_out: int, total: int) -> ChannelState:
     """Return the state of a channel: delivered messages wait, unwanted ones are finished."""
     waiting = np.flatnonzero(share.wanted[:given_out])
     parts = [
-        records.next_(0, given_out),
+        journal_records.next_(0, given_out),
         *(
-            records.retry(messageid.of(0, offset), 0, attempts)
+            journal_records.retry(message_id.of(0, offset), 0, attempts)
             for offset, attempts in zip(
                 waiting.tolist(), share.attempts[waiting].tolist(), strict=True
             )
         ),
-        *(records.done(0, start, end) for start, end in share.unwanted()),
+        *(journal_records.done(0, start, end) for start, end in share.unwanted()),
     ]
     state, _ = restore(b"", [b"".join(parts)], [0], [total])
     return state

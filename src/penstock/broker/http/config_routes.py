@@ -14,7 +14,7 @@ import orjson
 
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
 from penstock.broker.security.tls import Requirement
-from penstock.broker.statistics.server import broadcast_address
+from penstock.broker.statistics.broker_info import broadcast_address
 from penstock.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker import messageid
-from penstock.broker.turns import Turns
+from penstock.broker import message_id
+from penstock.broker.time_slicing import Turns
 
 if TYPE_CHECKING:
     from penstock.broker.channel.state.state import ChannelState
@@ -58,7 +58,7 @@ def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight
         offset: Its offset.
         due_ms: Due time with which it was published; 0: at once.
     """
-    number = messageid.of(partition, offset)
+    number = message_id.of(partition, offset)
     held = state.in_flight.find(number)
     if held is not None:
         return Sight(MessageState.IN_FLIGHT, *held)
@@ -79,7 +79,7 @@ async def offsets_in(
 
     Very many may wait: they are examined in slices, each in its current state.
     """
-    first, last = messageid.of(partition, start), messageid.of(partition + 1, 0)
+    first, last = message_id.of(partition, start), message_id.of(partition + 1, 0)
     if kind is MessageState.IN_FLIGHT:
         ids = state.in_flight.all().ids
         found = ids[(ids >= first) & (ids < last)][:count].tolist()
@@ -98,4 +98,4 @@ async def offsets_in(
             ]
             found = heapq.nsmallest(count, found)
             await turns.step(_WAITING_PER_TURN)
-    return [messageid.split(number)[1] for number in found]
+    return [message_id.split(number)[1] for number in found]

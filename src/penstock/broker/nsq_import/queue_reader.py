@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.nsqimport.records import LENGTH_MIN, Damage, Records, RecordScanner
-from penstock.broker.nsqimport.report import Doubt, FileReport, QueueReport
+from penstock.broker.nsq_import.records import LENGTH_MIN, Damage, Records, RecordScanner
+from penstock.broker.nsq_import.report import Doubt, FileReport, QueueReport
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.broker.nsqimport.metadata import DataFile, QueueMetadata
+    from penstock.broker.nsq_import.metadata import DataFile, QueueMetadata
     from penstock.storage.filesystem import FileSystem
 
 

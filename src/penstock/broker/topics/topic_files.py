@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
-from penstock.broker.topics.file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
+from penstock.broker.topics.topic_file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
 from penstock.core.errors import NotFound, counted
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.process.sizebounds import SizeBounds
     from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
     from penstock.core.disk_space import Headroom
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.broker.tcp.session import Session
 
 _logger = logging.getLogger(__name__)

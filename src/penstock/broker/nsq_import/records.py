@@ -27,12 +27,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.broker import messageid
+from penstock.broker import message_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-HEAD_BYTES: Final = 4 + 8 + 2 + messageid.ID_BYTES
+HEAD_BYTES: Final = 4 + 8 + 2 + message_id.ID_BYTES
 LENGTH_MIN: Final = HEAD_BYTES - 4
 
 _LENGTH_BYTES: Final = 4
@@ -42,11 +42,11 @@ _HEAD: Final = np.dtype(
         ("length", ">i4"),
         ("time", ">i8"),
         ("attempts", ">u2"),
-        ("id", np.uint8, (messageid.ID_BYTES,)),
+        ("id", np.uint8, (message_id.ID_BYTES,)),
     ]
 )
 _TIME_AT: Final = 4
-_ID_AT: Final = HEAD_BYTES - messageid.ID_BYTES
+_ID_AT: Final = HEAD_BYTES - message_id.ID_BYTES
 # Plausible times of publication: 2010 to 2100.
 _TIME_MIN_NS: Final = 1_262_304_000 * 10**9
 _TIME_MAX_NS: Final = 4_102_444_800 * 10**9
@@ -188,7 +188,7 @@ class RecordScanner:
         """Return how many consecutive records have a good head, and these heads and ids."""
         raw = self._octets[places[:, None] + np.arange(HEAD_BYTES)]
         heads: npt.NDArray[np.void] = raw.view(_HEAD)[:, 0]
-        ids = messageid.decode(heads["id"])  # up to the first invalid one
+        ids = message_id.decode(heads["id"])  # up to the first invalid one
         times = heads["time"][: len(ids)]
         bad = (times < _TIME_MIN_NS) | (times > _TIME_MAX_NS)
         good = int(bad.argmax()) if bad.any() else len(ids)
@@ -275,10 +275,10 @@ class RecordScanner:
             octets = self._octets[start : start + _SEARCH_BYTES + HEAD_BYTES]
             count = len(octets) - HEAD_BYTES + 1
             runs = np.cumsum(_IS_HEX[octets[_ID_AT:]], dtype=np.int32)
-            hex_digits = runs[messageid.ID_BYTES - 1 :].copy()
+            hex_digits = runs[message_id.ID_BYTES - 1 :].copy()
             hex_digits[1:] -= runs[: len(hex_digits) - 1]
             tops = octets[_TIME_AT : _TIME_AT + count]
-            likely = (hex_digits[:count] == messageid.ID_BYTES) & (
+            likely = (hex_digits[:count] == message_id.ID_BYTES) & (
                 (tops >= _TIME_TOP_MIN) & (tops <= _TIME_TOP_MAX)
             )
             for place in np.flatnonzero(likely):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.nsqimport.records import Records
+    from penstock.broker.nsq_import.records import Records
 
     Numbers = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from penstock.broker.httpserver.hosts import HostPolicy, HttpRefusal
+from penstock.broker.http_server.host_policy import HostPolicy, HttpRefusal
 from penstock.core.clock import SystemClock
 from penstock.core.metrics import Sample
 from penstock.core.rate_limited_log import SparseLogs

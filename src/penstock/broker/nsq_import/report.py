@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.broker.nsqimport.records import Damage
+from penstock.broker.nsq_import.records import Damage
 
 FileState = Literal["read", "consumed", "missing", "unreadable", "unknown"]
 

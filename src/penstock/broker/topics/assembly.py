@@ -18,8 +18,8 @@ from penstock.storage.queue.group_commit import SyncThreads
 
 if TYPE_CHECKING:
     from penstock.broker.channel.store import ChannelStore
-    from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.options import TopicOptions
+    from penstock.broker.topics.topic_file import TopicFile
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.queue.disk_queue import DiskQueueOptions

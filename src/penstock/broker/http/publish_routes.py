@@ -10,12 +10,12 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
-from penstock.broker.messages import parse_binary, parse_text
+from penstock.broker.message_bodies import parse_binary, parse_text
 from penstock.broker.topics.placement import Placement, Producer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.publish import Receipt
+    from penstock.broker.publisher import Receipt
     from penstock.broker.topics.topic import Topic
 
 _REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))

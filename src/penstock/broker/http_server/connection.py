@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.broker.httpserver.guard import UNFINISHED_BYTES_MAX, HttpGuard
-from penstock.broker.httpserver.hosts import HttpRefusal
-from penstock.broker.httpserver.unread import TOTAL_TIMEOUT_S, DropUnread
+from penstock.broker.http_server.body_drain import TOTAL_TIMEOUT_S, DropUnread
+from penstock.broker.http_server.guard import UNFINISHED_BYTES_MAX, HttpGuard
+from penstock.broker.http_server.host_policy import HttpRefusal
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import to_header
 
