@@ -38,7 +38,7 @@ from benchmarks.ingest import (
 )
 from benchmarks.table import Row, print_rows
 from benchmarks.turns import ROUNDS, in_turns
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.datafolder import DataFolder

@@ -22,7 +22,7 @@ import httpx
 
 from benchmarks.latency import spec
 from benchmarks.table import Row, print_rows
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services.demo.chaos import processes_of

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker.client import BrokerClient, TopicOffsets
+from penstock.broker.http_client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.queue.blocks import (
     BLOCK_HEADER_BYTES,

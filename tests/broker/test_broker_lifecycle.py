@@ -16,7 +16,7 @@ import orjson
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.registry import Topics

@@ -12,8 +12,7 @@ from fault_world import FaultyLoop, World
 from stepped_loop import run_stepped
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
-from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.tcp.heartbeats import Heartbeats
@@ -142,7 +141,7 @@ def test_records_that_a_journal_did_not_take_are_written_later(
 def test_a_compaction_that_fails_is_tried_again(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.channel.keeping._COMPACT_BYTES", 10)
+    monkeypatch.setattr("penstock.broker.channel.persistence._COMPACT_BYTES", 10)
 
     async def story(keeper: ChannelKeeper, state: ChannelState, faults: Faults) -> None:
         keeper._compact_above = 10

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.core.threads import Death, Deaths, OnDeath
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem

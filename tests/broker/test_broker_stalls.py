@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.broker.http_server import connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile

@@ -12,7 +12,7 @@ from channel_world import LATER_MS, World, play
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.channel import keeping
+from penstock.broker.channel import persistence
 from penstock.storage.queue.blocks import FILE_HEADER_BYTES
 from penstock.testing.crashable import PowerLoss
 
@@ -28,7 +28,7 @@ NAMES = ("a", "b", "c")
 def small_journals() -> None:
     """Journals are compacted often."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "_COMPACT_BYTES", 600)
+        patch.setattr(persistence, "_COMPACT_BYTES", 600)
         yield
 
 

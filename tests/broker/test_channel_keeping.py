@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from stepped_loop import InlineExecutor, run_stepped
 
-from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.options import ChannelOptions
-from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.process.leftovers import sync_leftovers

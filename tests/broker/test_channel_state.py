@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.broker import message_id
 from penstock.broker.channel.offset_ranges import RangeSet
-from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.persistence import restore, snapshot
 from penstock.broker.channel.state.state import ATTEMPTS_MAX, ChannelState, Retry
 
 PARTITIONS = 2

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from v2 import V2, batch, sized
 
-from penstock.broker.memory.queue import MemoryQueue
+from penstock.broker.memory.memory_queue import MemoryQueue
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.queue.blocks import LogBytes, scan_blocks
 from penstock.storage.queue.log_files import OffsetsDeleted

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.http_server.host_policy import HostPolicy, normalized_host, parse_authority
-from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
 

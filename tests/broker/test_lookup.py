@@ -10,7 +10,7 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2
 
-from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
 
 

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from v2 import V2
 
-from penstock.broker.lookupd.announcer import split_address
-from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.lookupd.announcer import LookupOptions, split_address
 from penstock.broker.lookupd.registration import Registration
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, parse_channels
 from penstock.broker.options import BrokerOptions

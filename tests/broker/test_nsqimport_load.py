@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nsqd_writer import TIME_NS, NsqdQueue, write_topics
 from v2 import V2
 
-from penstock.broker.channel.state.journalled import restore
+from penstock.broker.channel.persistence import restore
 from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topics.registry import Topics

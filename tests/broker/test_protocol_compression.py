@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.protocol.compression import Codec, Deflate, Snappy
+from penstock.broker.protocol.limits import Codec, Deflate, Snappy
 from penstock.core.errors import InvalidRequest
 
 CODECS = {"snappy": Snappy, "deflate 1": lambda: Deflate(1), "deflate 6": lambda: Deflate(6)}

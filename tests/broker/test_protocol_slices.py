@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.protocol.parser import CommandParser
-from penstock.broker.protocol.runs import RUN_MAX
+from penstock.broker.protocol.parser import RUN_MAX, CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from v2 import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.security.authority import auth_url
-from penstock.broker.security.options import AuthMethod, AuthOptions
-from penstock.broker.security.patterns import Pattern
-from penstock.broker.security.permissions import Permissions
+from penstock.broker.security.auth_servers import AuthMethod, AuthOptions, auth_url
+from penstock.broker.security.permissions import Pattern, Permissions
 from penstock.core.errors import InvalidRequest
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}

@@ -13,8 +13,7 @@ from broker_harness import RunningBroker
 from broker_process import BrokerProcess
 from v2 import V2, sized
 
-from penstock.broker.client import BrokerClient
-from penstock.broker.requests import Requests
+from penstock.broker.http_client import BrokerClient, Requests
 
 if TYPE_CHECKING:
     from pathlib import Path

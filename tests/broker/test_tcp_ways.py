@@ -11,7 +11,7 @@ from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.publish_admission import ByteBudget
-from penstock.broker.tcp.bodyroom import BodyRoom
+from penstock.broker.tcp.connection import BodyRoom
 from penstock.broker.tcp.input_buffer import Intake
 from penstock.broker.tcp.output_buffer import Output
 from penstock.broker.tcp.session import Session

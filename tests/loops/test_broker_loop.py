@@ -24,8 +24,8 @@ from v2 import V2, batch, sized
 PROGRAM = """
 import dataclasses, json, sys
 from penstock.broker.options import BrokerOptions
-from penstock.broker.lookupd.options import LookupOptions
-from penstock.broker.security.options import AuthOptions
+from penstock.broker.lookupd.announcer import LookupOptions
+from penstock.broker.security.auth_servers import AuthOptions
 from penstock.broker.security.tls import TlsOptions
 from penstock.broker.server import run_broker
 from penstock.storage.queue.disk_queue import DiskQueueOptions

@@ -11,7 +11,7 @@ import pytest
 from datafolder import DataFolder, table
 from pyspark.sql import SparkSession
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import JsonValue
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.chaos import Victim, processes_of

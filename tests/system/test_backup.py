@@ -11,7 +11,7 @@ import pytest
 from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compaction, running_rig
 from walking import Walk, commands_of, write_files
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.services.sqlclient import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

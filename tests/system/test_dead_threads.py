@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.supervision import DEAD_THREAD
 

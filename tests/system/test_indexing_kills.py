@@ -32,7 +32,7 @@ from load_kit import (
 )
 from postgres_server import PostgresServer, require_binaries, running_server
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.services.sqlclient import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.5"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from load_kit import HALF, PARTITIONS, TOPIC, Rig, compaction, events, running_rig
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -21,7 +21,7 @@ from druid_page import endpoints
 from flow_uses import use_flows
 from sql_uses import use_sql
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.config import Options

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.process import free_port
 from penstock.services.httpclient import JsonClient

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.services.sqlclient import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_SOAK_MINUTES", "0"))

@@ -33,7 +33,7 @@ from kinds_kit import (
 )
 from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.services.sqlclient import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]

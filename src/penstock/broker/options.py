@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.channel.options import ChannelOptions
-from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
-from penstock.broker.security.options import AuthOptions
+from penstock.broker.security.auth_servers import AuthOptions
 from penstock.broker.security.tls import TlsOptions
 from penstock.broker.topics.options import TopicOptions
 

@@ -21,7 +21,7 @@ import uvloop
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
-from penstock.broker.channel.keeping import JournalSyncs
+from penstock.broker.channel.persistence import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.file_limits import raise_descriptor_limit
 from penstock.broker.http.front import HttpFront
@@ -36,7 +36,7 @@ from penstock.broker.process.retention import retain_now_and_then
 from penstock.broker.process.sizebounds import SizeBounds
 from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.publisher import DeadLetterTopics, Publisher
-from penstock.broker.security.authority import Authority
+from penstock.broker.security.auth_servers import Authority
 from penstock.broker.security.tls import server_context
 from penstock.broker.statistics.lookup_documents import identity
 from penstock.broker.tcp.front import TcpFront
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.broker.options import BrokerOptions
-    from penstock.broker.security.options import AuthOptions
+    from penstock.broker.security.auth_servers import AuthOptions
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
 

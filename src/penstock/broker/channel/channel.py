@@ -1,14 +1,18 @@
-"""A channel: its state, the journal that persists it, its consumers, and the pump.
+"""One channel of a topic: its state, journal, consumers and delivery pump.
 
-Owns when the pump runs, the bound on each turn of the pump, so that other work of the event loop
-does not wait long, and the end of the channel. Does not own what consumers get next (`serving`),
-the states of messages (`state`) nor dropped messages (`giveup`).
+Owns when the pump runs, the timers that start it, the wall clock that the channel's deadlines
+are measured by, and the end of the channel. Does not own which message a consumer receives next
+(`delivery`), the state of a message (`channel_state`) or when a message is dropped (`policy`).
 
-Invariants: used on the broker's event loop only. Code that changes what can be delivered requests a
-turn of the pump (`Channel.schedule`); several requests lead to one turn. A turn that raises is
-retried after one second. If an exception interrupted a change of the state, the channel refuses all
-work, and the exception goes to the event loop's exception handler: a restart restores the state
-from the journal.
+The pump runs in slices of bounded duration so that it does not block the event loop. A caller
+that changes what can be delivered requests a slice with `Channel.schedule`; several requests
+cause one slice. A slice that raises is retried after one second. `ChannelAlarm` is one
+event-loop timer that is set to the earliest of the requested times. `WallTime` adjusts
+deadlines when the wall clock is set.
+
+Invariants: used on the broker's event loop only. If an exception interrupts a state change, the
+channel refuses all further work and the exception goes to the event loop's exception handler; a
+restart restores the state from the journal.
 """
 
 from __future__ import annotations
@@ -17,18 +21,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.channel.alarm import Alarm
 from penstock.broker.channel.consumers import Takers
 from penstock.broker.channel.giveup import GiveUp
 from penstock.broker.channel.serving import Serving
-from penstock.broker.channel.walltime import WallTime
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import Steps
 from penstock.core.errors import Unavailable
 from penstock.core.looptasks import report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -36,11 +38,80 @@ if TYPE_CHECKING:
     from penstock.broker.channel.consumers import Subscriber
     from penstock.broker.channel.feed import FeedingTopic
     from penstock.broker.channel.giveup import DeadLetters
-    from penstock.broker.channel.keeping import ChannelKeeper
     from penstock.broker.channel.options import ChannelOptions
+    from penstock.broker.channel.persistence import ChannelKeeper
     from penstock.broker.channel.state.state import ChannelCounts, ChannelState
     from penstock.broker.memory.budget import MemoryLedger
     from penstock.core.clock import Clock
+
+
+class Alarm:
+    """Calls a function when it is due.
+
+    Args:
+        ring: The function, called on the event loop; it sets the alarm again.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def set(self, wanted_ms: int | None, now_ms: int) -> None:
+        """Ring at a wall time, or earlier if an earlier time was set; None: not at all."""
+        if wanted_ms is None:
+            self.cancel()
+            return
+        if self._timer is not None and now_ms < self._timer_ms <= wanted_ms:
+            return  # the callback sets the next alarm
+        delay_s = max(1, wanted_ms - now_ms) / 1000
+        # The earlier timer stays until the new one exists, in case the loop raises.
+        timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+        self.cancel()
+        self._timer, self._timer_ms = timer, wanted_ms
+
+    def cancel(self) -> None:
+        """Cancel the alarm."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._ring()
+
+
+_STEP_MS: Final = 1_000  # smaller steps are gradual adjustments of the clock
+
+
+class WallTime:
+    """Wall clock of a channel.
+
+    Args:
+        clock: The clock, which may be set at any time.
+        state: State whose deadlines are shifted.
+
+    Attributes:
+        last_ms: The wall time that was returned last.
+    """
+
+    def __init__(self, clock: Clock, state: ChannelState) -> None:
+        self._clock = clock
+        self._state = state
+        self.last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
+
+    def now_ms(self) -> int:
+        """Return the wall time; shift the deadlines first if the clock was set."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        step_ms = now_ms - self.last_ms - round((now_s - self._last_s) * 1000)
+        if abs(step_ms) >= _STEP_MS:
+            # Consumers keep their full time-out. Waiting messages are due no later than requested:
+            # an early delivery does less harm than one that is hours late.
+            self._state.in_flight.shift(step_ms)
+            self._state.retries.shift(min(step_ms, 0))
+        self.last_ms, self._last_s = now_ms, now_s
+        return now_ms
+
 
 _logger = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.broker.http.channels import ChannelRoutes
+from penstock.broker.http.channel_routes import ChannelRoutes
 from penstock.broker.http.config_routes import SettingsRoutes
-from penstock.broker.http.configuring import ConfigureRoutes
 from penstock.broker.http.exchange import (
     JSON,
     ApiError,
@@ -26,12 +25,11 @@ from penstock.broker.http.exchange import (
     as_api_error,
     error_response,
 )
-from penstock.broker.http.lookup import LookupRoutes
+from penstock.broker.http.info_routes import LookupRoutes, StateRoutes
 from penstock.broker.http.peek_routes import PeekRoutes
 from penstock.broker.http.publish_routes import PublishRoutes
 from penstock.broker.http.read_routes import ReadRoutes
-from penstock.broker.http.state import StateRoutes
-from penstock.broker.http.topics import TopicRoutes
+from penstock.broker.http.topic_routes import ConfigureRoutes, TopicRoutes
 from penstock.broker.security.tls import Requirement
 from penstock.core.errors import PenstockError
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.memory.queue import MessageQueue
+    from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.topics.topic import Topic
     from penstock.storage.queue.blocks import Block
 

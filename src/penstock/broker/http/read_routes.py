@@ -27,7 +27,7 @@ from penstock.core.looptasks import run_on_thread, start_job
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.memory.queue import MessageQueue
+    from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.topics.topic import Topic
 
 _SECOND_MS = 1000

@@ -1,31 +1,112 @@
-"""The nsqlookupd servers at which this broker registers its topics.
+"""Registration of this broker's topics and channels with nsqlookupd servers.
 
-Owns the set of servers, and reconnecting to lost ones. Does not own the commands
-(`registration`) nor the topics.
+`LookupdAnnouncer` owns the list of servers and reconnects to a server after a lost connection.
+`LookupdConnection` owns the bytes and timers of one connection. `LookupOptions` has the server
+addresses and the address that this broker announces to clients. The content of the registration
+is in `registration`.
 
-Invariants: used on the broker's event loop; neither other servers nor the creation of a topic wait
-for a server; the failure of an unreachable server is logged once until it is back.
+Invariants: used on the broker's event loop. Neither another server nor the creation of a topic
+waits for a server. An unreachable server is logged once until it can be reached again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from penstock.broker.lookupd.link import Link
 from penstock.broker.lookupd.registration import Registration
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.looptasks import keep_running
 from penstock.core.threads import OnDeath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.broker.lookupd.options import LookupOptions
     from penstock.broker.lookupd.registration import Directory
+
+
+class Link(asyncio.Protocol):
+    """A connection.
+
+    Args:
+        registration: Provides the commands and processes the answers.
+
+    Attributes:
+        identified: The other side has accepted this broker's identity.
+        ended: Completed with the reason when the connection ends.
+    """
+
+    def __init__(self, registration: Registration) -> None:
+        self._registration = registration
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.identified = False
+        self.ended: asyncio.Future[PenstockError] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to register."""
+        # uvloop's transports have asyncio's methods but not its base class.
+        self._transport = cast("asyncio.Transport", transport)
+        self._registration.opened(self._loop.time())
+        self.push()
+
+    def data_received(self, data: bytes) -> None:
+        """Process answers, and send further commands."""
+        try:
+            self._registration.heard(data, self._loop.time())
+        except PenstockError as error:
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - part of the answers may be lost
+            self._end(Unavailable(f"its answer cannot be processed: {error!r}"))
+        else:
+            self.identified = self.identified or self._registration.identified
+            self.push()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the connection."""
+        self._end(Unavailable(f"the connection was lost: {exc or 'closed by the other side'}"))
+
+    def push(self) -> None:
+        """Send pending commands; if that raises, the link ends, and a new one starts over."""
+        if self._transport is None:
+            return
+        try:
+            self._push(self._transport)
+        except PenstockError as error:
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a callback
+            self._end(Unavailable(f"the registration cannot be sent: {error!r}"))
+
+    def _push(self, transport: asyncio.Transport) -> None:
+        now_s = self._loop.time()
+        self._registration.require_answers(now_s)
+        output = self._registration.take_output(now_s)
+        if output:
+            transport.write(output)
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(0.01, self._registration.next_look_s(now_s))
+        self._timer = self._loop.call_later(wait_s, self.push)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._end(Unavailable("closed"))
+
+    def _end(self, error: PenstockError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+            self._registration.closed()
+        if not self.ended.done():
+            self.ended.set_result(error)
+
 
 _logger = logging.getLogger(__name__)
 
@@ -223,3 +304,27 @@ def _require_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
     for address in found:
         split_address(address)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LookupOptions:
+    """The nsqlookupd servers, and this broker's address for clients.
+
+    Attributes:
+        tcp_addresses: ``HOST:PORT`` of each nsqlookupd.
+        broadcast_address: The host that clients connect to; None: the bound one, or, if that is
+            every interface, the name of this host.
+        broadcast_tcp_port: The port of NSQ's protocol for clients; None: the bound one.
+        broadcast_http_port: The port of HTTP for clients; None: the bound one.
+        ping_interval_ms: Maximum time between two commands to an nsqlookupd.
+        timeout_ms: Longest wait for a connection and for an answer.
+        retry_ms: Longest pause between two attempts to connect.
+    """
+
+    tcp_addresses: tuple[str, ...] = ()
+    broadcast_address: str | None = None
+    broadcast_tcp_port: int | None = None
+    broadcast_http_port: int | None = None
+    ping_interval_ms: int = 15_000
+    timeout_ms: int = 1_000
+    retry_ms: int = 15_000

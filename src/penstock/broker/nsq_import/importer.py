@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.broker import message_id
 from penstock.broker.channel import journal_records
-from penstock.broker.channel.state.journalled import restore
+from penstock.broker.channel.persistence import restore
 from penstock.broker.channel.store import write_state
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.broker.nsq_import.backlog import Backlog
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.broker.channel.state.state import ChannelState
-    from penstock.broker.memory.queue import MessageQueue
+    from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.nsq_import.backlog import Share
     from penstock.broker.nsq_import.data_folder import NsqdFolder
     from penstock.broker.nsq_import.metadata import NsqdTopic

@@ -1,8 +1,17 @@
-"""Limits on the input of clients, with NSQ's defaults (source: nsqd's options)."""
+"""Protocol limits and compression formats of a client connection.
+
+`ProtocolLimits` has the bounds on what a client may send, with nsqd's defaults. The compression
+formats of the server and the client are those of `penstock.core.compression`, which this module
+exports under the names that the protocol uses.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from penstock.core.compression import Codec, Deflate, Snappy
+
+__all__ = ["Codec", "Deflate", "Snappy"]
 
 
 @dataclass(frozen=True, slots=True)

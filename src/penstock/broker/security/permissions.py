@@ -1,25 +1,97 @@
-"""Permissions of a client: the answer of an authorization server, parsed and applied.
+"""Permissions that an authorization server grants to a client, and the patterns that they use.
 
-Owns the document's fields, their bounds, and the meaning of a permission, as in NSQ: one entry must
-grant ``publish``, or ``subscribe``, for a topic and a channel; the channel of a publisher is empty.
+Owns the fields of the server's document, their bounds, and the meaning of a permission as in
+NSQ: one entry must grant ``publish`` or ``subscribe`` for a topic and a channel, and the
+channel of a publisher is empty.
 
-Does not own how a pattern is matched (`patterns`). The number of patterns of one answer is bounded,
-and so is the total length of slow ones, so that neither an iteration of the event loop nor a search
-on a thread takes long.
+`NamePattern` matches names anywhere, as in NSQ. Patterns come from other systems, so RE2 runs
+them: its syntax is that of Go, and its time is linear in the length of the name. RE2 compiles a
+pattern at each match, and a short pattern with repetitions can take milliseconds. Patterns that
+are plain text with ``^``, ``$`` or ``.*`` at their ends are therefore matched without RE2, and
+all others outside the event loop. The number of patterns of one response and the total length
+of the slow ones are bounded. Names are ASCII; patterns are compiled as bytes, and Unicode
+classes are refused because their tables take tens of milliseconds each.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.broker.security.patterns import Pattern
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+CHARACTERS_MAX: Final = 1_024
+
+_PLAIN: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*)(\.\*)?(\$?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern, which may match anywhere in a name, as in NSQ.
+
+    Attributes:
+        text: The pattern as sent.
+        literal: The text that a name must contain; None: RE2 must search.
+        at_start: A name must begin with the literal.
+        at_end: A name must end with the literal.
+    """
+
+    text: str
+    literal: str | None = None
+    at_start: bool = False
+    at_end: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a pattern.
+
+        Raises:
+            InvalidRequest: It is too long, or RE2 does not accept it.
+        """
+        if len(text) > CHARACTERS_MAX:
+            raise InvalidRequest(f"a pattern is longer than {CHARACTERS_MAX} characters")
+        if plain := _PLAIN.fullmatch(text):
+            start, before, literal, behind, end = plain.groups()
+            return cls(
+                text,
+                literal.replace("\\.", "."),
+                at_start=bool(start) and not before,
+                at_end=bool(end) and not behind,
+            )
+        if "\\p" in text or "\\P" in text:
+            raise InvalidRequest(f"{text!r:.80}: names are ASCII: write [a-z] instead of \\p{{L}}")
+        try:
+            _search(text, "")
+        except pa.ArrowInvalid as error:
+            raise InvalidRequest(f"{text!r:.80}: {error}") from error
+        return cls(text)
+
+    def matches(self, name: str) -> bool:
+        """Return whether a name matches; slow if there is no literal."""
+        if self.literal is None:
+            return _search(self.text, name)
+        if self.at_start and self.at_end:
+            return name == self.literal
+        if self.at_start:
+            return name.startswith(self.literal)
+        if self.at_end:
+            return name.endswith(self.literal)
+        return self.literal in name
+
+
+def _search(pattern: str, name: str) -> bool:
+    found = pc.match_substring_regex(pa.array([name.encode()], pa.binary()), pattern=pattern)
+    return bool(found[0].as_py())
+
 
 _PUBLISH: Final = "publish"
 _SUBSCRIBE: Final = "subscribe"

@@ -19,16 +19,15 @@ import orjson
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.security.authority import Question
-from penstock.broker.security.patterns import Pattern
-from penstock.broker.security.permissions import Grant, Permissions
+from penstock.broker.security.auth_servers import Question
+from penstock.broker.security.permissions import Grant, Pattern, Permissions
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from penstock.broker.security.authority import Authority
+    from penstock.broker.security.auth_servers import Authority
     from penstock.broker.tcp.connection import Connection
     from penstock.core.clock import Clock
 

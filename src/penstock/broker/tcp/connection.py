@@ -1,15 +1,16 @@
-"""One TCP connection that speaks NSQ's V2 protocol.
+"""TCP connection that speaks the NSQ V2 protocol.
 
-Owns the order of commands: they are executed one after the other, and the connection reads more
-input once there is memory for it. A command that takes longer than one iteration of the loop (a new
-topic, an fsync, authentication) delays only the later commands of its connection. Does not own the
-received input (`intake`), the output (`output`), the effects of commands (`handler`), nor the
-messages of a consumer (`consumer`).
+Owns the order of execution: commands run one after the other, and more input is read when there
+is room for it. A command that takes longer than one event-loop iteration (a new topic, an
+fsync, authentication) delays only the commands behind it. `BodyMemory` owns the wait for memory
+for a large message body and the time limit for receiving it; each body has its own. Does not
+own the received bytes (`input_buffer`), the bytes to send (`output_buffer`), the commands
+(`handler`), a subscription (`consumer`) or the memory limit (`publish_admission`).
 
-Invariants: after a fatal error no further command is executed, and the connection closes when the
-error has been sent. Input is not read faster than it is executed. In each iteration of the loop one
-slice of a client's commands is executed (`penstock.broker.protocol.parser`), regardless of how many
-the client sent, so that other connections get their turn.
+Invariants: after a fatal error no command runs, and the connection closes when the error has
+been sent. Input is not read faster than it is processed. In each event-loop iteration a client
+gets at most one slice of commands (`penstock.broker.protocol.parser`). Used on the broker's
+event loop only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.tcp.bodyroom import BodyRoom
 from penstock.broker.tcp.consumer import Consumer
 from penstock.broker.tcp.input_buffer import Intake
 from penstock.broker.tcp.output_buffer import Output
@@ -35,9 +35,88 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import ProtocolLimits
+    from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.tcp.heartbeats import Heartbeats
 
+
 _logger = logging.getLogger(__name__)
+
+_LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
+
+
+class BodyReader(Protocol):
+    """Reader of a body: a connection."""
+
+    def read_body(self) -> None:
+        """Begin or continue to read the body: its memory is reserved."""
+        ...
+
+    def fail(self, code: str, text: str) -> None:
+        """Refuse the body with NSQ's texts: no memory, or the time limit was exceeded."""
+        ...
+
+
+class BodyRoom:
+    """Memory for the large bodies of one connection.
+
+    Args:
+        budget: Budget from which memory is reserved.
+        timeout_ms: Time limit of a body once its memory is reserved.
+
+    Attributes:
+        is_awaited: A body waits for memory, and is not read.
+    """
+
+    __slots__ = ("_budget", "_holding", "_timeout_ms", "is_awaited")
+
+    def __init__(self, budget: ByteBudget, timeout_ms: int) -> None:
+        self.is_awaited = False
+        self._budget = budget
+        self._timeout_ms = timeout_ms
+        self._holding: asyncio.Task[None] | None = None
+
+    def watch(self, reader: BodyReader, wanted_bytes: int, *, is_another: bool) -> bool:
+        """Reserve memory for a large body that is being received, until it has ended.
+
+        Args:
+            reader: Its reader; not kept after the body.
+            wanted_bytes: Missing bytes of the current body; 0: there is none.
+            is_another: It is a different body than at the last call.
+
+        Returns:
+            Whether `is_awaited` may have changed.
+        """
+        changed = False
+        if self._holding is not None and (is_another or not wanted_bytes):
+            self.close()
+            changed = True
+        if self._holding is None and wanted_bytes > _LARGE_BYTES:
+            # The task begins in a later iteration of the loop.
+            self._holding = start_job("body room", self._hold(reader, wanted_bytes))
+            self.is_awaited = changed = True
+        return changed
+
+    def close(self) -> None:
+        """Release the memory."""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        self.is_awaited = False
+
+    async def _hold(self, reader: BodyReader, size_bytes: int) -> None:
+        try:
+            async with self._budget.reserve(size_bytes):
+                self.is_awaited = False
+                reader.read_body()
+                await asyncio.sleep(self._timeout_ms / 1000)
+            reader.fail("E_BAD_BODY", f"body did not arrive within {self._timeout_ms} ms")
+        except PenstockError as error:
+            reader.fail("E_PUB_FAILED", f"PUB failed {error}")
+        except Exception:
+            # The outermost handler of a task: its connection must not wait without end.
+            _logger.exception("cannot reserve memory for a large body")
+            reader.fail("E_PUB_FAILED", "PUB failed internal error")
+
 
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
 _HANDSHAKE_S: Final = 5.0

@@ -1,7 +1,7 @@
-"""The TCP server: listens, and keeps the connections.
+"""TCP listener of the broker and the table of its client connections.
 
-Owns the listeners and the table of connections. Does not own their behaviour (`connection`,
-`handler`).
+Owns the listener, the connection table, and the description of a connection that ``/stats``
+returns (`client_statistics`). Does not own what a connection does (`connection`, `handler`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import itertools
 import logging
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.tcp.authorizer import Gate
 from penstock.broker.tcp.connection import Connection
-from penstock.broker.tcp.describing import describe
 from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
@@ -28,9 +28,51 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
-    from penstock.broker.client_registry import ClientStatistics
-    from penstock.broker.security.authority import Authority
+    from penstock.broker.security.auth_servers import Authority
     from penstock.broker.tcp.consumer import Consumer
+
+
+_NEW: Final = 0
+_SUBSCRIBED: Final = 3
+_CLOSING: Final = 4
+
+
+def describe(connection: Connection) -> ClientStatistics:
+    """Return the statistics of a connection."""
+    session, consumer = connection.session, connection.consumer
+    negotiated = session.negotiated
+    permissions = session.permissions
+    client_id, hostname = negotiated.client_id, negotiated.hostname
+    return ClientStatistics(
+        client_id=session.host if client_id is None else client_id,
+        hostname=session.host if hostname is None else hostname,
+        address=session.address,
+        user_agent=negotiated.user_agent,
+        connected_ms=session.connected_ms,
+        state=_state(consumer),
+        ready=0 if consumer is None else consumer.ready,
+        in_flight=0 if consumer is None else consumer.in_flight,
+        messages=0 if consumer is None else consumer.message_count,
+        finished=0 if consumer is None else consumer.finish_count,
+        requeued=0 if consumer is None else consumer.requeue_count,
+        sample_rate=negotiated.sample_rate,
+        deflate=negotiated.deflate,
+        snappy=negotiated.snappy,
+        topology_zone=negotiated.topology_zone,
+        topology_region=negotiated.topology_region,
+        published=session.published.copy(),
+        tls=session.encryption,
+        authorized=permissions is not None,
+        identity="" if permissions is None else permissions.identity,
+        identity_url="" if permissions is None else permissions.identity_url,
+    )
+
+
+def _state(consumer: Consumer | None) -> int:
+    if consumer is None:
+        return _NEW
+    return _CLOSING if consumer.closing else _SUBSCRIBED
+
 
 _logger = logging.getLogger(__name__)
 

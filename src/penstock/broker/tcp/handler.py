@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.protocol.compression import Deflate, Snappy
+from penstock.broker.protocol.limits import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.protocol.compression import Codec
+    from penstock.broker.protocol.limits import Codec
     from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits
     from penstock.broker.tcp.authorizer import Gate
     from penstock.broker.tcp.connection import Connection

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
     import ssl
 
-    from penstock.broker.protocol.compression import Codec
+    from penstock.broker.protocol.limits import Codec
     from penstock.broker.security.permissions import Permissions
 
 _PUBLISHED_TOPICS_MAX: Final = 1_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.channel.feed import FeedOptions
-from penstock.broker.memory.queue import MemoryQueue
+from penstock.broker.memory.memory_queue import MemoryQueue
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
 from penstock.core.cleanup import Steps

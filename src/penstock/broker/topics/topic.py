@@ -1,10 +1,11 @@
-"""One topic: its stream partitions and its channels.
+"""One topic: its stream partitions, channels and append listeners.
 
-Owns appends, the counters, and the offsets up to which the channels have the messages (`held`).
-Does not own the bytes (a queue for each stream partition), the folder (`folder`), which stream
-partition a publish goes to (`placement`), nor the listeners for new messages (`news`).
+Owns appends, counters, and the offset up to which channels still need messages (`held`).
+`AppendListeners` has the readers that wait for new messages at an offset while they poll. Does
+not own the bytes (one queue for each stream partition), the folder (`registry`), or which
+stream partition receives a publish (`placement`).
 
-Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
+Invariants: used on the broker's event loop only. A publish goes to one stream partition as one
 block.
 """
 
@@ -14,9 +15,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.memory.queue import MemoryQueue
-from penstock.broker.memory.room import admitted
-from penstock.broker.topics.news import News
+from penstock.broker.memory.memory_queue import MemoryQueue, admitted
 from penstock.broker.topics.placement import Turns, require_partition
 from penstock.core.cleanup import Steps
 from penstock.core.errors import NotFound, PenstockError, Unavailable
@@ -24,16 +23,43 @@ from penstock.core.looptasks import call_each, report
 from penstock.storage.queue.blocks import as_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.feed import FeedOptions
-    from penstock.broker.memory.queue import MessageQueue
+    from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.topics.options import TopicOptions
     from penstock.broker.topics.placement import Producer
     from penstock.broker.topics.topic_file import TopicFile
+
+
+class News:
+    """Listeners of one topic; a callback only schedules its check."""
+
+    __slots__ = ("_number", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._number = 0
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back at each append or deletion; return a call that removes the listener."""
+        self._number += 1
+        number = self._number
+        self._waiting[number] = callback
+
+        def unwatch() -> None:
+            self._waiting.pop(number, None)
+
+        return unwatch
+
+    def tell(self) -> None:
+        """Call all listeners: messages were appended or deleted, or the topic ends."""
+        if self._waiting:
+            call_each(tuple(self._waiting.values()))
+
 
 _logger = logging.getLogger(__name__)
 

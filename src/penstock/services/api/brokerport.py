@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, NotReachable
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.services.answers import objects, whole

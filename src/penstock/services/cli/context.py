@@ -19,7 +19,7 @@ from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
 
 if TYPE_CHECKING:
-    from penstock.broker.client import BrokerClient
+    from penstock.broker.http_client import BrokerClient
 
 QUERY_TIMEOUT_S = 600.0
 
@@ -90,7 +90,7 @@ class Given:
     def broker(self) -> BrokerClient:
         """Return a client of the broker."""
         # Imported here, because most commands do not need it and its imports.
-        from penstock.broker.client import BrokerClient  # noqa: PLC0415
+        from penstock.broker.http_client import BrokerClient  # noqa: PLC0415
 
         return BrokerClient(self.found_broker_url(), token=self.options().token)
 

@@ -18,7 +18,7 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say_lines
 
 if TYPE_CHECKING:
-    from penstock.broker.client import BrokerClient, PartitionOffsets
+    from penstock.broker.http_client import BrokerClient, PartitionOffsets
 
 _COUNT_MAX = 1_000  # of one request
 _CONTROL = re.compile(f"(?![\t\n\r])[{HIDDEN}]")

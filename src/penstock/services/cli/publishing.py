@@ -17,7 +17,7 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import reading, say, warn
 
 if TYPE_CHECKING:
-    from penstock.broker.client import BrokerClient
+    from penstock.broker.http_client import BrokerClient
 
 
 def add_to(app: typer.Typer) -> None:

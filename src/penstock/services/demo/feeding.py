@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, PenstockError
 from penstock.services.demo.server import DemoServer
 from penstock.services.demo.standstill import flow_at_work

@@ -11,10 +11,10 @@ from typing import Final
 import uvloop
 
 from penstock.broker.file_limits import raise_descriptor_limit
-from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
-from penstock.broker.security.options import AuthMethod, AuthOptions
+from penstock.broker.security.auth_servers import AuthMethod, AuthOptions
 from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration

@@ -50,7 +50,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.broker.client import BrokerClient, PartitionOffsets, TopicOffsets
+from penstock.broker.http_client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
 from penstock.spark.topic.parse import MessageParser

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile

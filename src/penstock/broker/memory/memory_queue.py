@@ -1,35 +1,184 @@
-"""A stream partition in memory, for topics that do not outlive the broker.
+"""Stream partition in memory, for topics that do not outlive the broker.
 
-Owns adding and reading messages, and the interface of a stream partition to its topic, on disk or
-in memory (`MessageQueue`). Does not own the deletion of messages (`retention`).
+`MemoryQueue` appends and reads messages. `MemoryBatches` holds the batches, their size and the
+mutex around both. `MemoryRetention` deletes batches and counts deleted messages that a channel
+may still have needed. `admitted` limits a new batch to the free memory of the topic; the newest
+messages are dropped, as in NSQ. The protocols `MessageQueue` and `MessageRetention` describe a
+stream partition on disk or in memory. Does not own the memory limit of the whole broker
+(`budget`) or which messages channels still need (the topic).
 
-Invariants: offsets continue after deletions; everything in memory counts as durable, because
-nothing of it outlives the process anyway.
+Invariants: offsets ascend, have gaps where batches were deleted, and are never reused. Appended
+messages count as durable at once. Messages are appended on the event loop and read on any
+thread; every call of `MemoryBatches` requires its mutex; `MemoryRetention` may be called on any
+thread, except `trim`, which belongs to the event loop.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from penstock.broker.memory.batches import Batch, Batches
-from penstock.broker.memory.retention import MemoryRetention
+import pyarrow as pa
+
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages, encode_block
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.producers import ProducerTable
+from penstock.storage.queue.retention import RetentionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
+    from penstock.broker.memory.budget import MemoryLedger
     from penstock.core.clock import Clock
     from penstock.storage.queue.cursors import Cursor
     from penstock.storage.queue.producers import Mark
-    from penstock.storage.queue.retention import RetentionReport
+
+
+class Batch(NamedTuple):
+    """Messages that were appended together; the first one has the offset `base`."""
+
+    base: int
+    messages: pa.BinaryArray
+    time_ms: int
+    due_ms: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the last message."""
+        return self.base + len(self.messages)
+
+
+class Batches:
+    """Batches of one queue. Callers of its methods must hold the mutex.
+
+    It is held for the duration of a list operation: readers on other threads must not see a part
+    of one.
+
+    Attributes:
+        mutex: Guards the other attributes.
+        kept: The batches, oldest first; the list is appended to or replaced, but never shortened,
+            so that it may be iterated without the mutex where no thread appends meanwhile. An
+            append that raises removes its own batch.
+        latest: The offset that the next message gets.
+        size_bytes: Total size of the batches.
+    """
+
+    __slots__ = ("kept", "latest", "mutex", "size_bytes")
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.kept: list[Batch] = []
+        self.latest = 0
+        self.size_bytes = 0
+
+    @property
+    def earliest(self) -> int:
+        """Return the offset of the first kept message."""
+        return self.kept[0].base if self.kept else self.latest
+
+    def add(self, batch: Batch) -> None:
+        """Append a batch."""
+        self.kept.append(batch)
+        self.size_bytes += batch.size_bytes
+        self.latest += len(batch.messages)
+
+    def take_back(self, base: int) -> None:
+        """Remove the newest batch, if it begins at this offset."""
+        if self.kept and self.kept[-1].base == base:
+            self.size_bytes -= self.kept.pop().size_bytes
+            self.latest = base
+
+    def keep(self, batches: list[Batch]) -> None:
+        """Keep only these batches."""
+        self.kept = batches
+        self.size_bytes = sum(batch.size_bytes for batch in batches)
+
+
+_TRIM_BYTES = 262_144
+_TRIM_PAUSE_S = 0.1
+
+
+class MemoryRetention:
+    """Deletes batches of one queue; on any thread, except `trim`, which needs the event loop.
+
+    Args:
+        batches: Batches of the queue.
+        clock: For the pauses of `trim`.
+
+    Attributes:
+        trim_above_bytes: Size of the queue above which trimming is worthwhile.
+        dropped: Number of wanted messages that were deleted or not appended.
+    """
+
+    def __init__(self, batches: Batches, clock: Clock) -> None:
+        self.trim_above_bytes = _TRIM_BYTES
+        self.dropped = 0
+        self._batches = batches
+        self._clock = clock
+        self._trim_again_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Always false: the topic trims its queue when messages are appended."""
+        return False
+
+    def retain(
+        self,
+        now_ms: int,  # noqa: ARG002 - the signature of the disk's retention
+        *,
+        held: Mapping[str, int] | None = None,  # noqa: ARG002 - as above
+        consumed: bool = False,  # noqa: ARG002 - as above
+    ) -> RetentionReport:
+        """Do nothing: the topic trims its queue when messages are appended."""
+        with self._batches.mutex:
+            return RetentionReport(0, self._batches.earliest, None)
+
+    def drop_oldest(self, max_bytes: int) -> int:
+        """Delete the oldest messages down to a size; return the number of deleted messages."""
+        dropped = 0
+        with self._batches.mutex:
+            size_bytes, kept = self._batches.size_bytes, self._batches.kept
+            count = 0
+            while count < len(kept) and size_bytes > max_bytes:
+                size_bytes -= kept[count].size_bytes
+                dropped += len(kept[count].messages)
+                count += 1
+            self._batches.keep(kept[count:])
+            self.dropped += dropped
+        return dropped
+
+    def clear(self) -> None:
+        """Delete every message. Offsets continue."""
+        with self._batches.mutex:
+            self._batches.keep([])
+
+    def trim(self, is_wanted: Callable[[int, int], bool]) -> None:
+        """Delete unwanted batches, at any position."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._trim_again_s:
+            return
+        batches = self._batches
+        before = batches.size_bytes
+        # Without the mutex, because `is_wanted` may read the queue. Batches that another thread
+        # deletes meanwhile must not reappear.
+        unwanted = {b.base for b in batches.kept if not is_wanted(b.base, b.end)}
+        with batches.mutex:
+            batches.keep([batch for batch in batches.kept if batch.base not in unwanted])
+        self.trim_above_bytes = max(_TRIM_BYTES, 2 * batches.size_bytes)
+        if batches.size_bytes > before // 2:
+            # If consumers make no progress, each publish would check all batches.
+            self._trim_again_s = now_s + _TRIM_PAUSE_S
+
+    def count_dropped(self, count: int) -> None:
+        """Count messages that were not appended."""
+        with self._batches.mutex:
+            self.dropped += count
+
 
 _BATCH_BYTES = 400  # memory of a batch besides its messages
 
@@ -302,3 +451,41 @@ def _block(batch: Batch) -> Block:
     buffers, _ = encode_block(batch.messages, batch.base, batch.time_ms, 0, b"", batch.due_ms)
     raw = memoryview(b"".join(buffers))
     return Block(batch.base, len(batch.messages), batch.time_ms, batch.messages, raw, batch.due_ms)
+
+
+_PARTITION_BYTES: Final = 33_554_432
+
+
+def admitted(
+    queue: MemoryQueue,
+    batch: pa.BinaryArray,
+    ledger: MemoryLedger,
+    most_messages: int | None,
+    is_wanted: Callable[[int, int], bool],
+) -> pa.BinaryArray:
+    """Return the part of a batch that fits, and reserve its memory.
+
+    The newest messages are dropped, as in NSQ.
+
+    Args:
+        queue: The queue of the batch; it deletes unwanted messages and counts dropped ones.
+        batch: The messages.
+        ledger: Memory budget of all topics.
+        most_messages: Maximum number of messages; None: limited only by bytes.
+        is_wanted: Returns whether a reader still needs messages from one offset up to another.
+    """
+    spare = ledger.limit_bytes // 2 - ledger.held_bytes
+    most = min(_PARTITION_BYTES, queue.size_bytes + spare) - batch.nbytes
+    if queue.size_bytes > min(queue.retention.trim_above_bytes, most):
+        queue.retention.trim(is_wanted)
+    count = len(batch)
+    if queue.size_bytes > most:
+        count = 0
+    elif most_messages is not None:
+        count = min(count, max(0, most_messages))
+    if count < len(batch):
+        queue.retention.count_dropped(len(batch) - count)
+        # A copy; otherwise the dropped messages would stay in memory.
+        batch = pa.concat_arrays([batch[:count]])
+    ledger.hold(queue, queue.size_bytes + batch.nbytes)
+    return batch

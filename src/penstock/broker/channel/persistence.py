@@ -1,14 +1,17 @@
-"""Persistence of a channel's state: a journal of changes, compacted from time to time.
+"""Persistence of a channel's state: the journal, its snapshots and the restore after a restart.
 
-Owns when records go to the journal: at the end of the loop's iteration if a message must not be
-redelivered too early, otherwise within a tenth of a second, so that thousands of finished messages
-make one record; and when the journals of all channels are fsynced (`JournalSyncs`). Does not own
-the contents of records (`state.journalled`) nor the files (`storage.journal`).
+`ChannelJournal` owns when records are written. Records that prevent an early redelivery are
+written at the end of the current event-loop iteration; all others within 0.1 s, so that
+thousands of finished messages become one record. `JournalSyncs` owns when the journals of all
+channels are fsynced. `snapshot` and `restore` convert between the channel state and the
+journal. The record encoding is in `journal_records`, the files are in `storage.journal`.
 
-Invariants: event loop only, except for fsyncs and compaction, which run beside it, one at a time
-for each journal; records reach the journal in order; if the disk is full, they are merged and wait
-in memory until there is space. A loss of the last records leads to duplicates, but loses no
-messages. A power loss affects at most the records of one sync interval and a round of fsyncs.
+Invariants: used on the event loop only, except for fsync and compaction, which run on other
+threads, one at a time for each journal. Records reach the journal in order. While the disk is
+full, records wait in memory, merged. A replay restores the state of the last record, except
+that messages that were in flight are queued again and due at once. Losing the newest records
+causes redelivery and never message loss; a power failure loses at most the records of one sync
+interval and one round of fsyncs.
 """
 
 from __future__ import annotations
@@ -18,18 +21,122 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.channel.state.journalled import snapshot
+from penstock.broker import message_id
+from penstock.broker.channel import journal_records
+from penstock.broker.channel.state.state import ChannelState
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.looptasks import run_on_thread, start_awaited, start_job
 from penstock.core.rate_limited_log import SparseLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.broker.channel.state.state import ChannelState
     from penstock.core.clock import Clock
     from penstock.storage.journal import Journal
+
+
+def snapshot(state: ChannelState) -> bytes:
+    """Return the whole state; the recorder's pending changes are included and cleared."""
+    state.recorder.clear()
+    parts = []
+    for partition, progress in enumerate(state.progress):
+        parts.append(journal_records.seek(partition, progress.done.floor))
+        parts.append(journal_records.next_(partition, progress.next))
+    held = state.in_flight.all()
+    for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
+        if attempts > 1:
+            parts.append(journal_records.retry(number, 0, attempts))
+    parts += [journal_records.retry(*entry) for entry in state.retries]
+    parts += [
+        journal_records.done(partition, start, end)
+        for partition, progress in enumerate(state.progress)
+        for start, end in progress.done
+    ]
+    return journal_records.snapshot(parts)
+
+
+def restore(
+    base: bytes, journal: Iterable[bytes], starts: Sequence[int], ends: Sequence[int]
+) -> tuple[ChannelState, bool]:
+    """Restore the state from a journal, limited to the current contents of the stream partitions.
+
+    After a power loss the queue may be shorter than when the journal was written: state beyond its
+    end is dropped, or new messages with these offsets would count as finished. So write a new
+    snapshot before anything is appended.
+
+    Args:
+        base: The snapshot at the beginning of the journal; empty: none.
+        journal: The records after it.
+        starts: The first offset of each stream partition.
+        ends: The offset after its last message.
+
+    Returns:
+        The state, and whether the queue was shorter than recorded in the journal.
+
+    Raises:
+        InvalidRequest: The snapshot has a newer format.
+        CorruptData: A record is invalid.
+    """
+    state = ChannelState(starts)
+    replayed = _Replay(state)
+    journal_records.replay_snapshot(base, replayed)
+    for blob in journal:
+        journal_records.replay(blob, replayed)
+    return state, _settle(state, starts, ends)
+
+
+def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
+    """Limit the state to existing messages; delivered and unfinished ones wait, due at once."""
+    was_cut = False
+    waiting = set(state.retries.ids())
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        progress = state.progress[partition]
+        was_cut |= progress.cut(start, end)
+        for first, last in progress.done.gaps(progress.next):
+            for offset in range(first, last):
+                number = message_id.of(partition, offset)
+                if number not in waiting:
+                    state.retries.put(number, 0, 1)
+    gone = []
+    for number, _, _ in state.retries:
+        partition, offset = message_id.split(number)
+        was_cut |= offset >= ends[partition]
+        progress = state.progress[partition]
+        if offset >= progress.next or offset in progress.done:
+            gone.append(number)
+    state.retries.remove(gone)
+    state.retries.ripen(0)
+    return was_cut
+
+
+class _Replay:
+    """Applies records to a state without messages in flight; records nothing."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+        self._progress = state.progress
+        self._retries = state.retries
+
+    def on_seek(self, partition: int, offset: int) -> None:
+        if partition < len(self._progress):
+            self._state.forget(partition, offset)
+
+    def on_next(self, partition: int, offset: int) -> None:
+        if partition < len(self._progress):
+            progress = self._progress[partition]
+            progress.next = max(progress.next, offset)
+
+    def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
+        if number >> message_id.OFFSET_BITS < len(self._progress):
+            self._retries.put(number, due_ms, attempts)
+
+    def on_done(self, partition: int, start: int, end: int) -> None:
+        if partition < len(self._progress):
+            self._progress[partition].done.add(start, end)
+            first = message_id.of(partition, start)
+            self._retries.remove_range(first, first + end - start)
+
 
 _logger = logging.getLogger(__name__)
 

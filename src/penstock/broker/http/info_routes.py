@@ -1,6 +1,9 @@
-"""``/ping``, ``/info`` and ``/stats``: state of the broker.
+"""HTTP routes that read the broker's state, in the form of nsqd and of nsqlookupd.
 
-Owns the parameters. Does not own the documents (`penstock.broker.statistics`).
+`StateRoutes` serves ``/ping``, ``/info`` and ``/stats`` as nsqd does. `LookupRoutes` serves
+``/lookup``, ``/topics``, ``/channels``, ``/nodes`` and ``/debug`` as nsqlookupd does. Both own
+their parameters and error codes. Neither owns the returned documents
+(`penstock.broker.statistics`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.exchange import JSON, ApiError, Request, Response, json_response
+from penstock.broker.statistics import lookup_documents
 from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
 from penstock.broker.statistics.topics import Selection
@@ -67,3 +71,40 @@ class StateRoutes:
 
 def _unless_off(request: Request, name: str) -> bool:
     return name not in request.query or request.flag(name)
+
+
+class LookupRoutes:
+    """Handles requests of nsqlookupd's API.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def lookup(self, request: Request) -> Response:
+        """Return the producers of a topic."""
+        name = request.required("topic")
+        topic = self._broker.topics.find(name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
+        return json_response(lookup_documents.lookup(self._broker, topic))
+
+    async def topics(self, _request: Request) -> Response:
+        """Return the names of the topics."""
+        return json_response({"topics": lookup_documents.topic_names(self._broker)})
+
+    async def channels(self, request: Request) -> Response:
+        """Return the channels of a topic; none if it does not exist, as nsqlookupd does."""
+        topic = self._broker.topics.find(request.required("topic"))
+        names = [] if topic is None else lookup_documents.channel_names(topic)
+        return json_response({"channels": names})
+
+    async def nodes(self, _request: Request) -> Response:
+        """Return the producers: this broker."""
+        return json_response(lookup_documents.nodes(self._broker))
+
+    async def debug(self, _request: Request) -> Response:
+        """Return every registration."""
+        return json_response(lookup_documents.registrations(self._broker))

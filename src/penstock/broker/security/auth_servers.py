@@ -1,27 +1,55 @@
-"""The authorization servers, queried in turn until one answers.
+"""Client of the authorization servers: request format, options and server choice.
 
-Owns the form of the request and the choice of the server: a random one, then those after it. Does
-not own the meaning of the answer (`permissions`).
+`AuthServers` asks a random server first and then the following ones until one responds.
+`AuthQuestion` identifies the client that connects. `AuthOptions` and `AuthMethod` have the
+server addresses and the HTTP method. Does not own the meaning of the response (`permissions`)
+or the HTTP client (`Asker`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
-from penstock.broker.security.options import AuthMethod
 from penstock.broker.security.permissions import Permissions
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.security.options import AuthOptions
     from penstock.core.clock import Clock
+
+
+class AuthMethod(enum.StrEnum):
+    """HTTP method of requests to an authorization server."""
+
+    GET = "get"
+    POST = "post"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthOptions:
+    """The authorization servers.
+
+    Attributes:
+        addresses: ``HOST:PORT`` or URLs; none: clients need only the token.
+        method: GET with a query string, or POST with JSON in the body.
+        connect_timeout_ms: Longest wait for a connection.
+        request_timeout_ms: Longest wait for a whole answer.
+        max_answer_bytes: Maximum size of an answer.
+    """
+
+    addresses: tuple[str, ...] = ()
+    method: AuthMethod = AuthMethod.GET
+    connect_timeout_ms: int = 2_000
+    request_timeout_ms: int = 5_000
+    max_answer_bytes: int = 1_048_576
+
 
 _logger = logging.getLogger(__name__)
 
