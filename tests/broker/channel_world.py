@@ -15,8 +15,8 @@ import numpy as np
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker import message_id
-from penstock.broker.channel.consumers import Delivery
-from penstock.broker.channel.options import ChannelOptions
+from penstock.broker.channel.delivery import Delivery
+from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.registry import Topics

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from stepped_loop import InlineExecutor, SteppedLoop
 
-from penstock.broker.channel.options import ChannelOptions
+from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.broker.tcp.connection import Connection

@@ -17,7 +17,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.http_client import BrokerClient
-from penstock.broker.process.leftovers import sync_leftovers
+from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable

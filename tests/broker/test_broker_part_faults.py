@@ -11,9 +11,9 @@ import pytest
 from fault_world import FaultyLoop, World
 from stepped_loop import run_stepped
 
+from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.feed import Feed
 from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
-from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.storage.journal import Journal

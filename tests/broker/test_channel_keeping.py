@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from stepped_loop import InlineExecutor, run_stepped
 
-from penstock.broker.channel.options import ChannelOptions
+from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
-from penstock.broker.channel.state.state import ChannelState
+from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
-from penstock.broker.process.leftovers import sync_leftovers
+from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.registry import Topics

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.broker import message_id
+from penstock.broker.channel.channel_state import ATTEMPTS_MAX, ChannelState, Retry
 from penstock.broker.channel.offset_ranges import RangeSet
 from penstock.broker.channel.persistence import restore, snapshot
-from penstock.broker.channel.state.state import ATTEMPTS_MAX, ChannelState, Retry
 
 PARTITIONS = 2
 CLIENTS = st.integers(1, 3)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.broker.channel.consumers import Delivery, Takers
+from penstock.broker.channel.delivery import Delivery, Takers
 from penstock.broker.channel.in_flight import InFlight
 
 

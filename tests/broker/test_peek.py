@@ -13,8 +13,8 @@ from broker_harness import RunningBroker
 from v2 import V2, sized
 
 from penstock.broker import message_id
+from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.message_states import MessageState, offsets_in
-from penstock.broker.channel.state.state import ChannelState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

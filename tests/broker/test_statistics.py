@@ -22,7 +22,7 @@ from penstock.broker.tcp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from penstock.broker.channel.consumers import Subscriber
+    from penstock.broker.channel.delivery import Subscriber
     from penstock.broker.options import BrokerOptions
 
 # In NSQ's order.

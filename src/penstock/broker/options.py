@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.broker.channel.options import ChannelOptions
+from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.auth_servers import AuthOptions

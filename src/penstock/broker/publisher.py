@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.broker.process.sizebounds import SizeBounds
+    from penstock.broker.maintenance import SizeBounds
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic

@@ -30,10 +30,8 @@ from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, TopicDirectory
+from penstock.broker.maintenance import SizeBounds, retain_now_and_then, sync_leftovers
 from penstock.broker.memory.budget import MemoryLedger
-from penstock.broker.process.leftovers import sync_leftovers
-from penstock.broker.process.retention import retain_now_and_then
-from penstock.broker.process.sizebounds import SizeBounds
 from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.publisher import DeadLetterTopics, Publisher
 from penstock.broker.security.auth_servers import Authority

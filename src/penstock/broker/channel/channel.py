@@ -21,9 +21,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.channel.consumers import Takers
-from penstock.broker.channel.giveup import GiveUp
-from penstock.broker.channel.serving import Serving
+from penstock.broker.channel.delivery import Serving, Takers
+from penstock.broker.channel.policy import GiveUp
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import Steps
 from penstock.core.errors import Unavailable
@@ -35,12 +34,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from penstock.broker.channel.consumers import Subscriber
+    from penstock.broker.channel.channel_state import ChannelCounts, ChannelState
+    from penstock.broker.channel.delivery import Subscriber
     from penstock.broker.channel.feed import FeedingTopic
-    from penstock.broker.channel.giveup import DeadLetters
-    from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.persistence import ChannelKeeper
-    from penstock.broker.channel.state.state import ChannelCounts, ChannelState
+    from penstock.broker.channel.policy import ChannelOptions, DeadLetters
     from penstock.broker.memory.budget import MemoryLedger
     from penstock.core.clock import Clock
 

@@ -14,7 +14,7 @@ from penstock.broker import message_id
 from penstock.broker.time_slicing import Turns
 
 if TYPE_CHECKING:
-    from penstock.broker.channel.state.state import ChannelState
+    from penstock.broker.channel.channel_state import ChannelState
 
 _WAITING_PER_TURN: Final = 5_000
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
 from penstock.broker.channel import journal_records
-from penstock.broker.channel.state.state import ChannelState
+from penstock.broker.channel.channel_state import ChannelState
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.looptasks import run_on_thread, start_awaited, start_job

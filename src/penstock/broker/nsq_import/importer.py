@@ -29,7 +29,7 @@ from penstock.core.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.channel.state.state import ChannelState
+    from penstock.broker.channel.channel_state import ChannelState
     from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.nsq_import.backlog import Share
     from penstock.broker.nsq_import.data_folder import NsqdFolder

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.channel.consumers import Delivery
+    from penstock.broker.channel.delivery import Delivery
     from penstock.broker.tcp.output_buffer import Output
     from penstock.broker.topics.topic import Topic
 

@@ -1,11 +1,13 @@
-"""Messages that a channel drops: expired, over `max_attempts`, over the backlog limit, or lost.
+"""Policy for messages that a channel drops, and the options of a channel.
 
-Owns their counters, and the transfer of dead letters to their topic. Does not own when messages are
-checked (`channel`) nor how they are finished (`state`).
+Owns which messages are dropped (expired, over the maximum number of attempts, over the backlog
+limit, lost or deleted), their counters, and the transfer of dead letters to their topic.
+`ChannelOptions` has the settings of a channel. Does not own when a message is checked
+(`channel`) or how it is finished (`channel_state`).
 
-Invariants: used on the broker's event loop only; a dead letter is finished here once the other
-topic has stored it durably. Until then it is in flight, but for no connection, so that a crash
-returns it to this channel. The number of dead letters under way is bounded; further ones wait.
+Invariants: used on the broker's event loop only. A dead letter is finished here once it is
+durable in the other topic; until then it is in flight without a connection, so a crash returns
+it to this channel. The number of dead letters in transfer is bounded; further ones wait.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from penstock.core.looptasks import start_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.broker.channel.channel_state import ChannelState, Retry
     from penstock.broker.channel.feed import Slice
-    from penstock.broker.channel.options import ChannelOptions
-    from penstock.broker.channel.state.state import ChannelState, Retry
+
 
 _logger = logging.getLogger(__name__)
 
@@ -188,3 +190,24 @@ def too_old(place: Slice, ttl_ms: int, now_ms: int) -> int:
     if isinstance(times_ns, int):
         return place.end - place.start if times_ns <= latest_ns else 0
     return int(np.searchsorted(times_ns, latest_ns, side="right"))
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """Options of a channel.
+
+    Attributes:
+        max_attempts: Maximum deliveries of a message before it is given up; 0 means unlimited.
+        dead_letter_topic: Topic that receives such messages; None: they are dropped and counted.
+        message_ttl_ms: Age at which a message expires; 0: never.
+        requeue_on_disconnect: Requeue a consumer's messages as soon as it disconnects, instead of
+            after their time-out.
+        max_backlog: Maximum backlog of an ephemeral channel; the newest messages beyond are
+            dropped.
+    """
+
+    max_attempts: int = 0
+    dead_letter_topic: str | None = None
+    message_ttl_ms: int = 0
+    requeue_on_disconnect: bool = True
+    max_backlog: int = 10_000

@@ -1,12 +1,16 @@
-"""Topics with a maximum size: publishes are refused there, or the oldest messages are dropped.
+"""Periodic and start-up maintenance of the broker's disk queues.
 
-Owns when files are deleted because of the limit, and the refusal. Does not own the limit
-(`penstock.broker.topics.options`) nor which files may be deleted (`penstock.storage`).
+Owns three jobs: fsyncing the queues and journals that a killed broker left unsynced (nobody
+else syncs them if nothing is appended to them); the rounds that delete old, consumed log files;
+and the size limits of topics, at which publishes are refused or the oldest messages are
+dropped. Does not own which files may be deleted (`Retention.retain`), which messages are still
+needed (`Topic.held_back`) or the limits (`penstock.broker.topics.options`).
 
-Invariants: event loop only; files are deleted beside it, in one pass at a time per stream
-partition; before publishes are refused, messages that every reader has passed are deleted; messages
-that a channel or a cursor still needs are deleted only if the topic is configured to drop them, and
-are counted.
+Invariants: files are deleted and synced outside the event loop, one pass for a stream partition
+at a time. A round uses the event loop for a few topics at a time and costs almost nothing for a
+stream partition with a single log file. Before a publish is refused, everything that all
+channels have passed is deleted. Messages that a channel or cursor still needs are dropped only
+if the topic's options allow it, and are then counted.
 """
 
 from __future__ import annotations
@@ -20,14 +24,95 @@ from weakref import WeakKeyDictionary
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.looptasks import call_each, run_on_thread, start_job
+from penstock.core.rate_limited_log import SparseLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import NoReturn
 
+    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
 
+
 _logger = logging.getLogger(__name__)
+
+
+async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
+    """Fsync leftovers, if there are any; slow, beside other work.
+
+    Args:
+        topics: The topics, which know whether the previous broker was killed.
+        going_on: Returns whether to continue; otherwise the next start begins again.
+    """
+    if not topics.left_unsynced or not await run_on_thread(partial(_sync_queues, topics, going_on)):
+        return
+    for topic in topics:
+        for channel in tuple(topic.channels.values()):
+            if not going_on():
+                return
+            try:
+                await channel.keep(durable=True)
+            except PenstockError as error:
+                if topic.channels.get(channel.name) is channel:
+                    _logger.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
+                    return
+    topics.left_unsynced = False
+
+
+def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
+    """Fsync the queues, beside the event loop; False if some are not durable."""
+    for topic in topics:
+        for queue in topic.queues:
+            if not going_on():
+                return False
+            if queue.durable < queue.latest:
+                try:
+                    queue.request_sync().result()
+                except Closed:
+                    continue  # the topic was deleted meanwhile
+                except PenstockError as error:
+                    _logger.warning("%s: not synced yet: %s", topic.folder, error)
+                    return False
+    return True
+
+
+_TOPICS_AT_ONCE: Final = 256
+
+
+async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: Clock) -> NoReturn:
+    """Delete consumed and old messages periodically until cancelled.
+
+    Args:
+        topics: The topics; iterated again in each round.
+        interval_ms: The pause between rounds.
+        clock: For the age of log files.
+    """
+    trouble = SparseLog(_logger, clock)
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        for number, topic in enumerate(topics):
+            if number % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            await _retain(topic, clock, trouble)
+
+
+async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
+    for partition, queue in enumerate(topic.queues):
+        try:
+            if not queue.retention.has_work:
+                continue
+            held, consumed = topic.held_back(partition)
+            retain = queue.retention.retain
+            await run_on_thread(partial(retain, clock.now_ms(), held=held, consumed=consumed))
+        except PenstockError as error:
+            if not topic.closed:
+                trouble.warning("%s: cannot check old log files: %s", topic.folder, error)
+        except Exception:
+            # The outermost handler of a task that must not end: otherwise the disk fills up.
+            if not topic.closed:
+                _logger.exception("%s: cannot check old log files", topic.folder)
+
 
 _PAUSE_S: Final = 0.1
 

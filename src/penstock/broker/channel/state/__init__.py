@@ -1,1 +1,0 @@
-"""State of a channel's messages: pure, without sockets, files, loop or clock."""

@@ -1,1 +1,0 @@
-"""Tasks of the broker's process besides serving: limits, memory, periodic work."""
