@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.client.addresses import Address
 from penstock.client.fleet import Fleet, Inbound
-from penstock.client.handling import Handler, Handling
+from penstock.client.handler_pool import Handler, Handling
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
