@@ -9,7 +9,7 @@ import pytest
 from fake_server import FakeServer, Manners, World, run, until
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
-from penstock.client.window import Window
+from penstock.client.producer import Window
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
 
 pytestmark = pytest.mark.usefixtures("either_loop")

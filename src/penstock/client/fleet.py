@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.backoff import Backoff
 from penstock.client.lookup import find_servers, http_get
-from penstock.client.pacing import Pacing
+from penstock.client.ready import Pacing
 from penstock.client.subscription import Subscription
 from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, PenstockError

@@ -1,13 +1,17 @@
-"""A producer: publishes to one server, many messages concurrently, each with an answer.
+"""Producer that publishes to one server, with many publishes in progress at the same time.
 
-Owns the publishes under way and their outcome when the connection ends:
+Owns the publishes in progress and their result when the connection ends:
 
     not sent yet           sent on the next connection; fails if connecting fails
-    sent, not answered     `AnswerLost`: the message may or may not have been published
-    sent after a refusal   `Unavailable`: the server closed the connection before reading it
-    with retry=True        in each of these cases sent again, in order, until it is answered
+    sent, not answered     `AnswerLost`: the server may or may not have accepted it
+    sent behind a refused  `Unavailable`: the server closed the connection and did not accept it
+    with retry=True        sent again in each of these cases, in order, until it is answered
 
-Invariant: the server answers in order, so an answer belongs to the oldest unanswered publish.
+`SendWindow` bounds the publishes in progress by count and by bytes, first come, first served; a
+publish larger than the window is sent alone.
+
+Invariant: the server answers in order, so each answer belongs to the oldest unanswered publish.
+A producer belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
-from penstock.client.window import Window
 from penstock.core.cleanup import Steps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
 
@@ -30,6 +33,76 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.client.v2.wire import Frame
+
+
+class Window:
+    """Window of concurrent work. A single item larger than the window is admitted alone.
+
+    Args:
+        max_count: Maximum number of items.
+        max_bytes: Maximum total size of the items.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._count = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def count(self) -> int:
+        """Number of admitted items."""
+        return self._count
+
+    def try_enter(self, size: int) -> bool:
+        """Enter if the item fits and no other one waits."""
+        if self._waiting or not self._fits(size):
+            return False
+        self._take(size)
+        return True
+
+    async def enter(self, size: int) -> None:
+        """Wait until the item fits, and enter."""
+        if self.try_enter(size):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.leave(size)
+            else:
+                self._admit()  # later waiters may fit
+            raise
+
+    def leave(self, size: int) -> None:
+        """Leave, and admit waiting items."""
+        self._count -= 1
+        self._bytes -= size
+        if self._waiting:
+            self._admit()
+
+    def _fits(self, size: int) -> bool:
+        return not self._count or (
+            self._count < self._max_count and self._bytes + size <= self._max_bytes
+        )
+
+    def _take(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+
+    def _admit(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():
+                if not self._fits(size):
+                    return
+                self._take(size)
+                turn.set_result(None)
+            self._waiting.popleft()
+
 
 _logger = logging.getLogger(__name__)
 
