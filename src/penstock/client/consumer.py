@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from penstock.client.addresses import Address
-from penstock.client.fleet import Fleet, Inbound
+from penstock.client.connections import Fleet, Inbound
 from penstock.client.handler_pool import Handler, Handling
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
