@@ -23,7 +23,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,

@@ -31,10 +31,10 @@ from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue.home import RestoredSwapFile, SwapFile
 from penstock.flow.queue.queue import FlowFileQueue
-from penstock.flow.queue.size import QueueOptions
-from penstock.flow.swap.swapfile import SwapReader, read_summary, write_swap_file
+from penstock.flow.queue.queue_size import QueueOptions
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
+from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
 

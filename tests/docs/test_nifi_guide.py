@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.graph.model import Retry
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.services.cli.entry import run

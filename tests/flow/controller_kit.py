@@ -11,7 +11,7 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,

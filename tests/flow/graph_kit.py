@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.flow.graph.declarations import ClassTypes
 from penstock.flow.graph.validation import validate
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (
     BOOL,
     PERIOD,

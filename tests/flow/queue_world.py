@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key, Prioritizer
-from penstock.flow.queue.home import RestoredSwapFile, SwapFile
 from penstock.flow.queue.queue import FlowFileQueue
-from penstock.flow.queue.size import QueueOptions
-from penstock.flow.swap.swapfile import SwapReader, write_swap_file
+from penstock.flow.queue.queue_size import QueueOptions
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
+from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem

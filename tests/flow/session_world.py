@@ -16,8 +16,8 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Retry, StateManager
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.repository.changes import Changes
+from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.transaction import Transaction
-from penstock.flow.session.wiring import SessionServices, Wiring
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem

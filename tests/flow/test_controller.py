@@ -18,10 +18,9 @@ from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.graph.model import Position
-from penstock.flow.graph.places import InvalidFlow
-from penstock.flow.graph.yamlreading import read_flow
-from penstock.flow.logrecords import of_component
-from penstock.flow.modules import FlowModules
+from penstock.flow.graph.source_locations import InvalidFlow
+from penstock.flow.graph.yaml_reader import read_flow
+from penstock.flow.log_context import of_component
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,
@@ -31,6 +30,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.user_modules import FlowModules
 from penstock.storage.filesystem import OsFileSystem
 
 

@@ -27,7 +27,7 @@ from controller_kit import (
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.storage.filesystem import OsFileSystem
 

@@ -13,7 +13,7 @@ from penstock.core.threads import DEATHS
 from penstock.flow.controller import parts
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.queueing import QueueBoard
-from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import Component
 from penstock.storage.filesystem import OsFileSystem

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.flow.controller.firings import Firings
+from penstock.flow.controller.cron_progress import Firings
 from penstock.flow.repository.changes import Changes
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.flow.scheduling.lifecycle import ComponentState, Desired

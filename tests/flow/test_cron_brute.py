@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.flow.scheduling.cron import CronError, CronExpression
-from penstock.flow.scheduling.cron.describing import describe
+from penstock.flow.scheduling.cron.description import describe
 
 Numbers = tuple[str, set[int]]
 Days = tuple[str, Callable[[date], bool]]

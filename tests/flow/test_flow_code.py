@@ -11,11 +11,11 @@ import pytest
 
 import penstock
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.flow.modules import SERVICE_MODULES, FlowModules
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
-from penstock.flow.processors.files.places import open_place
-from penstock.flow.processors.files.putting import PutFile
-from penstock.flow.processors.files.taking import FetchFile, GetFile
+from penstock.flow.processors.files.folders import open_place
+from penstock.flow.processors.files.get_files import FetchFile, GetFile
+from penstock.flow.processors.files.put_file import PutFile
+from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.testing.flow import ProcessorRunner
 

@@ -6,10 +6,10 @@ import pytest
 from graph_kit import TYPES, GetFile
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.flow.graph.building import FlowBuilder
-from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.builder import FlowBuilder
+from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.validation import validate
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 
 YAML = """
 name: flights

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.flow.graph.changes import Change, ChangeKind, describe, diff
-from penstock.flow.graph.index import FlowIndex
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.diff import Change, ChangeKind, describe, diff
+from penstock.flow.graph.flow_index import FlowIndex
+from penstock.flow.graph.yaml_reader import read_flow
 
 BASE = """name: x
 parameters: {folder: /data, word: {env: WORD}}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.graph.building import FlowBuilder
+from penstock.flow.graph.builder import FlowBuilder
 from penstock.flow.graph.export import to_yaml
-from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.parameters import (
     ParameterValues,
     is_unclosed,
@@ -19,8 +19,8 @@ from penstock.flow.graph.parameters import (
     references,
     sole_reference,
 )
-from penstock.flow.graph.places import InvalidFlow
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.source_locations import InvalidFlow
+from penstock.flow.graph.yaml_reader import read_flow
 
 FLOW = """name: x
 parameters: {a: root a, b: root b}

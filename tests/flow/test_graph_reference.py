@@ -25,9 +25,9 @@ from penstock.flow.graph.model import (
     Schedule,
 )
 from penstock.flow.graph.validation import validate
-from penstock.flow.graph.yamlreading import read_flow
-from penstock.flow.processors.files.putting import PutFile
-from penstock.flow.processors.files.taking import FetchFile, ListFiles
+from penstock.flow.graph.yaml_reader import read_flow
+from penstock.flow.processors.files.get_files import FetchFile, ListFiles
+from penstock.flow.processors.files.put_file import PutFile
 from penstock.flow.processors.routing.attributes import LogAttribute, UpdateAttribute
 
 TYPES = ClassTypes(

@@ -6,11 +6,11 @@ from graph_kit import TYPES
 from graph_strategies import FLOWS
 from hypothesis import given
 
-from penstock.flow.graph.changes import describe, diff
+from penstock.flow.graph.diff import describe, diff
 from penstock.flow.graph.export import to_json, to_yaml, without_secrets
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.validation import validate
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 
 
 @given(FLOWS)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 from graph_kit import TYPES, problems
 
-from penstock.flow.graph.building import FlowBuilder
-from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.builder import FlowBuilder
+from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.validation import validate
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 
 HEAD = """name: x
 parameters: {folder: /data, size: '3', secret: {env: S}}

@@ -11,10 +11,10 @@ from graph_kit import TYPES, problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.graph import yamlreading
+from penstock.flow.graph import yaml_reader
 from penstock.flow.graph.model import Retry, Schedule, Strategy
-from penstock.flow.graph.places import InvalidFlow, Problem
-from penstock.flow.graph.yamlreading import LIMITS, read_flow
+from penstock.flow.graph.source_locations import InvalidFlow, Problem
+from penstock.flow.graph.yaml_reader import LIMITS, read_flow
 
 GOOD = """
 name: flights
@@ -237,7 +237,7 @@ def test_bombs_are_refused_early() -> None:
 
 
 def test_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamlreading, "LIMITS", replace(LIMITS, values=100))
+    monkeypatch.setattr(yaml_reader, "LIMITS", replace(LIMITS, values=100))
     (problem,) = refused("a: [" + "x, " * 200 + "]")
     assert problem == "f.yaml:1:296: more than 100 values: split the flow"
 

@@ -13,7 +13,6 @@ import pytest
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.modules import FlowModules
 from penstock.flow.processor import (
     PERIOD,
     REGEX,
@@ -35,8 +34,9 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processor.documentation import describe, expression_functions
-from penstock.flow.processor.kinds import Kind, kind_of, parse_size
+from penstock.flow.processor.property_types import Kind, kind_of, parse_size
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
+from penstock.flow.user_modules import FlowModules
 
 
 class Idle(Processor):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessError
-from penstock.flow.processor.expressions import parse_expression
-from penstock.flow.processor.kinds import BOOL, INT
+from penstock.flow.processor.expression_language import parse_expression
+from penstock.flow.processor.property_types import BOOL, INT
 
 FLOWFILE = FlowFile(
     7,

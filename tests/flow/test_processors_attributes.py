@@ -12,7 +12,7 @@ from penstock.flow.processors.routing.attributes import (
     RouteOnAttribute,
     UpdateAttribute,
 )
-from penstock.flow.processors.routing.retries import RetryFlowFile
+from penstock.flow.processors.routing.retry_flowfile import RetryFlowFile
 from penstock.testing.flow import ProcessorRunner
 from penstock.testing.surroundings import PROCESSOR_ID
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
-from penstock.flow.processors.routing.content import RouteOnContent
+from penstock.flow.processors.routing.route_on_content import RouteOnContent
 from penstock.testing.flow import ProcessorRunner
 
 

@@ -18,7 +18,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.storage.filesystem import OsFileSystem

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from penstock.flow.processor import PropertyValue, Retry
-from penstock.flow.processors.http.invoke import InvokeHTTP
+from penstock.flow.processors.http.invoke_http import InvokeHTTP
 from penstock.testing.flow import ProcessorRunner
 
 

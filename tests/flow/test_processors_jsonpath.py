@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
-from penstock.flow.processors.routing.jsonpath import EvaluateJsonPath
+from penstock.flow.processors.routing.evaluate_json_path import EvaluateJsonPath
 from penstock.testing.flow import ProcessorRunner
 
 BOOKS = b"""{"store": {"books": [{"title": "A \\"b\\"", "price": 9.5}, {"title": "C", "price": 20}],

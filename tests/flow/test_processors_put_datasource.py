@@ -12,7 +12,7 @@ from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.datasource import PutDatasource
+from penstock.flow.processors.topics.put_datasource import PutDatasource
 from penstock.testing.flow import ProcessorRunner
 
 JSON_SPEC = {"ioConfig": {"topic": "rides", "inputFormat": {"type": "json"}}}

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from penstock.flow.processor.processor import InvalidConfiguration
-from penstock.flow.processors.files.putting import PutFile
+from penstock.flow.processors.files.put_file import PutFile
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.flow import ProcessorRunner
 

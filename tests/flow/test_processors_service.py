@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processors.topics.consuming import ConsumeTopic
-from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
+from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.testing.flow import ProcessorRunner
 
 OWN = ServiceAddresses(lambda: "http://own:1", lambda: "own:2", "http://own:3", "secret")

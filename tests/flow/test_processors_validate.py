@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
-from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.model import BadRecords
+from penstock.flow.processors.records.formats.protocols import BadRecords
+from penstock.flow.processors.records.formats.record_formats import Format
 from penstock.flow.processors.records.sifting import Bad, sift
 from penstock.flow.processors.records.validate import ValidateRecord
 from penstock.testing.flow import ProcessorRunner, Sent

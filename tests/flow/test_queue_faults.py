@@ -15,9 +15,9 @@ from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue.queue import Polled, Verdict
-from penstock.flow.queue.size import QueueOptions
+from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.queue.swapped import windows
-from penstock.flow.swap import columnar
+from penstock.flow.swap import columns
 from penstock.testing.injection import FAULTS
 
 COUNT, MORE, PENALIZED = 24, 6, 90
@@ -35,7 +35,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(patch: pytest.MonkeyPatch) -> None:
     """Let pages and windows be so small that a few FlowFiles need several."""
-    patch.setattr(columnar, "PAGE_ROWS", 3)
+    patch.setattr(columns, "PAGE_ROWS", 3)
     patch.setattr(windows, "WINDOW_ROWS_MIN", 1)
     patch.setattr(windows, "WINDOW_ROWS_MAX", 4)
 

@@ -16,11 +16,11 @@ from penstock.flow.prioritizers import (
     PriorityAttribute,
     SortOrder,
 )
-from penstock.flow.queue.dropping import DropState
+from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdict
-from penstock.flow.queue.size import Availability, QueueOptions
+from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.queue.swapped import windows
-from penstock.flow.swap import columnar
+from penstock.flow.swap import columns
 from penstock.testing.injection import FAULTS
 
 EXPIRATION_MS = 1_000
@@ -355,7 +355,7 @@ QueueMachine.TestCase.settings = settings(stateful_step_count=40)
 class TestQueueMachine(QueueMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(columnar, "PAGE_ROWS", 3)
+        monkeypatch.setattr(columns, "PAGE_ROWS", 3)
         monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 1)
         monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 4)
 

@@ -15,18 +15,18 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue import swapping
 from penstock.flow.queue.budget import HeapBudget, heap_bytes
-from penstock.flow.queue.dropping import DropState
+from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
-from penstock.flow.queue.size import Availability, QueueOptions
+from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.queue.swapped import windows
-from penstock.flow.swap import columnar
+from penstock.flow.swap import columns
 from penstock.storage.content.claims import ResourceClaim
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "PAGE_ROWS", 2)
+    monkeypatch.setattr(columns, "PAGE_ROWS", 2)
     monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 2)
     monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 2)
 
@@ -431,13 +431,13 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
     world = World()
     swapped(world, 30)
     made: list[int] = []
-    whole = columnar.Page.flowfiles
+    whole = columns.Page.flowfiles
 
-    def counted(page: columnar.Page, rows=None):  # type: ignore[no-untyped-def]
+    def counted(page: columns.Page, rows=None):  # type: ignore[no-untyped-def]
         made.append(page.count if rows is None else len(rows))
         return whole(page, rows)
 
-    monkeypatch.setattr(columnar.Page, "flowfiles", counted)
+    monkeypatch.setattr(columns.Page, "flowfiles", counted)
     world.queue.looking.count_by("kind")
     assert world.queue.looking.search(AttributeIs("uuid", "u12"), 1)
     assert sum(made) == 1

@@ -19,7 +19,7 @@ from penstock.flow.prioritizers import (
     SortOrder,
     prioritizer_named,
 )
-from penstock.flow.queue.size import parse_size
+from penstock.flow.queue.queue_size import parse_size
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 

@@ -12,10 +12,10 @@ from queue_world import flowfile
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue.home import SwapFile
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
-from penstock.flow.queue.size import Availability, QueueOptions
-from penstock.flow.swap.swapfile import SwapReader, write_swap_file
+from penstock.flow.queue.queue_size import Availability, QueueOptions
+from penstock.flow.queue.swap_store import SwapFile
+from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
 

@@ -10,7 +10,7 @@ import orjson
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,

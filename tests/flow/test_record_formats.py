@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats import avro as avro_format
-from penstock.flow.processors.records.formats import columnar, jsonlines
-from penstock.flow.processors.records.formats.formats import (
+from penstock.flow.processors.records.formats import columnar, json_lines
+from penstock.flow.processors.records.formats.json_array import ListLines
+from penstock.flow.processors.records.formats.json_text import json_objects
+from penstock.flow.processors.records.formats.protocols import (
+    BadRecords,
+    ReadingOptions,
+    Source,
+    WritingOptions,
+)
+from penstock.flow.processors.records.formats.record_formats import (
     BATCH_BYTES_MAX,
     CELLS_MAX,
     Format,
     read_records,
     record_writer,
 )
-from penstock.flow.processors.records.formats.jsonarray import ListLines
-from penstock.flow.processors.records.formats.jsontext import json_objects
-from penstock.flow.processors.records.formats.model import (
-    BadRecords,
-    ReadingOptions,
-    Source,
-    WritingOptions,
-)
-from penstock.flow.processors.records.formats.schematext import parse_schema
+from penstock.flow.processors.records.formats.schema_text import parse_schema
 
 Rows = list[dict[str, object]]
 
@@ -137,7 +137,7 @@ def test_bad_content_says_what_is_wrong(format_: Format, data: bytes, reason: st
 
 
 def test_types_and_fields_are_those_of_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.flow.processors.records.formats.jsonlines.CHUNK_BYTES", 10)
+    monkeypatch.setattr("penstock.flow.processors.records.formats.json_lines.CHUNK_BYTES", 10)
     lines = [{"a": 1}, {"a": None, "b": {"x": 1}}, {"a": 2.5}, {"b": {"y": "z"}}, {"c": []}]
     data = b"\n".join(orjson.dumps(line) for line in lines)
     expected = [
@@ -552,7 +552,7 @@ def test_memory_that_runs_out_is_not_the_contents_fault(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(jsonlines.pj, "read_json", fails)
+    monkeypatch.setattr(json_lines.pj, "read_json", fails)
     monkeypatch.setattr(columnar, "_batches", lambda *_: iter(fails, None))
     monkeypatch.setattr(avro_format, "gathered_records", lambda *_: iter(fails, None))
     with pytest.raises(BadRecords, match=r"^the process ran out of its memory.*may be intact"):

@@ -16,7 +16,7 @@ from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.home import SwapFile
+from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.state import State

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.home import SwapFile
+    from penstock.flow.queue.swap_store import SwapFile
 
 QUEUES = ("a", "b", "c")
 

@@ -11,7 +11,7 @@ from session_world import World
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
-from penstock.flow.session.streams import ContentStream
+from penstock.flow.session.content_streams import ContentStream
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem
 

@@ -24,7 +24,7 @@ from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.queue.queue import Verdict
-from penstock.flow.session.streams import ContentStream
+from penstock.flow.session.content_streams import ContentStream
 from penstock.flow.session.transaction import Transaction
 
 SEEN = ("color", "shape")  # attributes that the model follows

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap import columnar, swapfile
-from penstock.flow.swap.swapfile import SwapReader, read_summary, write_swap_file
+from penstock.flow.swap import columns, swap_file
+from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
@@ -68,7 +68,7 @@ def written(rows: list[FlowFile]) -> CrashableFileSystem:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "PAGE_ROWS", 4)
+    monkeypatch.setattr(columns, "PAGE_ROWS", 4)
 
 
 @given(st.lists(flowfiles, min_size=1, max_size=20), st.randoms(use_true_random=False))
@@ -116,7 +116,7 @@ def test_each_byte_flipped_costs_the_page_it_is_in() -> None:
     rows = some(11)
     fs = written(rows)
     good = fs.read_bytes(PATH)
-    pages = swapfile._places(*_head(fs))
+    pages = swap_file._places(*_head(fs))
     for position in range(len(good)):
         fs.damage(PATH, lambda content, at=position: content.__setitem__(at, content[at] ^ 0x41))
         hit = [p for p in pages if p.position <= position < p.position + p.length]
@@ -134,7 +134,7 @@ def test_a_cut_costs_what_is_behind_it() -> None:
     rows = some(11)
     fs = written(rows)
     good = fs.read_bytes(PATH)
-    pages = swapfile._places(*_head(fs))
+    pages = swap_file._places(*_head(fs))
     for size in range(len(good)):
         fs.damage(PATH, lambda content, at=size: content.__delitem__(slice(at, None)))
         whole = sum(p.rows for p in pages if p.position + p.length <= size)
@@ -148,8 +148,8 @@ def test_a_cut_costs_what_is_behind_it() -> None:
         fs.damage(PATH, lambda content: content.__setitem__(slice(None), good))
 
 
-def _head(fs: CrashableFileSystem) -> tuple[swapfile._Head, int]:
-    head, position = swapfile._read_head(fs.open_read(PATH), PATH)
+def _head(fs: CrashableFileSystem) -> tuple[swap_file._Head, int]:
+    head, position = swap_file._read_head(fs.open_read(PATH), PATH)
     assert head is not None
     return head, position
 
@@ -158,7 +158,7 @@ def _head(fs: CrashableFileSystem) -> tuple[swapfile._Head, int]:
 def test_without_a_head_a_missing_page_in_the_middle_is_told() -> None:
     rows = some(12)
     fs = written(rows)
-    places = swapfile._places(*_head(fs))
+    places = swap_file._places(*_head(fs))
 
     def damage(content: bytearray) -> None:
         content[3] ^= 1
@@ -190,8 +190,8 @@ def test_any_bytes_are_refused_or_read(raw: bytes, data: st.DataObject) -> None:
 
 
 def _signed(head: bytes, pages: bytes = b"") -> bytes:
-    sizes = swapfile._PREFIX + len(head).to_bytes(4, "little")
-    crc = swapfile.google_crc32c.value(sizes + head)
+    sizes = swap_file._PREFIX + len(head).to_bytes(4, "little")
+    crc = swap_file.google_crc32c.value(sizes + head)
     return sizes + crc.to_bytes(4, "little") + head + pages
 
 
@@ -219,29 +219,29 @@ def test_what_a_hostile_file_claims_is_not_believed() -> None:
     )
     assert opened(with_head(many)).take(np.arange(3)).flowfiles == []
     # Pages that claim to unpack to much, to hold many rows, or to be of a codec unknown.
-    raw = swapfile._PAGE_HEAD.unpack_from(page)
+    raw = swap_file._PAGE_HEAD.unpack_from(page)
     for place, value in ((3, 2**31), (4, 2**31), (5, 2**31), (6, 7)):
         fields = list(raw)
         fields[place] = value
-        body = bytearray(swapfile._PAGE_HEAD.pack(*fields) + page[swapfile._PAGE_HEAD.size :])
-        crc = swapfile.google_crc32c.value(bytes(body[8:]))
+        body = bytearray(swap_file._PAGE_HEAD.pack(*fields) + page[swap_file._PAGE_HEAD.size :])
+        crc = swap_file.google_crc32c.value(bytes(body[8:]))
         body[4:8] = crc.to_bytes(4, "little")
         found = opened(_signed(msgspec.msgpack.encode(head), bytes(body))).read(0, 3)
         assert found.flowfiles == []
     # A head longer than the file.
     with pytest.raises(CorruptData):
-        opened(swapfile._PREFIX + b"\xff\xff\xff\x7f" + bytes(40))
+        opened(swap_file._PREFIX + b"\xff\xff\xff\x7f" + bytes(40))
 
 
 @given(st.integers(1, 5), st.binary(min_size=1, max_size=200))
 def test_a_page_that_verifies_and_lies_is_damaged(count: int, raw: bytes) -> None:
     with contextlib.suppress(CorruptData):
-        columnar.Page("f", 0, 0, count, raw).flowfiles()
+        columns.Page("f", 0, 0, count, raw).flowfiles()
 
 
 def test_a_newer_format_and_a_foreign_serializer_are_refused() -> None:
     fs = written(some(1))
-    newer = msgspec.msgpack.encode([swapfile.FORMAT_NUMBER + 1, "what it means is not known"])
+    newer = msgspec.msgpack.encode([swap_file.FORMAT_NUMBER + 1, "what it means is not known"])
     fs.damage(PATH, lambda content: content.__setitem__(slice(None), _signed(newer)))
     with pytest.raises(InvalidRequest, match="newer Penstock"):
         SwapReader.open(fs, PATH)

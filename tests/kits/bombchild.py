@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.core.errors import PenstockError
-from penstock.flow.processors.records.formats.formats import Format, read_records
-from penstock.flow.processors.records.formats.model import ReadingOptions
-from penstock.flow.processors.records.formats.model import Source as Content
+from penstock.flow.processors.records.formats.protocols import ReadingOptions
+from penstock.flow.processors.records.formats.protocols import Source as Content
+from penstock.flow.processors.records.formats.record_formats import Format, read_records
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.discovery import look_at
 from penstock.spark.batch.input.opening import codec_of

@@ -13,7 +13,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli.entry import run

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processors.records.convert import ConvertRecord
 from penstock.flow.processors.records.validate import ValidateRecord
 from penstock.services.cli.entry import run

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pyarrow.parquet as pq
 
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.services.demo.flights import read_flights, write_airlines
 from penstock.services.examples import example
 from penstock.spark.connect.server import SparkServer

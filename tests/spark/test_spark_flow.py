@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.modules import SERVICE_MODULES, FlowModules
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
+from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.spark.flow.builtin import SPARK_PROCESSORS

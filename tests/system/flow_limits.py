@@ -25,7 +25,7 @@ from typing import Final
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import FlowFileQueue
-from penstock.flow.queue.size import QueueOptions
+from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository

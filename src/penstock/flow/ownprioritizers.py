@@ -15,8 +15,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.modules import FlowModules
 from penstock.flow.prioritizers import Prioritizer, prioritizer_named
+from penstock.flow.user_modules import FlowModules
 
 _logger = logging.getLogger(__name__)
 

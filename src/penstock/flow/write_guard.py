@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 
 import penstock
 from penstock.core.errors import InvalidRequest
-from penstock.flow.modules import SERVICE_MODULES
+from penstock.flow.user_modules import SERVICE_MODULES
 
 _Identity: TypeAlias = tuple[int, int]
 

@@ -19,8 +19,8 @@ from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.transaction import Transaction
-from penstock.flow.session.wiring import SessionServices, Wiring
 from penstock.storage.content.repository import ContentRepository
 from penstock.testing.crashable import CrashableFileSystem
 

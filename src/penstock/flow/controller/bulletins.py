@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import BulletinLevel
-from penstock.flow.logrecords import COMPONENT
+from penstock.flow.log_context import COMPONENT
 from penstock.flow.scheduling.activity import told
 
 LOGGER_NAME: Final = "penstock.flow"

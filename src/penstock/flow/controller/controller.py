@@ -23,26 +23,26 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Conflict, PenstockError, Unavailable
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.applied import AppliedFlow
+from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
-from penstock.flow.controller.firings import Firings
+from penstock.flow.controller.cron_progress import Firings
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.controller.parts import Parts
 from penstock.flow.controller.plans import Planning
+from penstock.flow.controller.processor_types import RegistryTypes
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.controller.running import RunningFlow
 from penstock.flow.controller.status import FlowStatus
-from penstock.flow.controller.types import RegistryTypes
-from penstock.flow.graph.changes import Change
+from penstock.flow.graph.diff import Change
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.places import InvalidFlow, Places
+from penstock.flow.graph.source_locations import InvalidFlow, Places
 from penstock.flow.graph.validation import validate
 from penstock.flow.ownprioritizers import check_prioritizer
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.scheduler import Scheduler
-from penstock.flow.session.wiring import SessionServices
+from penstock.flow.session.services import SessionServices
 from penstock.mailbox.thread import MailboxThread
 from penstock.storage.content.repository import ContentRepository
 

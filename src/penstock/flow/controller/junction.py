@@ -14,9 +14,9 @@ from penstock.flow.errors import Terminated
 from penstock.flow.relationships import Relationship
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.work import funnel_has_work, is_open
+from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.transaction import Transaction
-from penstock.flow.session.wiring import SessionServices, Wiring
 from penstock.flow.state import StateManager
 
 OUT: Final = Relationship("Everything.", name="out")

@@ -17,23 +17,23 @@ from penstock.flow.controller.junction import OUT, Junction
 from penstock.flow.controller.queueing import Ring
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
 from penstock.flow.controller.unit import Ends, ProcessorUnit
-from penstock.flow.graph.index import FlowIndex, Kind, PlacedComponent, PlacedConnection
-from penstock.flow.graph.places import listed, nearest
+from penstock.flow.graph.flow_index import FlowIndex, Kind, PlacedComponent, PlacedConnection
+from penstock.flow.graph.source_locations import listed, nearest
 from penstock.flow.session.statistics import IDLE
 from penstock.flow.state import StateManager
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.flow.controller.firings import Firings
+    from penstock.flow.controller.cron_progress import Firings
     from penstock.flow.controller.plans import Plans
     from penstock.flow.controller.queueing import QueueBoard
-    from penstock.flow.graph.changes import Change
+    from penstock.flow.graph.diff import Change
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.scheduling.scheduler import Scheduler
     from penstock.flow.scheduling.statistics import SchedulerStatistics
     from penstock.flow.scheduling.strategy import Schedule
-    from penstock.flow.session.wiring import SessionServices
+    from penstock.flow.session.services import SessionServices
 
 
 @dataclass(frozen=True)

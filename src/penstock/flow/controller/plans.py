@@ -12,16 +12,16 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.flow.controller.unit import UnitPlan
-from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
+from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
-from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem
+from penstock.flow.graph.source_locations import InvalidFlow, Path, Places, Problem
 from penstock.flow.ownprioritizers import prioritizer_of
 from penstock.flow.prioritizers import Prioritizer
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
 from penstock.flow.processor.registry import ProcessorRegistry
-from penstock.flow.queue.size import QueueOptions, parse_size
+from penstock.flow.queue.queue_size import QueueOptions, parse_size
 from penstock.flow.relationships import Backoff, Retry
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression

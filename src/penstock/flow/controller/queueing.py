@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.prioritizers import Prioritizer
     from penstock.flow.queue.budget import HeapBudget
-    from penstock.flow.queue.size import QueueOptions
+    from penstock.flow.queue.queue_size import QueueOptions
     from penstock.flow.repository.repository import FlowFileRepository
 
 _logger = logging.getLogger(__name__)

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.applied import AppliedFlow, Wanted
+from penstock.flow.controller.applied_flow import AppliedFlow, Wanted
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
-from penstock.flow.graph.changes import Change, ChangeKind, diff
-from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.diff import Change, ChangeKind, diff
+from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import Flow
 
 if TYPE_CHECKING:
-    from penstock.flow.controller.firings import Firings
+    from penstock.flow.controller.cron_progress import Firings
     from penstock.flow.controller.parts import Parts
     from penstock.flow.controller.plans import Planning
-    from penstock.flow.graph.places import Places
+    from penstock.flow.graph.source_locations import Places
     from penstock.flow.scheduling.scheduler import Scheduler
 
 _logger = logging.getLogger(__name__)

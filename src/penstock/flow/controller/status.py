@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.flow.queue.queue import QueueStatistics
-from penstock.flow.queue.size import QueueOptions, QueueSize
+from penstock.flow.queue.queue_size import QueueOptions, QueueSize
 from penstock.flow.repository.options import RepositoryStatistics
 from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.session.statistics import SessionStatistics

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import PenstockError
 from penstock.flow.errors import ProcessError, Terminated
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
-from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import Processor
-from penstock.flow.queue.size import Availability
+from penstock.flow.processor.property_types import PropertyValue
+from penstock.flow.queue.queue_size import Availability
 from penstock.flow.scheduling.activity import call, told
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.work import Input, Output, has_work, is_open
+from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.transaction import Transaction
-from penstock.flow.session.wiring import SessionServices, Wiring
 
 if TYPE_CHECKING:
     from penstock.flow.queue.queue import FlowFileQueue

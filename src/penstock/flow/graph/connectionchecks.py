@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.names import normalised
-from penstock.flow.graph.checking import Checking
-from penstock.flow.graph.index import Kind, PlacedComponent, PlacedConnection, PlacedGroup
+from penstock.flow.graph.check_context import Checking
+from penstock.flow.graph.flow_index import Kind, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import Processor
-from penstock.flow.graph.places import Path, Problem, listed
-from penstock.flow.graph.processorchecks import unknown_relationship
-from penstock.flow.processor.kinds import parse_size
+from penstock.flow.graph.processor_checks import unknown_relationship
+from penstock.flow.graph.source_locations import Path, Problem, listed
 from penstock.flow.processor.processor import InputRequirement
+from penstock.flow.processor.property_types import parse_size
 
 
 def connection_problems(check: Checking) -> Iterator[Problem]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import (
     InputRequirement,
     InvalidConfiguration,
@@ -20,6 +19,7 @@ from penstock.flow.processor.processor import (
     declared_properties,
     declared_relationships,
 )
+from penstock.flow.processor.property_types import PropertyValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.flow.graph.checking import Checking
-from penstock.flow.graph.index import Kind, PlacedComponent
-from penstock.flow.graph.places import Problem
+from penstock.flow.graph.check_context import Checking
+from penstock.flow.graph.flow_index import Kind, PlacedComponent
+from penstock.flow.graph.source_locations import Problem
 from penstock.flow.processor.processor import InputRequirement
 
 

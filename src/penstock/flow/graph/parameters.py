@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import PenstockError
-from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedGroup
+from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
-from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem, nearest
+from penstock.flow.graph.source_locations import InvalidFlow, Path, Places, Problem, nearest
 
 MAX_VALUE_BYTES: Final = 1 << 20
 MASK: Final = "********"

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.names import normalised
-from penstock.flow.graph.checking import Checking, PrioritizerCheck
+from penstock.flow.graph.check_context import Checking, PrioritizerCheck
 from penstock.flow.graph.connectionchecks import connection_problems
 from penstock.flow.graph.declarations import ProcessorTypes
 from penstock.flow.graph.feeding import feeding_problems
-from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.places import Path, Places, Problem
-from penstock.flow.graph.processorchecks import processor_problems
+from penstock.flow.graph.processor_checks import processor_problems
+from penstock.flow.graph.source_locations import Path, Places, Problem
 
 
 def validate(

@@ -6,8 +6,20 @@ from penstock.flow.processor import ProcessContext, ProcessSession, Processor, P
 from penstock.flow.errors import ContentMissing, ProcessError, SessionMisuse, Terminated
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor.context import ProcessContext, ProcessorHost, ProcessorIdentity
-from penstock.flow.processor.expressions import Expression
-from penstock.flow.processor.kinds import (
+from penstock.flow.processor.expression_language import Expression
+from penstock.flow.processor.processor import (
+    InputRequirement,
+    InvalidConfiguration,
+    Problem,
+    Processor,
+)
+from penstock.flow.processor.properties import (
+    DynamicExpressions,
+    DynamicProperties,
+    ExpressionProperty,
+    Property,
+)
+from penstock.flow.processor.property_types import (
     BOOL,
     FLOAT,
     INT,
@@ -21,18 +33,6 @@ from penstock.flow.processor.kinds import (
     PropertyValue,
     choice,
     list_of,
-)
-from penstock.flow.processor.processor import (
-    InputRequirement,
-    InvalidConfiguration,
-    Problem,
-    Processor,
-)
-from penstock.flow.processor.properties import (
-    DynamicExpressions,
-    DynamicProperties,
-    ExpressionProperty,
-    Property,
 )
 from penstock.flow.relationships import Backoff, Relationship, Retry
 from penstock.flow.session.session import ProcessSession

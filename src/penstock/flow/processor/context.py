@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest
-from penstock.flow.logrecords import COMPONENT, of_component
+from penstock.flow.log_context import COMPONENT, of_component
 from penstock.flow.relationships import Relationship
 from penstock.flow.state import StateManager
 from penstock.storage.filesystem import FileSystem, OsFileSystem

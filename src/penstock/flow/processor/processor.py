@@ -19,8 +19,8 @@ from typing import ClassVar, Final, Self
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processor.context import ProcessContext
-from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.properties import DynamicProperties, Property
+from penstock.flow.processor.property_types import PropertyValue
 from penstock.flow.relationships import Relationship
 from penstock.flow.session.session import ProcessSession
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.processor.expressions import Expression, parse_expression
-from penstock.flow.processor.kinds import Kind, PropertyValue, kind_of, text_of
+from penstock.flow.processor.expression_language import Expression, parse_expression
+from penstock.flow.processor.property_types import Kind, PropertyValue, kind_of, text_of
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -18,8 +18,8 @@ from inspect import isabstract
 from typing import Final
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
-from penstock.flow.modules import FlowModules, load
 from penstock.flow.processor.processor import Processor
+from penstock.flow.user_modules import FlowModules, load
 
 ENTRY_POINT_GROUP: Final = "penstock.processors"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.sweeping import SweptRows, sweep
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.line import Line
 from penstock.flow.queue.swapped.run import KeyMaker
 from penstock.flow.queue.swapped.window import Entry
-from penstock.flow.swap.swapfile import SwapSummary
+from penstock.flow.swap.swap_file import SwapSummary
 
 _KEY: Final = itemgetter(0)
 

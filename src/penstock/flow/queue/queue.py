@@ -16,13 +16,13 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue.budget import HeapBudget
-from penstock.flow.queue.contents import Contents
-from penstock.flow.queue.dropping import DropRequest
+from penstock.flow.queue.drop_requests import DropRequest
 from penstock.flow.queue.expiring import Expiring
-from penstock.flow.queue.home import RestoredSwapFile, SwapHome
-from penstock.flow.queue.looking import AttributeIs, Looking, Predicate
+from penstock.flow.queue.listing import AttributeIs, Looking, Predicate
+from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.readahead import Background, ReadAhead
-from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
 from penstock.flow.queue.swapping import Swapping
 from penstock.flow.queue.sweeping import SweptRows
 from penstock.flow.queue.taking import Polled, Taking, Verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core.errors import PenstockError
-from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.swapped.run import Plan, Run
 
 Background = Callable[[Callable[[], None]], object]

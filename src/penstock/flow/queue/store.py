@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.home import SwapFile, SwapHome
 from penstock.flow.queue.memory import Memory, least
+from penstock.flow.queue.swap_store import SwapFile, SwapHome
 from penstock.flow.queue.swapped.run import KeyMaker
 from penstock.flow.queue.swapped.runs import Runs
 from penstock.flow.queue.swapped.windows import Windows

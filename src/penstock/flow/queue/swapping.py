@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.budget import HeapBudget
-    from penstock.flow.queue.contents import Contents
-    from penstock.flow.queue.home import SwapFile
+    from penstock.flow.queue.queue_state import Contents
     from penstock.flow.queue.store import Store
+    from penstock.flow.queue.swap_store import SwapFile
 
 RETRY_S: Final = 10.0
 # Minimum that a queue keeps when the budget asks: the lower of the two.

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.flow.queue.contents import Contents
-from penstock.flow.queue.home import SwapFile
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.store import Store
+from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.queue.swapped.run import Leaving, Run
-from penstock.flow.swap.columnar import Page
+from penstock.flow.swap.columns import Page
 from penstock.storage.content.claims import ResourceClaim
 
 Mask = npt.NDArray[np.bool_]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from penstock.core.errors import Conflict
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.expiring import Expiring
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.swapped.run import Tally
 from penstock.flow.queue.sweeping import SweptRows
 

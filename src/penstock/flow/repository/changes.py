@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.home import RestoredSwapFile
+    from penstock.flow.queue.swap_store import RestoredSwapFile
     from penstock.storage.content.claims import ContentClaim
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.swapfile import SwapSummary
+from penstock.flow.swap.swap_file import SwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 if TYPE_CHECKING:

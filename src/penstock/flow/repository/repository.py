@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import Dependency, Unavailable, counted
-from penstock.flow.queue.home import RestoredSwapFile, SwapFile
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
 from penstock.flow.repository.committing import Committer
 from penstock.flow.repository.counting import references_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.disk_space import Headroom
-    from penstock.flow.queue.home import SwapHome
+    from penstock.flow.queue.swap_store import SwapHome
     from penstock.flow.repository.recovery import ReadBack
     from penstock.flow.repository.state import State
     from penstock.storage.content.repository import ContentRepository

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.changes import Changes
-    from penstock.flow.swap.swapfile import SwapSummary
+    from penstock.flow.swap.swap_file import SwapSummary
     from penstock.storage.content.claims import ResourceClaim
 
 

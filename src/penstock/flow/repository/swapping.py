@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, PenstockError, counted
-from penstock.flow.queue.home import SwapFile
+from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.counting import references_of
-from penstock.flow.swap.swapfile import SwapReader, write_swap_file
+from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

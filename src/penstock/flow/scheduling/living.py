@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Conflict, Unavailable
-from penstock.flow.logrecords import of_component
+from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import Chore, ChoreEnd, call, make_ready, told
 from penstock.flow.scheduling.lifecycle import ComponentState, Effect
 

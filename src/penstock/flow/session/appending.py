@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.cleanup import Steps
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.flow.session.ledger import named, with_content
-from penstock.flow.session.streams import stream_pieces
+from penstock.flow.session.content_streams import stream_pieces
+from penstock.flow.session.session_state import named, with_content
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.ledger import Ledger
+    from penstock.flow.session.session_state import Ledger
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.repository import ContentRepository, ContentWriter
 

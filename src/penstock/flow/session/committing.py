@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.ledger import TO_SOURCE, Taken, copies, named, queued
 from penstock.flow.session.retrying import Retried, find_retried
+from penstock.flow.session.session_state import TO_SOURCE, Taken, copies, named, queued
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.flow.session.ledger import Ledger
-    from penstock.flow.session.wiring import SessionQueue, SessionServices, Wiring
+    from penstock.flow.session.services import SessionQueue, SessionServices, Wiring
+    from penstock.flow.session.session_state import Ledger
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.flow.errors import ContentMissing, SessionMisuse
 from penstock.flow.session.appending import Appending
-from penstock.flow.session.ledger import named, with_content
-from penstock.flow.session.streams import ContentSource, ContentStream
+from penstock.flow.session.content_streams import ContentSource, ContentStream
+from penstock.flow.session.session_state import named, with_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.ledger import Ledger
+    from penstock.flow.session.session_state import Ledger
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.repository import ContentRepository, ContentWriter
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.flow.session.wiring import SessionRepository
+    from penstock.flow.session.services import SessionRepository
 
 _MOST_AHEAD: Final = 256
 

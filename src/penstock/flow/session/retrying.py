@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.flow.relationships import RETRY_COUNT_PREFIX, Backoff
-from penstock.flow.session.ledger import with_attributes, with_penalty
+from penstock.flow.session.session_state import with_attributes, with_penalty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.relationships import Retry
-    from penstock.flow.session.ledger import Ledger
-    from penstock.flow.session.wiring import Wiring
+    from penstock.flow.session.services import Wiring
+    from penstock.flow.session.session_state import Ledger
 
 
 @dataclass(slots=True)

@@ -19,13 +19,13 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FILENAME, PATH, UUID, FlowFile
 from penstock.flow.relationships import Relationship
-from penstock.flow.session.ledger import TO_SOURCE, named, with_attributes, with_penalty
-from penstock.flow.session.streams import (
+from penstock.flow.session.content_streams import (
     ContentStream,
     export_pieces,
     file_pieces,
     stream_pieces,
 )
+from penstock.flow.session.session_state import TO_SOURCE, named, with_attributes, with_penalty
 from penstock.flow.session.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -31,17 +31,17 @@ from penstock.flow.session.calls import Calls
 from penstock.flow.session.committing import Prepared, prepare
 from penstock.flow.session.content import SessionContent
 from penstock.flow.session.counters import Counters
-from penstock.flow.session.ledger import Ledger, named, with_penalty
+from penstock.flow.session.inputs import Intake
 from penstock.flow.session.numbering import Numbers
+from penstock.flow.session.session_state import Ledger, named, with_penalty
 from penstock.flow.session.state import SessionState
 from penstock.flow.session.statistics import IDLE, SessionStatistics
-from penstock.flow.session.taking import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.wiring import SessionServices, Wiring
+    from penstock.flow.session.services import SessionServices, Wiring
 
 _logger = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ def cron(
     """Print the next fire times of a Quartz CRON expression, and its meaning."""
     # Importing the flow's parts is slow; other commands do not need them.
     from penstock.flow.scheduling.cron import CronExpression  # noqa: PLC0415
-    from penstock.flow.scheduling.cron.describing import describe  # noqa: PLC0415
+    from penstock.flow.scheduling.cron.description import describe  # noqa: PLC0415
 
     expression = _only(words)
     parsed = CronExpression.parse(expression, zone)

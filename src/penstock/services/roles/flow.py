@@ -20,7 +20,7 @@ from penstock.core.metrics import Sample
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.metrics import flow_samples
-from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
+from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes

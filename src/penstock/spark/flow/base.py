@@ -32,11 +32,11 @@ from penstock.flow.processor import (
     Relationship,
     list_of,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
-from penstock.flow.processors.files.places import change_problems
+from penstock.flow.processors.failure import WRITES_REASON, fail
+from penstock.flow.processors.files.folders import change_problems
 from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
-from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.model import BadRecords, common_schema
+from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
+from penstock.flow.processors.records.formats.record_formats import Format
 from penstock.flow.queue.queue import Verdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
-from penstock.flow.modules import SERVICE_MODULES
 from penstock.flow.processor import (
     Kind,
     Problem,
@@ -22,6 +21,7 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processor.processor import declared_relationships
+from penstock.flow.user_modules import SERVICE_MODULES
 from penstock.spark.connect.session import translate
 from penstock.spark.flow.base import SparkProcessor
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processors.records.formats.columnar import ParquetWriter
-from penstock.flow.processors.records.formats.model import BATCH_ROWS, Records, translated
+from penstock.flow.processors.records.formats.protocols import BATCH_ROWS, Records, translated
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.spark.connect.serverconf import hadoop_path
 

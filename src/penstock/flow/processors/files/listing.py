@@ -30,7 +30,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.files.places import FoundFile, Place, open_place, read_options
+from penstock.flow.processors.files.folders import FoundFile, Place, open_place, read_options
 from penstock.flow.processors.files.taken import Taken, Tracking
 
 FILE_PATH: Final = "file.path"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.core.errors import Conflict
-from penstock.flow.processors.files.places import FoundFile
+from penstock.flow.processors.files.folders import FoundFile
 
 DIGEST_CHARS: Final = 12
 TAKEN_MAX: Final = 80_000  # as many as fit into a state

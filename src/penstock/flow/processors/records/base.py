@@ -15,13 +15,7 @@ import pyarrow as pa
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import MIME_TYPE, FlowFile
 from penstock.flow.processor import SIZE, Kind, Processor, ProcessSession, Property
-from penstock.flow.processors.records.formats.formats import (
-    MIME_TYPES,
-    Format,
-    read_records,
-    record_writer,
-)
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     Output,
     ReadingOptions,
@@ -30,7 +24,13 @@ from penstock.flow.processors.records.formats.model import (
     Source,
     WritingOptions,
 )
-from penstock.flow.processors.records.formats.schematext import parse_schema
+from penstock.flow.processors.records.formats.record_formats import (
+    MIME_TYPES,
+    Format,
+    read_records,
+    record_writer,
+)
+from penstock.flow.processors.records.formats.schema_text import parse_schema
 from penstock.flow.queue.queue import Verdict
 
 RECORD_COUNT: Final = "record.count"

@@ -14,9 +14,9 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, told
-from penstock.flow.processors.records.formats.formats import Format
+from penstock.flow.processors.records.formats.record_formats import Format
 
 
 class ConvertRecord(RecordProcessor):

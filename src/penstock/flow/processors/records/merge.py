@@ -27,7 +27,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, accept_only, told
 from penstock.flow.processors.records.bins import (
     Bin,
@@ -37,8 +37,8 @@ from penstock.flow.processors.records.bins import (
     plan_bins,
     plan_parts,
 )
-from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.model import BadRecords, common_schema
+from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
+from penstock.flow.processors.records.formats.record_formats import Format
 from penstock.flow.processors.records.split import (
     FRAGMENT_COUNT,
     FRAGMENT_ID,

@@ -17,9 +17,9 @@ from typing import Final, Generic, Protocol, TypeVar
 import orjson
 import pyarrow as pa
 
-from penstock.flow.processors.records.formats.casting import fitted
-from penstock.flow.processors.records.formats.jsonlines import line_parser
-from penstock.flow.processors.records.formats.model import BadRecords
+from penstock.flow.processors.records.formats.casts import fitted
+from penstock.flow.processors.records.formats.json_lines import line_parser
+from penstock.flow.processors.records.formats.protocols import BadRecords
 
 _CHANGED: Final = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _PREFIX: Final = re.compile(r"^the content is not valid JSON records: (?:JSON parse error: )?")

@@ -24,10 +24,10 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, told
-from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.model import BadRecords
+from penstock.flow.processors.records.formats.protocols import BadRecords
+from penstock.flow.processors.records.formats.record_formats import Format
 
 FRAGMENT_ID: Final = "fragment.identifier"
 FRAGMENT_INDEX: Final = "fragment.index"

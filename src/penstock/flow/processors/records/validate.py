@@ -20,17 +20,17 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import ERROR_REASON, REASON_MAX_CHARS, WRITES_REASON, fail
+from penstock.flow.processors.failure import ERROR_REASON, REASON_MAX_CHARS, WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, source_of, told
-from penstock.flow.processors.records.formats.csvtext import csv_names, csv_texts
-from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.jsonarray import list_chunks
-from penstock.flow.processors.records.formats.jsonlines import chunks, pieces
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.csv_text import csv_names, csv_texts
+from penstock.flow.processors.records.formats.json_array import list_chunks
+from penstock.flow.processors.records.formats.json_lines import chunks, pieces
+from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     Output,
     RecordWriter,
 )
+from penstock.flow.processors.records.formats.record_formats import Format
 from penstock.flow.processors.records.sifting import Bad, BatchJudge, Good, LineJudge, sift
 
 _REASONS_MAX: Final = 5

@@ -27,7 +27,7 @@ from penstock.flow.processor import (
     Relationship,
     list_of,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.routing.routes import BATCH_FLOWFILES, name_problems, send_to_all
 
 _ALWAYS_THERE: Final = (UUID, FILENAME, PATH)

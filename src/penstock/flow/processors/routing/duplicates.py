@@ -26,7 +26,7 @@ from penstock.flow.processor import (
     PropertyValue,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.routing.routes import BATCH_FLOWFILES
 from penstock.flow.processors.routing.seen import KEY_BYTES, KEYS_MAX, Seen
 

@@ -28,7 +28,7 @@ from penstock.flow.processor import (
     Relationship,
     StateManager,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.routing.signals import Signals
 
 _T = TypeVar("_T")

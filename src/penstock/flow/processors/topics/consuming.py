@@ -34,7 +34,7 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processors.topics.intake import Intake
-from penstock.flow.processors.topics.service import SERVICE
+from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _START_S: Final = 10.0
 _STOP_S: Final = 20.0

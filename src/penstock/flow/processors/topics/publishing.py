@@ -32,9 +32,9 @@ from penstock.flow.processor import (
     Relationship,
     choice,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.topics.intents import Batch, Intents, read_intents
-from penstock.flow.processors.topics.service import SERVICE
+from penstock.flow.processors.topics.service_addresses import SERVICE
 from penstock.flow.queue.queue import Verdict
 
 POSITION: Final = "publish.position"

@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.flow.queue.swapped.window import Entry, Window
-from penstock.flow.swap.columnar import PAGE_ROWS
+from penstock.flow.swap.columns import PAGE_ROWS
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.prioritizers import Key
-    from penstock.flow.queue.home import SwapFile, SwapHome
-    from penstock.flow.swap.swapfile import Rows, SwapReader
+    from penstock.flow.queue.swap_store import SwapFile, SwapHome
+    from penstock.flow.swap.swap_file import Rows, SwapReader
 
 KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
 RowNumbers = npt.NDArray[np.int64]

@@ -22,7 +22,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.home import SwapFile
+from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.queue.swapped.run import Rank, Run, RunsTally, rank
 from penstock.flow.queue.swapped.windows import Windows
 

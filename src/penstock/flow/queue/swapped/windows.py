@@ -21,10 +21,10 @@ from typing import Final
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.home import SwapFile, SwapHome
+from penstock.flow.queue.swap_store import SwapFile, SwapHome
 from penstock.flow.queue.swapped.run import KeyMaker, Plan, RowNumbers, Run, entries_of, rank
 from penstock.flow.queue.swapped.window import Entry
-from penstock.flow.swap.swapfile import Rows
+from penstock.flow.swap.swap_file import Rows
 
 WINDOW_ROWS_MIN: Final = 32
 WINDOW_ROWS_MAX: Final = 2_048

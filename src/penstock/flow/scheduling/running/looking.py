@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.logrecords import of_component
+from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import told
 from penstock.flow.scheduling.strategy import Strategy
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Unavailable
 from penstock.flow.errors import ProcessError, Terminated
-from penstock.flow.logrecords import of_component
+from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.run import TimedRun
+from penstock.flow.scheduling.run_slots import Places
 from penstock.flow.scheduling.running.looking import Looking
-from penstock.flow.scheduling.running.places import Places
 from penstock.flow.scheduling.running.ready import ReadyQueue
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from penstock.core.instants import format_time
-from penstock.flow.controller.applied import AppliedFlow
+from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import Bulletin
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus, FlowStatus
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.changes import Change
+from penstock.flow.graph.diff import Change
 from penstock.flow.graph.export import document
-from penstock.flow.graph.places import Problem
-from penstock.flow.queue.dropping import DropProgress
+from penstock.flow.graph.source_locations import Problem
+from penstock.flow.queue.drop_requests import DropProgress
 from penstock.flow.repository.changes import RecoveryEvent
 
 Json = dict[str, object]

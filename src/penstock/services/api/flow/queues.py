@@ -14,8 +14,8 @@ from typing import Final
 from penstock.core.clock import Clock
 from penstock.core.errors import NotFound
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.queue.dropping import DropRequest
-from penstock.flow.queue.looking import AttributeIs
+from penstock.flow.queue.drop_requests import DropRequest
+from penstock.flow.queue.listing import AttributeIs
 from penstock.services.api.endpoints import Call, Endpoint, Parameter
 from penstock.services.api.flow import forms
 

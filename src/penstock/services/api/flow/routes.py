@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute
 import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
-from penstock.flow.controller.applied import AppliedFlow
+from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.changes import Change
+from penstock.flow.graph.diff import Change
 from penstock.flow.graph.export import to_yaml, without_secrets
-from penstock.flow.graph.places import InvalidFlow
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.source_locations import InvalidFlow
+from penstock.flow.graph.yaml_reader import read_flow
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.endpoints import Body, Call, Endpoint, Parameter, open_api, routes_of
 from penstock.services.api.flow import forms

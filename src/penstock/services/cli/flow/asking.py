@@ -16,7 +16,7 @@ from typing import NoReturn
 import typer
 
 from penstock.core.errors import counted
-from penstock.flow.graph.places import Place, Problem
+from penstock.flow.graph.source_locations import Place, Problem
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN

@@ -87,12 +87,12 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     relationships of your own classes are checked when the flow is applied.
     """
     # Importing the flow's parts is slow; other commands do not need them.
-    from penstock.flow.controller.types import RegistryTypes  # noqa: PLC0415
+    from penstock.flow.controller.processor_types import RegistryTypes  # noqa: PLC0415
     from penstock.flow.graph.declarations import NOT_IMPORTED  # noqa: PLC0415 - slow to import, not for every command
-    from penstock.flow.graph.index import FlowIndex  # noqa: PLC0415 - slow to import, not for every command
-    from penstock.flow.graph.places import InvalidFlow  # noqa: PLC0415
+    from penstock.flow.graph.flow_index import FlowIndex  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.flow.graph.source_locations import InvalidFlow  # noqa: PLC0415
     from penstock.flow.graph.validation import validate as problems_of  # noqa: PLC0415
-    from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
+    from penstock.flow.graph.yaml_reader import read_flow  # noqa: PLC0415
     from penstock.flow.ownprioritizers import check_prioritizer  # noqa: PLC0415 - slow to import, not for every command
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
@@ -138,7 +138,7 @@ def export(
     if format_ is Format.JSON:
         # Imported here, because only this command needs them, and importing them is slow.
         from penstock.flow.graph.export import to_json  # noqa: PLC0415
-        from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
+        from penstock.flow.graph.yaml_reader import read_flow  # noqa: PLC0415
 
         text = to_json(read_flow(text).flow)
     say_lines(text.rstrip("\n"))

@@ -24,9 +24,9 @@ from penstock.services.host.datafolder import DataFolder, FolderLock
 from penstock.services.host.permissions import use_umask
 
 if TYPE_CHECKING:
-    from penstock.flow.nifiimport.contents import NifiContent
-    from penstock.flow.nifiimport.importing import FileReport, NifiImport
-    from penstock.flow.nifiimport.stopped import StoppedFlow
+    from penstock.flow.nifi_import.content import NifiContent
+    from penstock.flow.nifi_import.importing import FileReport, NifiImport
+    from penstock.flow.nifi_import.stopped import StoppedFlow
     from penstock.flow.swap.nifi.summary import NifiSwapFile
     from penstock.storage.filesystem import FileSystem
 
@@ -58,7 +58,7 @@ class Into:
         Raises:
             InvalidRequest: A folder does not exist, or is named twice.
         """
-        from penstock.flow.nifiimport.contents import NifiContent  # noqa: PLC0415 - slow
+        from penstock.flow.nifi_import.content import NifiContent  # noqa: PLC0415 - slow
 
         if self.content and self.without_content:
             raise InvalidRequest("--without-content needs no --content: leave out one of the two")
@@ -106,8 +106,8 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         Unavailable: Full disk or I/O error; what was imported stays.
     """
     # Imported here, because no other command needs them.
-    from penstock.flow.nifiimport.importing import ImportOptions, NifiImport  # noqa: PLC0415
-    from penstock.flow.nifiimport.stopped import StoppedFlow, target_of  # noqa: PLC0415
+    from penstock.flow.nifi_import.importing import ImportOptions, NifiImport  # noqa: PLC0415
+    from penstock.flow.nifi_import.stopped import StoppedFlow, target_of  # noqa: PLC0415
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()

@@ -19,8 +19,8 @@ import pyarrow as pa
 from penstock.core.avrobounds import bounded_blocks, gathered_records
 from penstock.core.errors import InvalidRequest
 from penstock.core.outofmemory import is_out_of_memory
-from penstock.flow.processors.records.formats.casting import fitted
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.casts import fitted
+from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
     Output,

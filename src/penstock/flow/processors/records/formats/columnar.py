@@ -17,8 +17,8 @@ from penstock.core.arrowbounds import check_batches
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquetbounds import check_rows, runs_of_groups
 from penstock.core.rowbytes import check_no_unions
-from penstock.flow.processors.records.formats.casting import fitted
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.casts import fitted
+from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
     Output,

@@ -26,8 +26,8 @@ import numpy as np
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import UUID, FlowFile
-from penstock.flow.nifiimport.contents import NifiContent, UnreadableContent
-from penstock.flow.nifiimport.record import ImportRecord, QueueRecord, key_of, mark_of
+from penstock.flow.nifi_import.content import NifiContent, UnreadableContent
+from penstock.flow.nifi_import.import_record import ImportRecord, QueueRecord, key_of, mark_of
 from penstock.flow.prioritizers import SortOrder
 from penstock.flow.repository.changes import Changes
 from penstock.storage.content.claims import ResourceClaim

@@ -20,9 +20,9 @@ import orjson
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
-from penstock.flow.processors.failing import WRITES_REASON
+from penstock.flow.processors.failure import WRITES_REASON
 from penstock.flow.processors.topics.publishing import POSITION, Publisher
-from penstock.flow.processors.topics.service import SERVICE
+from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"
 _KNOWN_MS: Final = 30_000

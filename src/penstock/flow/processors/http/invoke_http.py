@@ -38,7 +38,7 @@ from penstock.flow.processor import (
     Relationship,
     choice,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 
 STATUS: Final = "invokehttp.status.code"
 _STATUS_TEXT: Final = "invokehttp.status.message"

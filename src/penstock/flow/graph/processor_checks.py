@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.graph.checking import Checking
+from penstock.flow.graph.check_context import Checking
 from penstock.flow.graph.declarations import NOT_IMPORTED, ProcessorDeclaration
-from penstock.flow.graph.index import PlacedComponent
+from penstock.flow.graph.flow_index import PlacedComponent
 from penstock.flow.graph.model import Processor, Strategy
 from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
-from penstock.flow.graph.places import Path, Problem, listed
+from penstock.flow.graph.source_locations import Path, Problem, listed
 from penstock.flow.processor.processor import InputRequirement
 from penstock.flow.scheduling.cron.expression import CronExpression
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.flow.controller.applied import AppliedFlow
-from penstock.flow.graph.index import FlowIndex
-from penstock.flow.nifiimport.importing import Target
+from penstock.flow.controller.applied_flow import AppliedFlow
+from penstock.flow.graph.flow_index import FlowIndex
+from penstock.flow.nifi_import.importing import Target
 from penstock.flow.prioritizers import prioritizer_named
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Clock
-    from penstock.flow.graph.index import PlacedConnection
+    from penstock.flow.graph.flow_index import PlacedConnection
     from penstock.flow.repository.changes import RecoveryEvent
     from penstock.storage.filesystem import FileSystem
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.contents import Contents
-from penstock.flow.queue.looking import Predicate, matching
-from penstock.flow.queue.size import QueueSize
+from penstock.flow.queue.listing import Predicate, matching
+from penstock.flow.queue.queue_size import QueueSize
+from penstock.flow.queue.queue_state import Contents
 from penstock.flow.queue.sweeping import sweep
 
 

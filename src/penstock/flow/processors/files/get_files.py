@@ -29,19 +29,19 @@ from penstock.flow.processor import (
     Relationship,
     choice,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
-from penstock.flow.processors.files.listing import (
-    FolderSource,
-    attributes_of,
-    check_batch,
-)
-from penstock.flow.processors.files.places import (
+from penstock.flow.processors.failure import WRITES_REASON, fail
+from penstock.flow.processors.files.folders import (
     FoundFile,
     NotAllowed,
     Place,
     change_problems,
     open_place,
     read_options,
+)
+from penstock.flow.processors.files.listing import (
+    FolderSource,
+    attributes_of,
+    check_batch,
 )
 from penstock.flow.processors.files.taken import Tracking
 

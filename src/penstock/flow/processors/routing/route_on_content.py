@@ -25,7 +25,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.routing.routes import name_problems, send_to_all
 
 _BATCH_FLOWFILES: Final = 50

@@ -20,8 +20,8 @@ from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 
 if TYPE_CHECKING:
-    from penstock.flow.queue.contents import Contents
-    from penstock.flow.swap.columnar import Page
+    from penstock.flow.queue.queue_state import Contents
+    from penstock.flow.swap.columns import Page
 
 Mask = npt.NDArray[np.bool_]
 Predicate = Callable[[Mapping[str, str]], bool]

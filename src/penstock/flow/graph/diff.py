@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from penstock.flow.graph.index import (
+from penstock.flow.graph.flow_index import (
     FlowIndex,
     Kind,
     PlacedComponent,

@@ -16,12 +16,12 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.flow.processors.records.formats.jsonlines import (
+from penstock.flow.processors.records.formats.json_lines import (
     chunks,
     pieces,
     read_chunks,
 )
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     ReadingOptions,
     Records,

@@ -19,8 +19,8 @@ from penstock.core.errors import CorruptData, NotFound
 from penstock.core.wholenumbers import within_int64
 from penstock.flow.graph.export import document
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.places import InvalidFlow
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.source_locations import InvalidFlow
+from penstock.flow.graph.yaml_reader import read_flow
 
 if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem

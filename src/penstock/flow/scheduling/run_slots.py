@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.logrecords import of_component
+from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.strategy import Missed, Strategy, next_firing_ms
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.swapfile import SwapReader, SwapSummary
+from penstock.flow.swap.swap_file import SwapReader, SwapSummary
 from penstock.storage.content.claims import ResourceClaim
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
-from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedGroup
+from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.parameters import (
     MASK,
     Scopes,
@@ -19,7 +19,7 @@ from penstock.flow.graph.parameters import (
     references,
     unknown,
 )
-from penstock.flow.graph.places import Path, Places, Problem, nearest
+from penstock.flow.graph.source_locations import Path, Places, Problem, nearest
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
 from penstock.flow.scheduling.periods import parse_period
 

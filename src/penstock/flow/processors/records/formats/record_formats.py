@@ -25,11 +25,11 @@ from penstock.flow.processors.records.formats.columnar import (
     read_arrow,
     read_parquet,
 )
-from penstock.flow.processors.records.formats.csvtext import CsvWriter, read_csv
-from penstock.flow.processors.records.formats.jsonarray import read_json
-from penstock.flow.processors.records.formats.jsonlines import read_json_lines
-from penstock.flow.processors.records.formats.jsontext import JsonLinesWriter, JsonListWriter
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.csv_text import CsvWriter, read_csv
+from penstock.flow.processors.records.formats.json_array import read_json
+from penstock.flow.processors.records.formats.json_lines import read_json_lines
+from penstock.flow.processors.records.formats.json_text import JsonLinesWriter, JsonListWriter
+from penstock.flow.processors.records.formats.protocols import (
     Output,
     ReadingOptions,
     Records,

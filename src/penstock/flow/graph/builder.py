@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.places import InvalidFlow, Places
-from penstock.flow.graph.yamlreading import problems_of
+from penstock.flow.graph.source_locations import InvalidFlow, Places
+from penstock.flow.graph.yaml_reader import problems_of
 
 _Document: TypeAlias = dict[str, object]
 

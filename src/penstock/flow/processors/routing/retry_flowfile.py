@@ -22,7 +22,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.routing.routes import BATCH_FLOWFILES
 
 _BY_SUFFIX: Final = ".by"

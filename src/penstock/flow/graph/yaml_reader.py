@@ -34,7 +34,7 @@ from penstock.flow.graph.model import (
     Retry,
     Schedule,
 )
-from penstock.flow.graph.places import InvalidFlow, Path, Place, Places, Problem, nearest
+from penstock.flow.graph.source_locations import InvalidFlow, Path, Place, Places, Problem, nearest
 
 LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, mend="split the flow")
 

@@ -29,9 +29,9 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
-from penstock.flow.queue.home import RestoredSwapFile, SwapHome
-from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
+from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.store import Store
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
 from penstock.flow.queue.swapped.run import Run, Tally
 from penstock.flow.queue.swapped.windows import Damage, Windows
 

@@ -40,7 +40,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.packing import pack
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.columnar import EncodedPage, Page, encode_pages
+from penstock.flow.swap.columns import EncodedPage, Page, encode_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import FileSystem, ReadFile
 

@@ -30,7 +30,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.failure import WRITES_REASON, fail
 
 _BATCH_FLOWFILES: Final = 50
 _CONTENT_MAX_BYTES: Final = 256 << 20

@@ -31,15 +31,15 @@ from penstock.flow.processor import (
     Relationship,
     choice,
 )
-from penstock.flow.processors.failing import WRITES_REASON, fail
-from penstock.flow.processors.files.listing import FILE_PATH
-from penstock.flow.processors.files.places import (
+from penstock.flow.processors.failure import WRITES_REASON, fail
+from penstock.flow.processors.files.folders import (
     PIECE_BYTES,
     Place,
     change_problems,
     open_place,
     read_options,
 )
+from penstock.flow.processors.files.listing import FILE_PATH
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.storage.filesystem import translate_error
 

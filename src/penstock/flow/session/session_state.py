@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import UUID, FlowFile
-from penstock.flow.session.wiring import SessionQueue
+from penstock.flow.session.services import SessionQueue
 from penstock.storage.content.claims import ContentClaim
 
 TO_SOURCE: Final = ""

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from penstock.flow.processors.records.formats.casting import fitted
-from penstock.flow.processors.records.formats.jsontext import (
+from penstock.flow.processors.records.formats.casts import fitted
+from penstock.flow.processors.records.formats.json_text import (
     base64_text,
     is_binary,
     json_text,
 )
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     BadRecords,
     Output,

@@ -16,8 +16,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.processors.records.formats.casting import is_text
-from penstock.flow.processors.records.formats.model import BadRecords, Output, translated
+from penstock.flow.processors.records.formats.casts import is_text
+from penstock.flow.processors.records.formats.protocols import BadRecords, Output, translated
 
 _TO_ESCAPE: Final = r'["\\\x00-\x1f]'
 _CONTROL: Final = r"[\x00-\x1f]"

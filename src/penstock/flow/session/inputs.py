@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.queue import Polled
-    from penstock.flow.session.ledger import Ledger
-    from penstock.flow.session.wiring import SessionQueue, SessionRepository, Wiring
+    from penstock.flow.session.services import SessionQueue, SessionRepository, Wiring
+    from penstock.flow.session.session_state import Ledger
 
 _logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
-from penstock.flow.processors.records.formats.casting import fitted
-from penstock.flow.processors.records.formats.model import (
+from penstock.flow.processors.records.formats.casts import fitted
+from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     BadRecords,
     ReadingOptions,
