@@ -20,6 +20,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.uuids import RandomUuids
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.repository.changes import Changes
@@ -27,7 +28,6 @@ from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.transaction import Transaction
-from penstock.flow.state import StateManager
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import OsFileSystem
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (

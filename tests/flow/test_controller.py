@@ -15,8 +15,7 @@ from controller_kit import Pass
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, NotFound
 from penstock.flow.controller.bulletins import LOGGER_NAME
-from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.model import Position
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow

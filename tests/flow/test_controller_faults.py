@@ -10,7 +10,7 @@ from controller_kit import LINE, World, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS
-from penstock.flow.controller import parts
+from penstock.flow.controller import components
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.graph.source_locations import InvalidFlow
@@ -157,7 +157,7 @@ def test_a_scheduler_that_does_not_answer_a_change_ends_the_process(
         raise Unavailable("the flow did not answer in time")
 
     with monkeypatch.context() as patched:
-        patched.setattr(parts, "answer", late)
+        patched.setattr(components, "answer", late)
         with pytest.raises(RuntimeError, match=r"part of the change was made \(the flow did not"):
             apply(controller, LONGER)
     assert check_ended(controller, RuntimeError)

@@ -14,12 +14,12 @@ from penstock.flow.controller.unit import Ends, ProcessorUnit, UnitPlan
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.flow.processor.context import ProcessorIdentity
+from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.activity import make_ready
 from penstock.flow.scheduling.run import TimedRun
 from penstock.flow.session.services import SessionServices
-from penstock.flow.state import StateManager
 
 
 class Slow(Processor):

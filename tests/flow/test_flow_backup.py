@@ -7,7 +7,7 @@ from pathlib import Path
 from controller_kit import World, apply, number_in, state_of, wait_counted
 
 from penstock.core.clock import SystemClock
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.services.backup.backup import Backup, BackupSource
 from penstock.storage.deletion_hold import HoldingFileSystem

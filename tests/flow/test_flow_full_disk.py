@@ -10,7 +10,7 @@ from controller_kit import CHANGED, KINDS, World, apply, queued, states, tell
 from repository_kit import SMALL
 
 from penstock.core.errors import Unavailable
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import (
     InputRequirement,

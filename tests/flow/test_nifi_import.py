@@ -16,13 +16,13 @@ from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.nifi_import.content import NifiContent
 from penstock.flow.nifi_import.import_record import key_of
-from penstock.flow.nifi_import.importing import FileReport, ImportOptions, NifiImport, Target
+from penstock.flow.nifi_import.importer import FileReport, ImportOptions, NifiImport, Target
 from penstock.flow.prioritizers import SortOrder, prioritizer_named
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.repository.changes import Changes
-from penstock.flow.swap.nifi.opening import open_nifi_swap
-from penstock.flow.swap.nifi.summary import NifiSwapFile
+from penstock.flow.swap.nifi.reader import open_nifi_swap
+from penstock.flow.swap.nifi.swap_files import NifiSwapFile
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.nifi.names import SwapName, reading_order
-from penstock.flow.swap.nifi.opening import open_nifi_swap
 from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
+from penstock.flow.swap.nifi.reader import open_nifi_swap
 from penstock.flow.swap.nifi.schema import write_schema
+from penstock.flow.swap.nifi.swap_files import SwapName, reading_order
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.nifiswap import nifi_swap_bytes, schema_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.ownprioritizers import OwnPrioritizer, check_prioritizer, prioritizer_of
+from penstock.flow.prioritizers import OwnPrioritizer, check_prioritizer, prioritizer_of
 from penstock.flow.user_modules import FlowModules
 
 HERE = __name__

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import InvalidConfiguration
-from penstock.flow.processors.routing.duplicates import DetectDuplicate
-from penstock.flow.processors.routing.seen import KEYS_MAX, Seen
-from penstock.flow.state import MAX_STATE_BYTES, encode_state
+from penstock.flow.processor_state import MAX_STATE_BYTES, encode_state
+from penstock.flow.processors.routing.detect_duplicate import KEYS_MAX, DetectDuplicate, Seen
 from penstock.testing.flow import ProcessorRunner
 
 

@@ -14,7 +14,7 @@ from penstock.core.errors import Conflict, NotFound, Unavailable
 from penstock.flow.processor import InvalidConfiguration
 from penstock.flow.processors.files.folders import FoundFile, open_place
 from penstock.flow.processors.files.get_files import FetchFile, GetFile, ListFiles
-from penstock.flow.processors.files.taken import DIGEST_CHARS, TAKEN_MAX, Taken, Tracking
+from penstock.flow.processors.files.list_source import DIGEST_CHARS, TAKEN_MAX, Taken, Tracking
 from penstock.testing.clock import DEFAULT_START_MS
 from penstock.testing.flow import ProcessorRunner
 

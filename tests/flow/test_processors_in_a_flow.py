@@ -16,8 +16,7 @@ from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.clock import SystemClock
-from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.intents import Batch, Intents, read_intents
-from penstock.flow.processors.topics.publishing import PublishTopic
+from penstock.flow.processors.topics.publish_topic import Batch, Intents, PublishTopic, read_intents
 from penstock.testing.flow import ProcessorRunner
 
 

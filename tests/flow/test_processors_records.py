@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
-from penstock.flow.processors.records.bins import BinBounds, Waiting, plan_bins, plan_parts
 from penstock.flow.processors.records.convert import ConvertRecord
-from penstock.flow.processors.records.merge import MergeRecord
+from penstock.flow.processors.records.merge_record import (
+    BinBounds,
+    MergeRecord,
+    Waiting,
+    plan_bins,
+    plan_parts,
+)
 from penstock.flow.processors.records.split import SplitRecord
 from penstock.testing.flow import ProcessorRunner
 

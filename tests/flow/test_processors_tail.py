@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.processors.files.tail import TailFile
+from penstock.flow.processors.files.tail_file import TailFile
 from penstock.storage.filesystem import FileStat, OsFileSystem
 from penstock.testing.flow import ProcessorRunner
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
 from penstock.flow.processors.records.formats.protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import Format
-from penstock.flow.processors.records.sifting import Bad, sift
-from penstock.flow.processors.records.validate import ValidateRecord
+from penstock.flow.processors.records.validate_record import Bad, ValidateRecord, sift
 from penstock.testing.flow import ProcessorRunner, Sent
 
 SCHEMA = "id long not null, name string, at timestamp"

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import StateManager
-from penstock.flow.processors.routing.signals import Signals
-from penstock.flow.processors.routing.waiting import Notify, Wait
+from penstock.flow.processors.routing.wait_notify import Notify, Signals, Wait
 from penstock.testing.flow import ProcessorRunner
 
 PENALTY_MS = 30_000

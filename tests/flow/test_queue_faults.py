@@ -14,9 +14,9 @@ from faultcases import FaultCase, FaultCases
 from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
+from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columns
 from penstock.testing.injection import FAULTS
 
@@ -36,8 +36,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def small(patch: pytest.MonkeyPatch) -> None:
     """Let pages and windows be so small that a few FlowFiles need several."""
     patch.setattr(columns, "PAGE_ROWS", 3)
-    patch.setattr(windows, "WINDOW_ROWS_MIN", 1)
-    patch.setattr(windows, "WINDOW_ROWS_MAX", 4)
+    patch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 1)
+    patch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 
 
 def poll(world: World, _jobs: Jobs) -> Polled:

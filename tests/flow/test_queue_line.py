@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.line import Line
+from penstock.flow.queue.ordered_store import Line
 
 # Runs of following keys, as batches of a source are, between single ones from anywhere.
 PUTS = st.tuples(st.just("put"), st.integers(0, 400), st.integers(1, 40))

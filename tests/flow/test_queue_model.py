@@ -16,10 +16,10 @@ from penstock.flow.prioritizers import (
     PriorityAttribute,
     SortOrder,
 )
+from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdict
 from penstock.flow.queue.queue_size import Availability, QueueOptions
-from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columns
 from penstock.testing.injection import FAULTS
 
@@ -356,8 +356,8 @@ class TestQueueMachine(QueueMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(columns, "PAGE_ROWS", 3)
-        monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 1)
-        monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 4)
+        monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 1)
+        monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 
 
 def test_the_home_of_the_tests_checks_what_it_is_told() -> None:

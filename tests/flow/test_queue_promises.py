@@ -13,12 +13,11 @@ from queue_world import SMALL, ByNumber, FakeHome, World, flowfile, ids
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue import swapping
+from penstock.flow.queue import swap_cursors, swap_policy
 from penstock.flow.queue.budget import HeapBudget, heap_bytes
 from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
 from penstock.flow.queue.queue_size import Availability, QueueOptions
-from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columns
 from penstock.storage.content.claims import ResourceClaim
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
@@ -27,8 +26,8 @@ from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "PAGE_ROWS", 2)
-    monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 2)
-    monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 2)
+    monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 2)
+    monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 2)
 
 
 def swapped(world: World, count: int = 20, **fields: object) -> list[FlowFile]:
@@ -587,7 +586,7 @@ def test_the_last_one_of_a_window_given_back_and_swapped_again_comes_again() -> 
 def test_the_fattest_queue_swaps_out_when_all_together_hold_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(swapping, "FLOOR_COUNT", 2)
+    monkeypatch.setattr(swap_policy, "FLOOR_COUNT", 2)
     home = FakeHome()
     each = heap_bytes([flowfile(1)])
     budget = HeapBudget(20 * each)

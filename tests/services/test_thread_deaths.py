@@ -24,8 +24,7 @@ from penstock.core import threads
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath, OwnedThread
-from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application

@@ -22,7 +22,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.state import decode_state
+from penstock.flow.processor_state import decode_state
 from penstock.services.httpclient import JsonClient
 from penstock.services.processors import registry_for
 from penstock.storage.filesystem import OsFileSystem

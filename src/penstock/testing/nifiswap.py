@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.primitives import encode_lutf, encode_utf
-from penstock.flow.swap.nifi.reading import FLOWFILES, INLINE_RECORD, MAGIC, SERIALIZER, SUMMARY
+from penstock.flow.swap.nifi.reader import FLOWFILES, INLINE_RECORD, MAGIC, SERIALIZER, SUMMARY
 from penstock.flow.swap.nifi.schema import Field, Repetition, write_schema
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 

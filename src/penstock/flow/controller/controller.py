@@ -1,14 +1,13 @@
-"""Controller of a flow: opens its repositories and passes commands to the thread that owns it.
+"""Flow controller: opens the repositories of a flow and executes commands on it.
 
-Owns the threads and the repositories. Commands run one after the other, on one mailbox thread.
-Read-only data (`applied`, `status`, queues) is read from any thread, as immutable values. Does not
-own the effect of a command (`running`), nor scheduling, sessions or queues, which it combines.
+Owns the threads and the repositories. Commands run one after the other on one mailbox thread;
+`applied`, `status` and the queues are immutable values that any thread may read. Does not own
+the implementation of commands (`running_flow`), scheduling, sessions or queues.
+`ControllerOptions` has the limits of a running flow.
 
-A command that raises an exception other than a `PenstockError` ends its thread, and the process:
-the next start restores the flow from the stored state.
-
-Order of a start: content, FlowFile repository, queues, components, and finally the components that
-were running.
+Start order: content repository, FlowFile repository, queues, components; then the components
+that were running are started. A command that raises an exception other than a `PenstockError`
+ends the mailbox thread and the process; the next start restores the flow from storage.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.core.errors import Conflict, PenstockError, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
+from penstock.flow.controller.components import Parts
 from penstock.flow.controller.cron_progress import Firings
-from penstock.flow.controller.options import ControllerOptions
-from penstock.flow.controller.parts import Parts
 from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.processor_types import RegistryTypes
 from penstock.flow.controller.queueing import QueueBoard
@@ -37,13 +36,16 @@ from penstock.flow.graph.diff import Change
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow, Places
 from penstock.flow.graph.validation import validate
-from penstock.flow.ownprioritizers import check_prioritizer
+from penstock.flow.prioritizers import check_prioritizer
 from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.session.services import SessionServices
 from penstock.mailbox.thread import MailboxThread
+from penstock.storage.content.options import ContentOptions
 from penstock.storage.content.repository import ContentRepository
 
 if TYPE_CHECKING:
@@ -52,6 +54,41 @@ if TYPE_CHECKING:
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.repository.changes import RecoveryEvent
     from penstock.storage.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOptions:
+    """Limits and intervals of a running flow.
+
+    Attributes:
+        heap_bytes: Approximate limit of the memory for FlowFiles of all queues; more are swapped
+            out.
+        stop_limit_s: How long a change waits for processors to stop before it is refused.
+        close_limit_s: How long `close` waits for processors to stop before it abandons them.
+        expire_every_ms: Interval of the search for expired FlowFiles in queues that no component
+            polls.
+        bulletins: Number of bulletins to keep.
+        scheduler: Options of the scheduler.
+        repository: Options of the FlowFile repository.
+        content: Options of the content repository.
+    """
+
+    heap_bytes: int = 256 << 20
+    stop_limit_s: float = 30.0
+    close_limit_s: float = 10.0
+    expire_every_ms: int = 30_000
+    bulletins: int = 1_000
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    repository: RepositoryOptions = field(default_factory=RepositoryOptions)
+    content: ContentOptions = field(default_factory=ContentOptions)
+
+    def __post_init__(self) -> None:
+        for name in ("heap_bytes", "expire_every_ms", "bulletins"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(
+                    f"is {getattr(self, name)}, but must be at least 1", place=name
+                )
+
 
 T = TypeVar("T")
 

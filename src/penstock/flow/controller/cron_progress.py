@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from penstock.core.errors import PenstockError, counted
+from penstock.flow.processor_state import StateStore
 from penstock.flow.repository.changes import Changes
 from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import Schedule
-from penstock.flow.state import StateStore
 
 _logger = logging.getLogger(__name__)
 

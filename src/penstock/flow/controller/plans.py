@@ -16,8 +16,7 @@ from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedCon
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
 from penstock.flow.graph.source_locations import InvalidFlow, Path, Places, Problem
-from penstock.flow.ownprioritizers import prioritizer_of
-from penstock.flow.prioritizers import Prioritizer
+from penstock.flow.prioritizers import Prioritizer, prioritizer_of
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
 from penstock.flow.processor.registry import ProcessorRegistry

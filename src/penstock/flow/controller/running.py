@@ -31,8 +31,8 @@ from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import Flow
 
 if TYPE_CHECKING:
+    from penstock.flow.controller.components import Parts
     from penstock.flow.controller.cron_progress import Firings
-    from penstock.flow.controller.parts import Parts
     from penstock.flow.controller.plans import Planning
     from penstock.flow.graph.source_locations import Places
     from penstock.flow.scheduling.scheduler import Scheduler

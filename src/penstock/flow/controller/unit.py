@@ -32,9 +32,9 @@ from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.transaction import Transaction
 
 if TYPE_CHECKING:
+    from penstock.flow.processor_state import StateManager
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.relationships import Retry
-    from penstock.flow.state import StateManager
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from penstock.flow.processor.property_types import (
     choice,
     list_of,
 )
+from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Backoff, Relationship, Retry
 from penstock.flow.session.session import ProcessSession
-from penstock.flow.state import StateManager
 
 __all__ = [
     "BOOL",

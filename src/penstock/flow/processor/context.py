@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest
 from penstock.flow.log_context import COMPONENT, of_component
+from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.flow.state import StateManager
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 DEFAULT_PENALTY_MS = 30_000

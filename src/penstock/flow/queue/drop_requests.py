@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.queue.expiration import sweep
 from penstock.flow.queue.listing import Predicate, matching
 from penstock.flow.queue.queue_size import QueueSize
 from penstock.flow.queue.queue_state import Contents
-from penstock.flow.queue.sweeping import sweep
 
 
 class DropState(enum.Enum):

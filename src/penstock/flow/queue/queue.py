@@ -17,14 +17,12 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.drop_requests import DropRequest
-from penstock.flow.queue.expiring import Expiring
+from penstock.flow.queue.expiration import Expiring, SweptRows
 from penstock.flow.queue.listing import AttributeIs, Looking, Predicate
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.queue_state import Contents
-from penstock.flow.queue.readahead import Background, ReadAhead
+from penstock.flow.queue.swap_policy import Background, ReadAhead, Swapping
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
-from penstock.flow.queue.swapping import Swapping
-from penstock.flow.queue.sweeping import SweptRows
 from penstock.flow.queue.taking import Polled, Taking, Verdict
 
 

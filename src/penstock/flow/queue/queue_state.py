@@ -29,11 +29,10 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
+from penstock.flow.queue.ordered_store import Store
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
-from penstock.flow.queue.store import Store
+from penstock.flow.queue.swap_cursors import Damage, Run, Tally, Windows
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
-from penstock.flow.queue.swapped.run import Run, Tally
-from penstock.flow.queue.swapped.windows import Damage, Windows
 
 PENALTY_ORDER = "penalty"
 _CLOCK_STEP_MS = 1_000  # smaller steps are adjustments of the clock

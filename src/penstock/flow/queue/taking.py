@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 
 from penstock.core.errors import Conflict
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.expiring import Expiring
+from penstock.flow.queue.expiration import Expiring, SweptRows
 from penstock.flow.queue.queue_state import Contents
-from penstock.flow.queue.swapped.run import Tally
-from penstock.flow.queue.sweeping import SweptRows
+from penstock.flow.queue.swap_cursors import Tally
 
 _SHOWN_AT_ONCE = 256
 

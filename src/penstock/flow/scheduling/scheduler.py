@@ -1,10 +1,12 @@
-"""Scheduler: runs the components of flows when they have work.
+"""Scheduler that triggers the components of flows when they have work.
 
-Owns, on one mailbox thread, the components and the requests about them. Its parts: `living` starts
-and stops, `running` begins runs, and `pool` has the threads. Does not own queues or sessions.
+Owns the components and their requested states, on one mailbox thread, and the watch for changes
+of the wall clock. `lifecycle_driver` starts and stops components, `dispatcher` starts runs,
+`pool` has the threads. `ClockJumpWatch` compares the wall clock with the monotonic clock to
+detect that the clock was set or the machine slept. Does not own queues or sessions.
 
-Invariants: all scheduling state changes on the mailbox's thread. Delays are timers of the mailbox,
-so that an idle scheduler does nothing.
+Invariants: scheduling state changes only on the mailbox thread. Every wait for a time is a
+timer of the mailbox, so an idle scheduler uses no CPU.
 """
 
 from __future__ import annotations
@@ -12,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.living import Living
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.running.clockwatch import ClockWatch
 from penstock.flow.scheduling.running.running import Running
 from penstock.flow.scheduling.statistics import SchedulerStatistics
 from penstock.mailbox import Mail
@@ -31,6 +32,44 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.schedulable import Schedulable
     from penstock.flow.scheduling.strategy import Schedule
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.timers import MailboxTimers
+
+
+# Interval of the check, and tolerated difference of the wall clock.
+_EVERY_MS: Final = 10_000
+_SLACK_MS: Final = 500
+
+
+class ClockWatch:
+    """Compares the wall clock with the monotonic clock at an interval.
+
+    Args:
+        timers: Timers of a mailbox, on whose thread the check runs.
+        clock: Clock of the mailbox.
+        was_set: Called when their difference changed.
+    """
+
+    def __init__(self, timers: MailboxTimers, clock: Clock, was_set: Callable[[], None]) -> None:
+        self._clock = clock
+        self._was_set = was_set
+        self._ahead_ms = self._ahead_now_ms()
+        self._timer = timers.schedule_every(
+            _EVERY_MS, self._look, "check whether the wall clock was set"
+        )
+
+    def cancel(self) -> None:
+        """Stop checking."""
+        self._timer.cancel()
+
+    def _ahead_now_ms(self) -> float:
+        return self._clock.now_ms() - self._clock.monotonic_s() * 1000
+
+    def _look(self) -> None:
+        ahead_ms = self._ahead_now_ms()
+        if abs(ahead_ms - self._ahead_ms) >= _SLACK_MS:
+            self._ahead_ms = ahead_ms
+            self._was_set()
+
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.relationships import Retry
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.batchlimit import BatchLimit
-from penstock.flow.state import StateManager
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
 

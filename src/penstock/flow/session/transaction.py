@@ -1,47 +1,180 @@
-"""Process session as its runner uses it: begin, commit, rollback and termination.
+"""Lifecycle of a process session: begin, checkpoint, commit, roll back, terminate.
 
-Owns the lifecycle of a session: its state from one checkpoint to the next, the order of a commit,
-and the handling of failures. Does not own the operations of a processor (`session`).
+`SessionTransaction` owns the session's records from one checkpoint to the next, the order of a
+commit, and the handling of failures. `SessionCalls` owns the session's mutex and whether calls
+are still accepted. `IdAllocator` takes ids from the repository's sequence in ranges. Does not
+own what the processor does in between (`session`).
 
-The order of a commit: finish content; append one batch to the journal; add up the counts; put
-FlowFiles into their queues; acknowledge the sources; call the callbacks. A crash before the batch
-leaves everything unchanged; after a crash behind the batch, the next start applies the whole
-commit.
+Commit order: finish content; write one batch to the journal; update counts; put FlowFiles into
+their queues; acknowledge sources; run callbacks. A crash before the journal write leaves
+everything as it was; a crash after it leaves everything committed.
 
 Invariants:
 
-- A FlowFile that was taken is in the session state until it is in a queue again, or the journal
-  records its removal.
-- A failure before the journal has the batch gives everything back. After that point every step is
-  executed, and the first exception is raised at the end. The same holds for giving back.
-- The session state is kept until the FlowFiles to give back are known. If a rollback fails for lack
-  of memory, the end of the session repeats it.
+- A FlowFile that was taken is in the session's records until it is in a queue again or the
+  journal records its removal.
+- A failure before the journal write gives everything back. After the journal write, and while
+  giving back, every step is executed and the first exception is raised at the end.
+- The records are kept until it is known what goes back, so a rollback that raises `MemoryError`
+  is completed by the end of the session.
+- After `terminate` or `end` every call raises, and everything that was taken is given back, at
+  the latest when the last call returns.
+- Later ids of a session are greater; ids left over at its end are never used.
+
+Threading: used by the thread that runs the processor. Only `terminate` comes from another
+thread; it needs the mutex because the processor's thread may hang and would not read mail.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.core.cleanup import Steps
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.flow.errors import SessionMisuse
+from penstock.flow.errors import SessionMisuse, Terminated
+from penstock.flow.processor_state import SessionState
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.calls import Calls
-from penstock.flow.session.committing import Prepared, prepare
+from penstock.flow.session.commit import Prepared, prepare
 from penstock.flow.session.content import SessionContent
 from penstock.flow.session.counters import Counters
 from penstock.flow.session.inputs import Intake
-from penstock.flow.session.numbering import Numbers
 from penstock.flow.session.session_state import Ledger, named, with_penalty
-from penstock.flow.session.state import SessionState
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.services import SessionServices, Wiring
+    from penstock.flow.session.services import SessionRepository, SessionServices, Wiring
+
+
+Work = TypeVar("Work")
+
+
+class RollBack(Protocol):
+    """Function that gives back the FlowFiles that a session took."""
+
+    def __call__(self, *, whole: bool = False, failed: bool = False) -> None:
+        """Give back what was taken since the last checkpoint; if `whole`, what was before, too.
+
+        Args:
+            whole: Give back what was checkpointed, too.
+            failed: The processor raised, or broke the rules: retry a batch in halves.
+        """
+        ...
+
+
+class Calls(Generic[Work]):
+    """Context manager for each call; it provides the object that the call works on.
+
+    A call that breaks the rules rolls the session back.
+
+    Args:
+        processor: Processor of the session.
+        work: Object that the calls work on.
+        roll_back: Rolls the session back; called with the mutex held.
+    """
+
+    __slots__ = ("_ended", "_mutex", "_processor", "_roll_back", "_terminated", "_work")
+
+    def __init__(self, processor: str, work: Work, roll_back: RollBack) -> None:
+        self._processor = processor
+        self._work = work
+        self._roll_back = roll_back
+        self._mutex = threading.RLock()
+        self._terminated = False
+        self._ended = False
+
+    def __enter__(self) -> Work:
+        self._mutex.acquire()
+        if self._terminated:
+            self._mutex.release()
+            raise self._given_up()
+        return self._work
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is not None and issubclass(kind, SessionMisuse):
+                self._roll_back(failed=True)
+        finally:
+            self._mutex.release()
+            # Check after the release: a later `terminate` finds the mutex free, and an earlier one
+            # could not acquire it.
+            if self._terminated:
+                self._give_up()
+
+    def terminate(self) -> None:
+        """Terminate the session, from another thread, without waiting."""
+        self._terminated = True
+        self._give_up()
+
+    def end(self) -> None:
+        """Refuse further calls: the runner of the processor has finished with this session.
+
+        FlowFiles that a remaining thread of the processor took now would never be given back.
+        """
+        self._ended = True
+        self.terminate()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Return whether the session was terminated."""
+        return self._terminated
+
+    def _give_up(self) -> None:
+        """Roll back, unless a call is running: then the end of that call rolls back."""
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._roll_back(whole=True)
+            finally:
+                self._mutex.release()
+
+    def _given_up(self) -> Terminated:
+        if self._ended:
+            return Terminated(
+                f"processor {self._processor}: the session was used after its trigger returned "
+                "or on another thread; use it only on the triggered thread, before the trigger "
+                "returns"
+            )
+        return Terminated(
+            f"processor {self._processor} was terminated during this trigger, and its session "
+            "was rolled back; return from the trigger"
+        )
+
+
+_MOST_AHEAD: Final = 256
+
+
+class Numbers:
+    """Ids for one session; for the session's thread only."""
+
+    __slots__ = ("_end", "_next", "_repository", "_taken")
+
+    def __init__(self, repository: SessionRepository) -> None:
+        self._repository = repository
+        self._next = self._end = 0
+        self._taken = 0
+
+    def take(self, count: int = 1) -> int:
+        """Return the first of `count` consecutive ids."""
+        if self._end - self._next < count:
+            # Take as many as were taken so far: a session that creates one FlowFile takes one id.
+            ahead = max(count, min(self._taken, _MOST_AHEAD))
+            self._next = self._repository.next_ids(ahead)
+            self._end = self._next + ahead
+        first = self._next
+        self._next += count
+        self._taken += count
+        return first
+
 
 _logger = logging.getLogger(__name__)
 

@@ -38,12 +38,12 @@ from penstock.flow.processors.files.folders import (
     open_place,
     read_options,
 )
-from penstock.flow.processors.files.listing import (
+from penstock.flow.processors.files.list_source import (
     FolderSource,
+    Tracking,
     attributes_of,
     check_batch,
 )
-from penstock.flow.processors.files.taken import Tracking
 
 
 class ListFiles(FolderSource):

@@ -39,7 +39,7 @@ from penstock.flow.processors.files.folders import (
     open_place,
     read_options,
 )
-from penstock.flow.processors.files.listing import FILE_PATH
+from penstock.flow.processors.files.list_source import FILE_PATH
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.storage.filesystem import translate_error
 

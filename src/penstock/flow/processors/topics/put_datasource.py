@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
-from penstock.flow.processors.topics.publishing import POSITION, Publisher
+from penstock.flow.processors.topics.publish_topic import POSITION, Publisher
 from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.scheduling.cron.fields import FromLast, LastInMonth, NearestWeekday, NthInMonth
+from penstock.flow.scheduling.cron.parser import FromLast, LastInMonth, NearestWeekday, NthInMonth
 
 if TYPE_CHECKING:
-    from penstock.flow.scheduling.cron.fields import MonthDayRule, ParsedFields, WeekDayRule
+    from penstock.flow.scheduling.cron.parser import MonthDayRule, ParsedFields, WeekDayRule
 
 _WEEK: Final = 7
 _SUNDAY: Final = 1

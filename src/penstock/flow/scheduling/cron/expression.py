@@ -18,8 +18,7 @@ from __future__ import annotations
 from datetime import date, tzinfo
 from typing import Final
 
-from penstock.flow.scheduling.cron.fields import MAX_YEAR, ParsedFields
-from penstock.flow.scheduling.cron.parsing import parse
+from penstock.flow.scheduling.cron.parser import MAX_YEAR, ParsedFields, parse
 from penstock.flow.scheduling.cron.wallclock import DAY_S, WallClock
 from penstock.flow.scheduling.cron.zones import ZoneClock, zone_of
 

@@ -11,12 +11,12 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from penstock.flow.scheduling.cron.days import MonthDays
-from penstock.flow.scheduling.cron.fields import MAX_YEAR
+from penstock.flow.scheduling.cron.parser import MAX_YEAR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.flow.scheduling.cron.fields import ParsedFields
+    from penstock.flow.scheduling.cron.parser import ParsedFields
 
 DAY_S: Final = 86_400
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()

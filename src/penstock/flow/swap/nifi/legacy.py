@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.nifi.batches import FlowFileReading
 from penstock.flow.swap.nifi.primitives import ByteReader, Cut
-from penstock.flow.swap.nifi.summary import NifiSwapSummary
+from penstock.flow.swap.nifi.swap_files import FlowFileReading, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 VERSION_MAX: Final = 10

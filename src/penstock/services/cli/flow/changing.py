@@ -93,7 +93,7 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     from penstock.flow.graph.source_locations import InvalidFlow  # noqa: PLC0415
     from penstock.flow.graph.validation import validate as problems_of  # noqa: PLC0415
     from penstock.flow.graph.yaml_reader import read_flow  # noqa: PLC0415
-    from penstock.flow.ownprioritizers import check_prioritizer  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.flow.prioritizers import check_prioritizer  # noqa: PLC0415 - slow to import, not for every command
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     given = FlowDocument.read(file)

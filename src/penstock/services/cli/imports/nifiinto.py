@@ -25,9 +25,8 @@ from penstock.services.host.permissions import use_umask
 
 if TYPE_CHECKING:
     from penstock.flow.nifi_import.content import NifiContent
-    from penstock.flow.nifi_import.importing import FileReport, NifiImport
-    from penstock.flow.nifi_import.stopped import StoppedFlow
-    from penstock.flow.swap.nifi.summary import NifiSwapFile
+    from penstock.flow.nifi_import.importer import FileReport, NifiImport, StoppedFlow
+    from penstock.flow.swap.nifi.swap_files import NifiSwapFile
     from penstock.storage.filesystem import FileSystem
 
 _COLUMNS: Final = (
@@ -106,8 +105,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         Unavailable: Full disk or I/O error; what was imported stays.
     """
     # Imported here, because no other command needs them.
-    from penstock.flow.nifi_import.importing import ImportOptions, NifiImport  # noqa: PLC0415
-    from penstock.flow.nifi_import.stopped import StoppedFlow, target_of  # noqa: PLC0415
+    from penstock.flow.nifi_import.importer import ImportOptions, NifiImport, StoppedFlow, target_of  # noqa: PLC0415  # noqa: PLC0415
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
@@ -187,7 +185,7 @@ def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
 
 
 def _open(path: Path, now_ms: int = 0) -> NifiSwapFile:
-    from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.reader import open_nifi_swap  # noqa: PLC0415 - slow
 
     with reading(path):
         data = path.read_bytes()

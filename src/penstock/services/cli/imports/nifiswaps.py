@@ -21,7 +21,7 @@ from penstock.services.cli.output import Row, byte_output, print_rows, reading, 
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.swap.nifi.summary import NifiSwapFile
+    from penstock.flow.swap.nifi.swap_files import NifiSwapFile
 
 _BATCH = 1_000
 _HEAD_BYTES = 1 << 17
@@ -106,7 +106,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     Raises:
         InvalidRequest: A file does not exist, or a folder has none.
     """
-    from penstock.flow.swap.nifi.names import SwapName, reading_order  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.swap_files import SwapName, reading_order  # noqa: PLC0415 - slow
 
     found: list[Path] = []
     for file in files:
@@ -132,7 +132,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
 def _is_swap_file(path: Path) -> bool:
     """Return whether a file begins as NiFi's swap files do, ignoring its name."""
     from penstock.flow.swap.nifi.legacy import LegacySwapFile  # noqa: PLC0415 - slow
-    from penstock.flow.swap.nifi.reading import MAGIC  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.reader import MAGIC  # noqa: PLC0415 - slow
 
     with reading(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -166,7 +166,7 @@ def _output(export: str | None) -> Iterator[BinaryIO | None]:
 
 def _take(path: Path, out: BinaryIO | None) -> Row:
     """Read one file, write its FlowFiles if requested, and return its row."""
-    from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.reader import open_nifi_swap  # noqa: PLC0415 - slow
 
     row: dict[str, object] = dict.fromkeys(
         ("file", "format", "queue", "flowfiles", "missing", "bytes", "oldest", "damage")

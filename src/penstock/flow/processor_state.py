@@ -1,10 +1,14 @@
-"""State of a processor, kept between triggers and over restarts: a map of text.
+"""State of a processor that survives restarts: a map of text, and its view in one session.
 
-Owns the map of one processor, those that several processors share by a name, and their bytes in the
-journal. Does not own the journal (`repository`), nor uncommitted changes of a session (`session`).
+`StateManager` owns the committed map of one processor and the maps that several processors
+share by name; `encode_state` and `decode_state` convert a map to its bytes in the journal.
+`SessionState` owns the changes that a session made and has not committed. Does not own the
+storage (`StateStore`, implemented by the FlowFile repository).
 
-Invariants: `get` returns the last committed map. A map is replaced as a whole or not at all, and is
-never changed in place.
+Invariants: `get` returns the last committed map. A map is replaced as a whole and never changed
+in place. A session's changes are committed together with its FlowFiles or not at all.
+`StateManager` may be used by any thread of its processor, `SessionState` by the session's
+thread.
 """
 
 from __future__ import annotations
@@ -186,3 +190,71 @@ def decode_state(key: str, data: bytes | None) -> dict[str, str]:
         return _decoder.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise CorruptData(f"the state of {key}", 0, str(error)) from None
+
+
+class SessionState:
+    """State of the processor within this session; for the session's thread only.
+
+    If two sessions change the state at once, the last commit wins. A processor that counts in its
+    state must set `triggers_serially`.
+    """
+
+    def __init__(self, manager: StateManager) -> None:
+        self._manager = manager
+        self._changed: dict[str, str] | None = None  # since the last checkpoint or commit
+        self._at_checkpoint: dict[str, str] | None = None
+
+    def get(self) -> Mapping[str, str]:
+        """Return the state, including changes of this session."""
+        for own in (self._changed, self._at_checkpoint):
+            if own is not None:
+                return dict(own)
+        return self._manager.get()
+
+    def set(self, state: Mapping[str, str]) -> None:
+        """Replace the whole state when the session commits.
+
+        Raises:
+            InvalidRequest: The state is not a map of text, or is too large.
+        """
+        encode_state(state)
+        self._changed = dict(state)
+
+    def replace(self, expected: Mapping[str, str], state: Mapping[str, str]) -> bool:
+        """Replace an expected state; return False, without a change, if the state differs from it.
+
+        Raises:
+            InvalidRequest: The state is not a map of text, or is too large.
+        """
+        if self.get() != expected:
+            return False
+        self.set(state)
+        return True
+
+    def clear(self) -> None:
+        """Delete all entries when the session commits."""
+        self._changed = {}
+
+    def checkpoint(self) -> None:
+        """Keep the changes for the commit, even if the session is rolled back later."""
+        if self._changed is not None:
+            self._at_checkpoint, self._changed = self._changed, None
+
+    def pending(self) -> Mapping[str, bytes | None]:
+        """Return the changes for the commit, by the key in the journal."""
+        if self._at_checkpoint is None:
+            return {}
+        data = encode_state(self._at_checkpoint) if self._at_checkpoint else None
+        return {self._manager.key: data}
+
+    def committed(self) -> None:
+        """Note that the pending changes are committed."""
+        if self._at_checkpoint is not None:
+            self._manager.committed(self._at_checkpoint)
+            self._at_checkpoint = None
+
+    def rolled_back(self, *, whole: bool) -> None:
+        """Discard the changes; with `whole`, also those of checkpoints."""
+        self._changed = None
+        if whole:
+            self._at_checkpoint = None

@@ -1,30 +1,33 @@
-"""Swapping out: when a queue swaps, and how often it retries if the disk refuses.
+"""Policy that decides when a queue swaps FlowFiles out and reads them ahead.
 
-Owns the decision, and the write without the mutex. Does not own the file (`home`) nor the memory of
-other queues (`budget`).
+`SwapPolicy` owns the decision to swap out (over the threshold, or requested by the memory
+budget), the write without the mutex, and the retry after a failed write. `ReadAhead` starts
+reading the next window of the first swap cursor before the current one is used up. Does not own
+the files (`swap_store`), the windows (`swap_cursors`) or the memory of other queues (`budget`).
 
-Invariants: a queue writes one file at a time. The thread that puts FlowFiles writes it, so that a
-slow disk slows the source. FlowFiles that could not be written stay in memory. The write is retried
-when another batch has arrived or `RETRY_S` have passed, not at every put. The write ends whatever
-is raised, so that no thread waits for it forever.
+Invariants: a queue writes one swap file at a time, on the thread that puts, so a slow disk
+slows down the source. FlowFiles that could not be written stay in memory; the write is retried
+when another batch has arrived or after `RETRY_S`. A write always ends, whatever it raises, so
+no thread waits for it forever. One read-ahead job runs for each queue; if it is late or fails,
+the poll reads the window itself.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, counted
-from penstock.flow.queue.swapped.windows import let_windows_go
+from penstock.flow.queue.queue_state import Contents
+from penstock.flow.queue.swap_cursors import Plan, Run, let_windows_go
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.budget import HeapBudget
-    from penstock.flow.queue.queue_state import Contents
-    from penstock.flow.queue.store import Store
+    from penstock.flow.queue.ordered_store import Store
     from penstock.flow.queue.swap_store import SwapFile
+
 
 RETRY_S: Final = 10.0
 # Minimum that a queue keeps when the budget asks: the lower of the two.
@@ -172,3 +175,75 @@ def _floor(store: Store) -> int:
     memory = store.memory
     mean_bytes = max(1, memory.used_bytes // max(1, len(memory)))
     return max(1, min(FLOOR_COUNT, FLOOR_BYTES // mean_bytes))
+
+
+Background = Callable[[Callable[[], None]], object]
+
+
+class ReadAhead:
+    """Reads ahead in the first swap file; one job per queue at a time.
+
+    Args:
+        contents: State of the queue.
+        background: Runs a job soon, on another thread; None: nothing is read ahead.
+    """
+
+    def __init__(self, contents: Contents, background: Background | None) -> None:
+        self._contents = contents
+        self._background = background
+        self._is_asked = False
+        self.windows_read = 0
+
+    def after_taking(self) -> None:
+        """Request the next window if it is time. The mutex is not held."""
+        if self._background is None or self._is_asked:
+            return
+        with self._contents.mutex:
+            self._is_asked = self._next() is not None
+            if not self._is_asked:
+                return
+        try:
+            self._background(self._read)
+        except BaseException:
+            self._is_asked = False
+            raise
+
+    def _read(self) -> None:
+        contents, main = self._contents, self._contents.main
+        with contents.mutex:
+            self._is_asked = False
+            wanted = self._next()
+            if wanted is None:
+                return
+            run, plan = wanted
+            try:
+                reader = run.open(contents.home)
+            except PenstockError:
+                return  # the poll that needs the file reports it
+            run.is_read_ahead = True
+        read = None
+        try:
+            found = reader.take(plan.rows)
+            read = found, main.windows.keys(found.flowfiles)
+        except PenstockError:
+            pass  # the poll that needs the rows reports it
+        finally:
+            with contents.mutex:
+                run.is_read_ahead = False
+                contents.mutex.notify_all()  # they wait for the mutex
+                if read is not None and main.windows.attach(run, plan, *read):
+                    self.windows_read += 1
+                    main.runs.changed(run)
+                self._close_if_gone(run)
+
+    def _next(self) -> tuple[Run, Plan] | None:
+        """Return the first cursor and the rows to read of it; None if there is nothing to read."""
+        main = self._contents.main
+        ranked = main.runs.ranked()
+        plan = main.windows.next_plan(ranked[0], ranked) if ranked else None
+        return None if plan is None else (ranked[0], plan)
+
+    @staticmethod
+    def _close_if_gone(run: Run) -> None:
+        if not run.left:
+            run.close()

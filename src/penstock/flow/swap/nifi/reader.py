@@ -1,11 +1,13 @@
-"""NiFi's swap files since NiFi 1.1: a schema, a summary, and FlowFiles in this schema.
+"""Reader of NiFi's schema-based swap files (NiFi 1.1 and later).
 
     "SWAP"   UTF name of the serializer   schema   01   summary   int count, FlowFiles
 
-Owns the fields of a swap file, in three versions. Does not own older files (`legacy`).
+`SchemaSwapFile` owns the fields of a swap file, in three versions. `open_nifi_swap` opens a
+file of any format and reads everything before the FlowFiles. Does not own older formats
+(`legacy`).
 
-Invariant: FlowFiles before the damage are read, and the number of missing ones is known. The format
-has no checksum: a changed byte within a value cannot be detected.
+Invariant: FlowFiles before a damaged byte are read, and the number of missing ones is known.
+The format has no checksum, so a changed byte within a value cannot be detected.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.nifi.batches import FlowFileReading
+from penstock.flow.swap.nifi.legacy import LegacySwapFile
 from penstock.flow.swap.nifi.primitives import ByteReader, Cut
 from penstock.flow.swap.nifi.schema import (
     Field,
@@ -23,7 +26,7 @@ from penstock.flow.swap.nifi.schema import (
     record_reader,
     value_reader,
 )
-from penstock.flow.swap.nifi.summary import NifiSwapSummary
+from penstock.flow.swap.nifi.swap_files import FlowFileReading, NifiSwapFile, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 MAGIC: Final = b"SWAP"
@@ -223,3 +226,21 @@ def _claim(
     if claim is None:
         claim = known[key] = ContentClaim(_resource(resource), position, length)
     return claim, offset
+
+
+def open_nifi_swap(name: str, data: bytes, *, now_ms: int) -> NifiSwapFile:
+    """Read a file up to its FlowFiles.
+
+    Args:
+        name: Name of the file, for errors.
+        data: Its bytes.
+        now_ms: Time of entry into the queue for FlowFiles without one.
+
+    Raises:
+        CorruptData: It is not a NiFi swap file, or is damaged before its FlowFiles begin.
+    """
+    if len(data) < len(MAGIC):
+        raise CorruptData(name, len(data), "not a swap file: it has less than 4 bytes")
+    if data.startswith(MAGIC):
+        return SchemaSwapFile(name, data)
+    return LegacySwapFile(name, data, now_ms)

@@ -1,45 +1,57 @@
-"""Import of NiFi's swap files into a connection of a stopped flow.
+"""Import of NiFi swap files into a connection of a stopped flow.
 
-Owns the order of steps and the processing of a FlowFile. Does not own reading NiFi's files
-(`swap.nifi`, `contents`), the record of imported rows (`record`), nor the durability of FlowFiles.
+`NifiImport` owns the order of steps and the result of each FlowFile. `StoppedFlow` opens and
+closes the folder of a flow whose service is not running, and locks it against the service. Does
+not own reading NiFi's files (`swap.nifi`, `content`), the record of imported rows
+(`import_record`) or the repositories.
 
 Invariants:
 
-- A FlowFile is imported once, however many files of its queue contain it, however often they are
-  given and however the import ends: the commit that puts it also records it.
-- A commit is durable before the next one begins. A failed commit leaves nothing behind.
-- FlowFiles keep the order in which NiFi would have processed them, for any prioritizers and across
-  files. Dates and indexes are NiFi's. Content is new and keeps its order. New ids are in the order
-  of NiFi's record ids, by which NiFi decides if nothing else differs.
-- Only a few are in memory at once: they are written to Penstock's swap files.
+- A FlowFile is imported once, even if several files of its queue contain it, a file is given
+  again or an import is interrupted: the commit that adds it also records it as imported.
+- A commit is durable before the next one begins. A failed commit changes nothing.
+- FlowFiles keep the order in which NiFi would have processed them under any prioritizers and
+  across files: dates and indexes are NiFi's, new content keeps its order, and new ids are in
+  the order of NiFi's record ids.
+- Memory is bounded: imported FlowFiles go to Penstock's swap files.
+
+An import belongs to one thread.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.nifi_import.content import NifiContent, UnreadableContent
 from penstock.flow.nifi_import.import_record import ImportRecord, QueueRecord, key_of, mark_of
-from penstock.flow.prioritizers import SortOrder
+from penstock.flow.prioritizers import SortOrder, prioritizer_named
 from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.claims import ResourceClaim
+from penstock.storage.content.repository import ContentRepository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.core.clock import Clock
+    from penstock.flow.graph.flow_index import PlacedConnection
     from penstock.flow.prioritizers import Prioritizer
-    from penstock.flow.repository.repository import FlowFileRepository
-    from penstock.flow.swap.nifi.summary import NifiSwapFile
+    from penstock.flow.repository.changes import RecoveryEvent
+    from penstock.flow.swap.nifi.swap_files import NifiSwapFile
     from penstock.storage.content.claims import ContentClaim
-    from penstock.storage.content.repository import ContentRepository
+    from penstock.storage.filesystem import FileSystem
+
 
 _QUEUE_INDEX_MAX: Final = 1 << 62
 _READ_FLOWFILES: Final = 1_000
@@ -344,3 +356,65 @@ def _place(flowfile: FlowFile) -> _Place:
     if claim is None:
         return _NOWHERE, 0, flowfile.size
     return claim.resource, claim.offset + flowfile.content_offset, flowfile.size
+
+
+class StoppedFlow:
+    """Folder of a stopped flow; a context manager that closes it.
+
+    Args:
+        folder: The folder.
+        fs: The file system.
+        clock: The current time.
+
+    Attributes:
+        content: Content of its FlowFiles.
+        repository: Its FlowFile repository.
+        events: Events of recovery that an operator needs to know.
+
+    Raises:
+        NotFound: No flow was applied there.
+        Conflict: The service of the flow is running.
+        CorruptData: Durable data is damaged.
+        Unavailable: I/O error.
+    """
+
+    def __init__(self, folder: str, *, fs: FileSystem, clock: Clock) -> None:
+        self._index = FlowIndex.of(AppliedFlow.load(fs, f"{folder}/flow.json").flow)
+        if not self._index.connections:
+            raise NotFound(
+                f"{folder} has no flow with a connection: apply one with penstock flow apply, or "
+                "specify another folder with --data-dir"
+            )
+        with ExitStack() as resources:
+            self.content = ContentRepository.open(f"{folder}/content", fs=fs, clock=clock)
+            resources.callback(self.content.close)
+            self.repository = FlowFileRepository.open(
+                f"{folder}/flowfiles", fs=fs, clock=clock, content=self.content
+            )
+            resources.callback(self.repository.close)
+            self.events: Sequence[RecoveryEvent] = self.repository.recovered.events
+            self._resources = resources.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def connection(self, name: str) -> PlacedConnection:
+        """Return a connection by its name or id.
+
+        Raises:
+            NotFound: The flow does not have this connection.
+        """
+        return self._index.find_connection(name)
+
+
+def target_of(placed: PlacedConnection) -> Target:
+    """Return a connection as a destination."""
+    try:
+        order = [prioritizer_named(name) for name in placed.connection.prioritizers]
+    except InvalidRequest:
+        # For a user's own prioritizer: the queue sorts swapped FlowFiles when it starts.
+        order = []
+    return Target(placed.id, order)

@@ -1,10 +1,19 @@
-"""PublishTopic: publishes FlowFiles as messages, exactly once.
+"""PublishTopic: a processor that publishes FlowFiles as messages exactly once.
 
-Owns dividing FlowFiles into batches and the handling of refusals by the broker. Does not own the
-sequence numbers that make a repeated publish harmless (`intents`).
+Owns how FlowFiles are divided into batches, the response to a refusal by the broker, and the
+publish intents: batches with their sequence numbers, written to the processor's state before
+they are published.
 
-Invariants: a FlowFile goes to success when all its messages are durable at the broker. If it is
-unknown whether a batch arrived, the same batch is published again before any other.
+    intent durable → published with its sequence number → FlowFiles committed, intent deleted
+
+After a crash in between, the same batch is published again with the same number, which the
+broker accepts once. `PublishIntents` is pure; `Publisher` is the base of all processors that
+publish to a topic.
+
+Invariants: a FlowFile is transferred to success when all of its messages are durable at the
+broker. If the result of a batch is unknown, that batch is published again before any other. A
+number is never used for two batches; a publisher whose state is lost has a new producer name,
+so its numbers may start again.
 """
 
 from __future__ import annotations
@@ -12,10 +21,13 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+import msgspec
+
 from penstock.broker.http_client import BrokerClient
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import Conflict, CorruptData, InvalidRequest, NotFound, Unavailable
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.processor import (
@@ -33,9 +45,99 @@ from penstock.flow.processor import (
     choice,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.topics.intents import Batch, Intents, read_intents
 from penstock.flow.processors.topics.service_addresses import SERVICE
 from penstock.flow.queue.queue import Verdict
+
+_PRODUCER: Final = "producer"
+_SEQUENCE: Final = "sequence"
+_OPEN: Final = "open"
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Batch of messages for one topic.
+
+    Attributes:
+        sequence: Sequence number.
+        topic: The topic.
+        key: Messages with the same key go to the same stream partition; empty: any.
+        uuids: FlowFiles of the messages, in order.
+        start: First byte, for one FlowFile that is published in parts.
+        end: Byte after the last; equal to `start`: not decided yet; -1: not published in parts.
+    """
+
+    sequence: int
+    topic: str
+    key: str
+    uuids: tuple[str, ...]
+    start: int = 0
+    end: int = -1
+
+    @property
+    def goes_in_parts(self) -> bool:
+        """Return whether it is a part of one FlowFile."""
+        return self.end >= 0
+
+    def part(self, start: int, end: int) -> Batch:
+        """Return the batch of a part of its FlowFile."""
+        return msgspec.structs.replace(self, start=start, end=end)
+
+
+_decoder: Final = msgspec.json.Decoder(tuple[Batch, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    """Recorded intents.
+
+    Attributes:
+        producer: Name of the publisher at the broker.
+        sequence: Last number used.
+        batches: Batches that may have been published, and whose FlowFiles are not committed.
+    """
+
+    producer: str
+    sequence: int = 0
+    batches: tuple[Batch, ...] = ()
+
+    def open(self, batches: Sequence[Batch]) -> Intents:
+        """Return a copy with batches to publish, which get the next numbers."""
+        numbered = tuple(
+            msgspec.structs.replace(batch, sequence=number)
+            for number, batch in enumerate(batches, self.sequence + 1)
+        )
+        return replace(self, sequence=self.sequence + len(numbered), batches=numbered)
+
+    def closed(self) -> Intents:
+        """Return a copy without batches."""
+        return replace(self, batches=())
+
+    def state(self) -> dict[str, str]:
+        """Return the intents as state."""
+        return {
+            _PRODUCER: self.producer,
+            _SEQUENCE: str(self.sequence),
+            _OPEN: msgspec.json.encode(self.batches).decode(),
+        }
+
+
+def read_intents(state: Mapping[str, str], new_name: str) -> Intents:
+    """Return the intents of a state.
+
+    Args:
+        state: Result of `Intents.state`, or empty.
+        new_name: Name of the publisher, if the state has none.
+
+    Raises:
+        CorruptData: The state is invalid.
+    """
+    if _PRODUCER not in state:
+        return Intents(new_name)
+    try:
+        batches = _decoder.decode(state[_OPEN])
+        return Intents(state[_PRODUCER], int(state[_SEQUENCE]), batches)
+    except (KeyError, ValueError, msgspec.DecodeError) as error:
+        raise CorruptData("the state of a publisher", 0, str(error)) from None
+
 
 POSITION: Final = "publish.position"
 _PRODUCER_BYTES: Final = 12

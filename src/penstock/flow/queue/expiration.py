@@ -1,0 +1,237 @@
+"""Expiration of a queue's FlowFiles, in memory and in swap files.
+
+`Expiration` owns the rule (the entry date is older than the connection allows) and when swap
+files are checked. `sweep` removes rows from a swap file by their columns, without loading them,
+for expired and for dropped FlowFiles. Does not own the removal of expired FlowFiles that were
+in memory: the caller of a poll records it in the journal.
+
+Invariants: a sweep is recorded by the `SwapStore` before the rows leave the queue. While a swap
+file is swept, nothing is taken from it until the store has recorded or refused the sweep.
+`sweep` is called without the queue's mutex.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.errors import CorruptData, NotFound, PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.queue.ordered_store import Store
+from penstock.flow.queue.queue_state import Contents
+from penstock.flow.queue.swap_cursors import Leaving, Run
+from penstock.flow.queue.swap_store import SwapFile
+from penstock.flow.swap.columns import Page
+from penstock.storage.content.claims import ResourceClaim
+
+Mask = npt.NDArray[np.bool_]
+Select = Callable[[Page], Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRows:
+    """FlowFiles that were removed from a swap file without being loaded; already in the journal.
+
+    Attributes:
+        file: Their swap file.
+        count: Number of FlowFiles.
+        size_bytes: Their content bytes.
+        claims: Number of them that referred to each resource claim.
+    """
+
+    file: SwapFile
+    count: int
+    size_bytes: int
+    claims: Mapping[ResourceClaim, int]
+
+
+@dataclass(slots=True)
+class _Found:
+    rows: npt.NDArray[np.int64]
+    size_bytes: int
+    claims: Counter[ResourceClaim]
+    min_entry_ms: int | None
+
+
+def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> SweptRows | None:
+    """Remove rows of one cursor. The mutex is not held.
+
+    Args:
+        contents: State of the queue.
+        store: Store of the cursor.
+        run: The cursor.
+        select: Returns a mask of rows of a page to remove; None: all remaining rows, without
+            reading them.
+
+    Returns:
+        Removed rows; None if there were none.
+
+    Raises:
+        Unavailable: The swap store cannot record it now; nothing was removed.
+        NotFound, CorruptData: The file cannot be read; nothing was removed.
+    """
+    with contents.mutex:
+        while run.is_busy or run.is_read_ahead:
+            contents.mutex.wait()
+        if not run.left or run not in store.runs:
+            return None
+        left = run.remaining()
+        left_bytes = run.left_bytes
+        run.is_busy = True
+    leaving: Leaving | None = None
+    try:
+        if select is None:
+            found = _Found(left.nonzero()[0], left_bytes, Counter(), None)
+        else:
+            found = _find(contents, run, left, select)
+        count = len(found.rows)
+        going = run.leaving(
+            found.rows, found.size_bytes
+        )  # no other thread changes it while it is busy
+        swept = SweptRows(run.file, count, found.size_bytes, found.claims) if count else None
+        if select is None:
+            contents.home.discard(run.file)
+        elif count:
+            contents.home.drop_rows(run.file, found.rows.tolist(), found.claims)
+        leaving = going
+    finally:
+        with contents.mutex:
+            run.is_busy = False
+            contents.mutex.notify_all()  # they wait for the mutex
+            if leaving is not None:
+                try:
+                    run.leave(leaving)
+                except BaseException:
+                    run.leave(leaving)  # the swap store has recorded it, which cannot be undone
+                    raise
+                run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
+            store.runs.changed(run)
+    return swept
+
+
+def _find(contents: Contents, run: Run, left: Mask, select: Select) -> _Found:
+    rows: list[npt.NDArray[np.int64]] = []
+    claims: Counter[ResourceClaim] = Counter()
+    size_bytes = 0
+    min_entry_ms: int | None = None
+    reader = contents.home.open(run.file)
+    try:
+        for page in reader.pages():
+            here = left[page.start : page.start + page.count]
+            chosen = select(page) & here
+            inside = np.flatnonzero(chosen)
+            sizes, entries = page.integers("size", "entry_ms")
+            kept = entries[here & ~chosen]
+            if len(kept):
+                least = int(kept.min())
+                min_entry_ms = least if min_entry_ms is None else min(min_entry_ms, least)
+            if len(inside):
+                rows.append(inside + page.start)
+                size_bytes += int(sizes[inside].sum())
+                claims.update(dict(page.resources(inside)))
+    finally:
+        reader.close()
+    together = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    return _Found(together, size_bytes, claims, min_entry_ms)
+
+
+# Rows expire continuously in a slow queue; each search reads a column of a whole file.
+SWEEP_INTERVAL_MS_MAX: Final = 30_000
+
+_logger = logging.getLogger(__name__)
+
+
+class Expiring:
+    """Finds expired FlowFiles: those older than the connection allows, by their entry date.
+
+    Args:
+        contents: State of the queue.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._next_sweep_ms = 0
+
+    def split(self, flowfiles: list[FlowFile]) -> tuple[list[FlowFile], list[FlowFile]]:
+        """Return the FlowFiles that are not expired, and those that are."""
+        oldest_ms = self._oldest_ms()
+        if oldest_ms is None:
+            return flowfiles, []
+        expired = [one for one in flowfiles if one.entry_ms < oldest_ms]
+        if expired:
+            flowfiles = [one for one in flowfiles if one.entry_ms >= oldest_ms]
+        return flowfiles, expired
+
+    def expire_in_memory(self, expired: list[FlowFile]) -> None:
+        """Remove expired FlowFiles from memory. Acquires the mutex itself.
+
+        Args:
+            expired: Receives them, and keeps them even if this raises.
+        """
+        oldest_ms = self._oldest_ms()
+        if oldest_ms is None:
+            return
+        contents = self._contents
+        with contents.mutex:
+            contents.sort_returned()
+            ids = {
+                one.id
+                for store in contents.stores
+                for one in store.memory.flowfiles()
+                if one.entry_ms < oldest_ms
+            }
+            for store in contents.stores:
+                store.memory.remove(ids, expired)
+
+    def expire_rows(self, *, at_once: bool = False) -> list[SweptRows]:
+        """Remove expired rows of swap files. Acquires the mutex itself.
+
+        Args:
+            at_once: Even if swap files were searched a short while ago.
+        """
+        contents = self._contents
+        oldest_ms = self._oldest_ms()
+        if oldest_ms is None:
+            return []
+        now_ms = contents.clock.now_ms()
+        with contents.mutex:
+            if now_ms < self._next_sweep_ms and not at_once:
+                return []
+            runs = [
+                (store, run)
+                for store in contents.stores
+                for run in store.runs
+                if run.min_entry_ms < oldest_ms
+            ]
+            if runs:
+                pause_ms = min(contents.options.expiration_ms // 10, SWEEP_INTERVAL_MS_MAX)
+                self._next_sweep_ms = now_ms + pause_ms
+        swept = [self._sweep(store, run, oldest_ms) for store, run in runs]
+        return [one for one in swept if one is not None]
+
+    def _sweep(self, store: Store, run: Run, oldest_ms: int) -> SweptRows | None:
+        try:
+            return sweep(
+                self._contents,
+                store,
+                run,
+                lambda page: page.integers("entry_ms")[0] < oldest_ms,
+            )
+        except (NotFound, CorruptData):
+            return None  # the poll that finds it counts the loss
+        except PenstockError as error:
+            _logger.warning(
+                "queue %s: expired FlowFiles of swap file %s could not be removed now: %s",
+                self._contents.queue_id, run.file.name, error,
+            )  # fmt: skip
+            return None
+
+    def _oldest_ms(self) -> int | None:
+        expiration_ms = self._contents.options.expiration_ms
+        return self._contents.clock.now_ms() - expiration_ms if expiration_ms else None

@@ -1,0 +1,795 @@
+"""Cursors over the swap files of a queue, read in key order through bounded windows.
+
+`SwapCursor` reads one swap file as a sorted sequence and owns which rows are left and their
+order. `SwapCursors` ranks the cursors by their next key and retries files that could not be
+read. `SwapWindow` is an immutable list of the next FlowFiles of a cursor, read ahead into
+memory, with their keys and positions. `SwapWindows` owns how many rows are read at once, which
+windows are dropped when their total exceeds the bound, sorting a file into another order, and
+the loss of rows that cannot be read. Does not own the sort order (`ordered_store`) or the files
+(`swap_store`).
+
+Invariants:
+
+- All calls are made under the queue's mutex, except the reading of a file.
+- The key of a cursor is never greater than the key of its next FlowFile. A cursor needs no
+  window until its key is the least of all.
+- Rows before the window were taken; rows that left in another way are recorded separately.
+  Dropping a window therefore loses and writes nothing.
+- All windows together stay within their bound, except for a few rows of each open cursor.
+- A missing or damaged file loses only the damaged rows. A file that is temporarily unreadable
+  keeps its rows, is retried after a pause, and blocks nothing.
+- A change of a cursor is complete or not made, whatever it raises. A cursor with rows left is
+  always ranked, unread or waiting for a retry.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.clock import Clock
+from penstock.core.errors import CorruptData, NotFound, PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.prioritizers import Key
+from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.queue.swap_store import SwapFile, SwapHome
+from penstock.flow.swap.columns import PAGE_ROWS
+from penstock.flow.swap.swap_file import Rows
+
+if TYPE_CHECKING:
+    from penstock.flow.swap.swap_file import SwapReader
+
+
+Entry = tuple["Key", "FlowFile"]
+
+
+class FromWindow(NamedTuple):
+    """First FlowFiles of a window.
+
+    Attributes:
+        flowfiles: The FlowFiles, in order.
+        places: Their positions in the cursor's order.
+        key: Key of the first one after them; if there is none, of the last of them.
+        rest: The window without them.
+    """
+
+    flowfiles: list[FlowFile]
+    places: list[int]
+    key: Key
+    rest: Window
+
+
+class Window:
+    """Immutable window of FlowFiles in order; its length is the number of remaining FlowFiles.
+
+    Args:
+        keys: The keys.
+        flowfiles: The FlowFiles.
+        places: Their positions in the cursor's order.
+
+    Attributes:
+        used_bytes: Approximate memory that it takes.
+    """
+
+    __slots__ = ("_at", "_flowfiles", "_keys", "_places", "used_bytes")
+
+    def __init__(
+        self,
+        keys: Sequence[Key] = (),
+        flowfiles: Sequence[FlowFile] = (),
+        places: Sequence[int] = (),
+    ) -> None:
+        self._keys = keys
+        self._flowfiles = flowfiles
+        self._places = places
+        self._at = 0  # earlier ones were taken
+        self.used_bytes = heap_bytes(flowfiles) if flowfiles else 0
+
+    def __len__(self) -> int:
+        return len(self._keys) - self._at
+
+    @property
+    def key(self) -> Key:
+        """Return the key of the first FlowFile; one must exist."""
+        return self._keys[self._at]
+
+    @property
+    def place(self) -> int:
+        """Return the position of the first FlowFile; one must exist."""
+        return self._places[self._at]
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Return the positions of all."""
+        return self._places[self._at :]
+
+    def entries(self) -> list[Entry]:
+        """Return all with their keys."""
+        return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
+
+    def with_more(
+        self, keys: Iterable[Key], flowfiles: Iterable[FlowFile], places: Iterable[int]
+    ) -> Window:
+        """Return a window of these and of FlowFiles that follow them."""
+        at = self._at
+        return Window(
+            [*self._keys[at:], *keys],
+            [*self._flowfiles[at:], *flowfiles],
+            [*self._places[at:], *places],
+        )
+
+    def first(self, limit: int, before: Key | None) -> FromWindow:
+        """Return up to `limit` FlowFiles from the front, with keys below `before`."""
+        keys, start = self._keys, self._at
+        end = len(keys) if before is None else bisect_left(keys, before, start)
+        end = min(end, start + limit)
+        key = keys[min(end, len(keys) - 1)]
+        rest = Window()
+        if end < len(keys):
+            rest._keys, rest._flowfiles, rest._places = keys, self._flowfiles, self._places
+            rest._at, rest.used_bytes = end, self.used_bytes
+        taken = list(self._flowfiles[start:end])
+        return FromWindow(taken, list(self._places[start:end]), key, rest)
+
+    def only(self, kept: Sequence[bool]) -> Window:
+        """Return a window of selected FlowFiles: for each, whether it stays."""
+        at = self._at
+        return Window(
+            list(compress(self._keys[at:], kept)),
+            list(compress(self._flowfiles[at:], kept)),
+            list(compress(self._places[at:], kept)),
+        )
+
+
+KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
+RowNumbers = npt.NDArray[np.int64]
+# Rank of a cursor.
+Rank = tuple["Key", bool, int]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that change together."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def add(self, count: int, size_bytes: int) -> None:
+        """Add to the counts, or subtract."""
+        self.count += count
+        self.size_bytes += size_bytes
+
+
+@dataclass(slots=True)
+class RunsTally(Tally):
+    """Remaining rows of a store's cursors, and approximate memory of their windows."""
+
+    window_bytes: int = 0
+
+
+class Plan(NamedTuple):
+    """Rows of a cursor to read: their positions in its order, and their numbers in the file."""
+
+    places: RowNumbers
+    rows: RowNumbers
+    end: int
+    generation: int
+
+
+class Leaving(NamedTuple):
+    """Rows that will leave a cursor other than by `take`; see `Run.leaving`."""
+
+    gone: npt.NDArray[np.bool_]
+    rows: int
+    size_bytes: int
+    window: Window
+    key: Key | None
+
+
+class Reordered(NamedTuple):
+    """Cursor in another order; see `Run.reordered`."""
+
+    is_sorted: bool
+    gone: npt.NDArray[np.bool_] | None
+    window: Window
+
+
+class Run:
+    """Swap file, read in order. The queue's mutex is held during every call except `read`.
+
+    Args:
+        file: The swap file.
+        number: Distinguishes cursors with equal keys.
+        tally: Counts remaining rows, and rows read ahead, of all cursors of a store.
+    """
+
+    def __init__(self, file: SwapFile, number: int, tally: RunsTally) -> None:
+        self.file = file
+        self.number = number
+        self.tally = tally
+        self.key: Key | None = None
+        self.is_sorted = True
+        self.left = file.summary.count
+        self.left_bytes = file.summary.size_bytes
+        self.min_entry_ms = file.summary.min_entry_ms
+        self.last_due_ms: int | None = None
+        self.is_busy = False
+        self.is_read_ahead = False
+        self.retry_at_s = 0.0
+        self.generation = 0
+        self.window = Window()
+        self._order: npt.NDArray[np.int32] | None = None
+        self._gone: npt.NDArray[np.bool_] | None = None
+        self._position = 0
+        self._reader: SwapReader | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether part of it is read or taken, so that more is needed soon."""
+        return bool(self.window) or self.left < self.file.summary.count
+
+    @property
+    def is_read_out(self) -> bool:
+        """Return whether no rows follow the window."""
+        return self._position >= self.file.summary.count
+
+    def open(self, home: SwapHome) -> SwapReader:
+        """Return the reader; open the file if it is not open. Raises as `SwapHome.open`."""
+        if self._reader is None:
+            self._reader = home.open(self.file)
+        return self._reader
+
+    def close(self) -> None:
+        """Close the file; it is opened again on demand."""
+        if self._reader is not None and not self.is_read_ahead:
+            reader, self._reader = self._reader, None
+            reader.close()
+
+    def plan(self, count: int, start: int | None = None) -> Plan:
+        """Return about `count` rows after the window, or from a position in the cursor's order."""
+        start = self._position if start is None else start
+        end = start + count
+        if self._order is None and count >= PAGE_ROWS:
+            end -= end % PAGE_ROWS  # a partly read page is unpacked twice
+        end = min(end, self.file.summary.count)
+        places = np.arange(start, end)
+        rows = places if self._order is None else self._order[start:end].astype(np.int64)
+        if self._gone is not None:
+            kept = ~self._gone[rows]
+            places, rows = places[kept], rows[kept]
+        return Plan(places, rows, end, self.generation)
+
+    def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+        """Add rows that were read after the window; lost rows were passed to `lose` before."""
+        places = plan.places
+        if len(found.lost):
+            places = places[~np.isin(plan.rows, found.lost)]
+        window = self.window.with_more(keys, found.flowfiles, places.tolist())
+        key = window.key if window else self.key
+        self.generation += 1
+        self._position, self.key = plan.end, key
+        self.tally.window_bytes += window.used_bytes - self.window.used_bytes
+        self.window = window
+
+    def take(
+        self,
+        found: list[FlowFile],
+        limit: int,
+        before: Key | None,
+        loaded: Callable[[list[FlowFile], list[int]], None],
+    ) -> int:
+        """Take the FlowFiles of the window whose keys are below a key; return their number.
+
+        Args:
+            found: Receives them.
+            limit: Maximum number.
+            before: The key; None: no bound.
+            loaded: Called with the FlowFiles and their rows; if it raises, nothing was taken.
+        """
+        taken, places, key, rest = self.window.first(limit, before)
+        count = len(taken)
+        # The last FlowFile corrects the earlier estimates.
+        last = count == self.left
+        size_bytes = self.left_bytes if last else sum([one.size for one in taken])
+        there = len(found)
+        if taken:
+            found += taken
+            try:
+                loaded(taken, places if self._order is None else self._order[places].tolist())
+            except BaseException:
+                del found[there:]
+                raise
+        self.tally.window_bytes += rest.used_bytes - self.window.used_bytes
+        self.window, self.key = rest, key
+        self.left -= count
+        self.left_bytes -= size_bytes
+        self.tally.count -= count
+        self.tally.size_bytes -= size_bytes
+        return count
+
+    def let_go(self) -> None:
+        """Discard the window; it will be read again."""
+        key, position = self.key, self._position
+        if self.window:
+            key, position = self.window.key, self.window.place
+        nothing = Window()
+        self.key, self._position = key, position
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
+        self.generation += 1
+        self.close()
+
+    def remaining(self) -> npt.NDArray[np.bool_]:
+        """Return a mask of the file's rows that remain in this cursor."""
+        left = np.ones(self.file.summary.count, np.bool_)
+        taken = self.window.place if self.window else self._position
+        left[slice(taken) if self._order is None else self._order[:taken]] = False
+        if self._gone is not None:
+            left &= ~self._gone
+        return left
+
+    def leaving(self, rows: RowNumbers, size_bytes: int) -> Leaving:
+        """Return the changes that `leave` makes for rows to remove, without making them yet.
+
+        The cursor must be busy in between, so that the swap store can record the removal.
+        """
+        count = self.file.summary.count
+        gone = np.zeros(count, np.bool_) if self._gone is None else self._gone.copy()
+        gone[rows] = True
+        window, key = self.window, self.key
+        if window:
+            places = np.array(window.places, np.int64)
+            ahead = places if self._order is None else self._order[places].astype(np.int64)
+            window = window.only((~np.isin(ahead, rows)).tolist())
+            key = window.key if window else key
+        if len(rows) == self.left:
+            size_bytes, window = self.left_bytes, Window()
+        return Leaving(gone, len(rows), size_bytes, window, key)
+
+    def leave(self, leaving: Leaving) -> None:
+        """Count rows as removed: expired, dropped, or done before a restart; never raises."""
+        self.generation += 1
+        self._gone, self.key = leaving.gone, leaving.key
+        self.left -= leaving.rows
+        self.left_bytes -= leaving.size_bytes
+        tally, window = self.tally, leaving.window
+        tally.count -= leaving.rows
+        tally.size_bytes -= leaving.size_bytes
+        tally.window_bytes += window.used_bytes - self.window.used_bytes
+        self.window = window
+
+    def lose(self, rows: RowNumbers) -> None:
+        """Count unreadable rows as removed; their content bytes are unknown."""
+        share = self.left_bytes * len(rows) // self.left if self.left else 0
+        self.leave(self.leaving(rows, share))
+
+    def resort(self, rows: RowNumbers, keys: Sequence[Key]) -> None:
+        """Read in another order from now on.
+
+        Args:
+            rows: All remaining rows, as they were read.
+            keys: Their keys.
+        """
+        ranked = sorted(range(len(keys)), key=keys.__getitem__)
+        left = np.zeros(self.file.summary.count, np.bool_)
+        left[rows] = True
+        gone = ~left
+        # Removed rows go to the front, as if they were taken.
+        order = np.concatenate((np.flatnonzero(gone), rows[ranked])).astype(np.int32)
+        nothing = Window()
+        self._gone, self._order = gone, order
+        self._position = len(order) - len(rows)
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
+        self.generation += 1
+        self.is_sorted = True
+        self.key = keys[ranked[0]] if ranked else None
+
+    def reordered(self, order: str) -> Reordered:
+        """Return the changes that `reorder` makes for another order, without making them yet."""
+        left = self.remaining()
+        gone = None if left.all() else ~left
+        return Reordered(self.file.summary.order == order, gone, Window())
+
+    def reorder(self, reordered: Reordered) -> None:
+        """Read in another order: that of the file, or one that `resort` provides.
+
+        Taken rows are remembered individually. Never raises.
+        """
+        self.is_sorted, self._gone, nothing = reordered
+        self._order = None
+        self._position = 0
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
+        self.generation += 1
+        self.key = None
+
+
+def rank(run: Run) -> Rank:
+    """Return the rank of a cursor with a key, for comparison with others.
+
+    Of two with the same key, the one without a window comes first: its key is that of the last
+    FlowFile taken. If that one was given back and swapped out again, it is now the first of the
+    other cursor.
+    """
+    assert run.key is not None
+    return run.key, bool(run.window), run.number
+
+
+def entries_of(run: Run, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
+    """Yield the remaining entries of a sorted cursor, without changes; reads pages on demand."""
+    yield from run.window.entries()
+    position = run.plan(0).end
+    while position < run.file.summary.count:
+        plan = run.plan(PAGE_ROWS, position)
+        found = reader.take(plan.rows)
+        yield from zip(keys(found.flowfiles), found.flowfiles, strict=True)
+        position = plan.end
+
+
+WINDOW_ROWS_MIN: Final = 32
+WINDOW_ROWS_MAX: Final = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Unreadable rows of a swap file, to be reported to the swap store without the mutex."""
+
+    file: SwapFile
+    rows: RowNumbers
+    reason: str
+
+
+class Windows:
+    """Reads rows of cursors. The queue's mutex is held during every call.
+
+    Methods for one cursor also receive the other open ones, because they share the bound.
+
+    Args:
+        keys: Computes the keys of FlowFiles.
+        home: Swap store.
+
+    Attributes:
+        keys: Keys of the current order.
+        rows: Maximum number of rows in memory, for all windows together.
+        damages: Damage found since the last report.
+    """
+
+    def __init__(self, keys: KeyMaker, home: SwapHome) -> None:
+        self.keys = keys
+        self.rows = 0
+        self.damages: list[Damage] = []
+        self._home = home
+
+    def read(self, run: Run, others: Sequence[Run]) -> None:
+        """Read a window of a cursor, in order; if nothing can be read, no rows remain.
+
+        Raises:
+            Unavailable: It cannot be read now; all rows remain.
+        """
+        try:
+            if not run.is_sorted:
+                self._sort(run)
+            self._make_room(run, others)
+            while run.left and not run.window:
+                plan = run.plan(self._size(others))
+                found = run.open(self._home).take(plan.rows)
+                self._add(run, plan, found, self.keys(found.flowfiles))
+        except (NotFound, CorruptData) as error:
+            self._lose_rest(run, str(error))
+        except BaseException:
+            run.let_go()
+            raise
+
+    def take(self, run: Run, found: list[FlowFile], limit: int, before: Key | None) -> int:
+        """Take the FlowFiles of a window whose keys are below a key; return their number."""
+
+        def loaded(taken: list[FlowFile], rows: list[int]) -> None:
+            self._home.loaded(run.file, rows, [one.id for one in taken])
+
+        return run.take(found, limit, before, loaded)
+
+    def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
+        """Return the rows to read after a window, if it is time to read ahead."""
+        rows = self._size(ranked)
+        if run.is_busy or run.is_read_ahead or run.is_read_out:
+            return None
+        if not 0 < len(run.window) <= rows // 2:
+            return None
+        return run.plan(rows)
+
+    def attach(self, run: Run, plan: Plan, found: Rows, keys: Sequence[Key]) -> bool:
+        """Add rows that were read without the mutex; return False if the cursor changed."""
+        if plan.generation != run.generation:
+            return False
+        self._add(run, plan, found, keys)
+        return True
+
+    def entries(self, run: Run) -> Iterator[Entry]:
+        """Yield the remaining entries of a sorted cursor in order, as far as it can be read."""
+        with suppress(PenstockError):  # a listing ignores damage; the next poll handles it
+            yield from entries_of(run, run.open(self._home), self.keys)
+
+    def _sort(self, run: Run) -> None:
+        """Read all remaining rows of a cursor to sort it in this order."""
+        rows = run.remaining().nonzero()[0]
+        found = run.open(self._home).take(rows)
+        self._lose(run, found.lost)
+        run.resort(found.numbers, self.keys(found.flowfiles))
+
+    def _add(self, run: Run, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+        self._lose(run, found.lost)
+        run.attach(plan, found, keys)
+        if not run.window and run.is_read_out and run.left:
+            self._lose_rest(run, "it holds fewer rows than its summary says")
+
+    def _lose(self, run: Run, rows: RowNumbers) -> None:
+        if len(rows):
+            self._lose_for(run, rows, "pages have wrong checksums")
+
+    def _lose_rest(self, run: Run, reason: str) -> None:
+        self._lose_for(run, run.remaining().nonzero()[0], reason)
+        run.let_go()
+
+    def _lose_for(self, run: Run, rows: RowNumbers, reason: str) -> None:
+        self.damages.append(Damage(run.file, rows, reason))
+        try:
+            run.lose(rows)
+        except BaseException:
+            self.damages.pop()
+            raise
+
+    def _size(self, others: Iterable[Run]) -> int:
+        """Return the number of rows to read at once, to keep all windows within their bound."""
+        begun = sum(1 for run in others if run.is_begun) + 1
+        return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.rows // begun))
+
+    def _make_room(self, wanted: Run, others: Sequence[Run]) -> None:
+        """Discard the windows that are needed last, if all together are too large."""
+        rest = self.rows - self._size(others)
+        total = sum(len(run.window) for run in others)
+        if total <= rest:
+            return
+        for run in sorted(others, key=rank, reverse=True):
+            if run is not wanted and _may_go(run):
+                total -= len(run.window)
+                run.let_go()
+                if total + self._size(others) <= self.rows:
+                    return
+
+
+def let_windows_go(runs: Iterable[Run]) -> int:
+    """Discard all windows; return their number of rows."""
+    total = 0
+    for run in runs:
+        if _may_go(run):
+            total += len(run.window)
+            run.let_go()
+    return total
+
+
+def _may_go(run: Run) -> bool:
+    return bool(run.window) and not (run.is_busy or run.is_read_ahead)
+
+
+RETRY_S: Final = 1.0
+
+_Ranked = tuple[Rank, Run]
+
+
+def _ranked(run: Run) -> _Ranked:
+    return rank(run), run
+
+
+class Runs:
+    """Swap files in one order. The queue's mutex is held during every call.
+
+    Args:
+        order: Name of the order in swap files.
+        windows: Reads them.
+        clock: For the retry of a file that could not be read.
+
+    Attributes:
+        swapped: Remaining rows of all cursors.
+    """
+
+    def __init__(self, order: str, windows: Windows, clock: Clock) -> None:
+        self.swapped = RunsTally()
+        self._order = order
+        self._windows = windows
+        self._clock = clock
+        self._ranked: list[_Ranked] = []
+        self._unread: list[Run] = []
+        self._resting: list[Run] = []
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter([*self.ranked(), *self._unread, *self._resting])
+
+    def __len__(self) -> int:
+        return len(self._ranked) + len(self._unread) + len(self._resting)
+
+    @property
+    def is_unread(self) -> bool:
+        """Return whether a cursor's head is unknown (it is being swept, or was just added)."""
+        return bool(self._unread)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Return whether no cursor can be read now, or there is none."""
+        return not (self._ranked or self._unread)
+
+    @property
+    def retry_at_s(self) -> float | None:
+        """Return when an unreadable cursor is retried, monotonic; None if there is none."""
+        return min((run.retry_at_s for run in self._resting), default=None)
+
+    # -- adding, changing and removing cursors
+
+    def add(self, file: SwapFile) -> Run:
+        """Add a swap file whose first key is unknown."""
+        run = self._new(file)
+        run.is_sorted = file.summary.order == self._order
+        self._unread.append(run)
+        self.swapped.count += run.left
+        self.swapped.size_bytes += run.left_bytes
+        return run
+
+    def add_written(self, file: SwapFile, key: Key, last_due_ms: int) -> None:
+        """Add a swap file that was just written; its first key is known."""
+        run = self._new(file)
+        run.key = key
+        run.last_due_ms = last_due_ms
+        self._rank(run)
+        self.swapped.count += run.left
+        self.swapped.size_bytes += run.left_bytes
+
+    def adopt(self, run: Run, other: Runs) -> None:
+        """Move a ranked cursor here from another store with another order."""
+        reordered = run.reordered(self._order)
+        rest = other._ranked_but(run)
+        self._unread.append(run)
+        other._ranked = rest
+        left, tally = run.left, other.swapped
+        tally.count -= left
+        tally.size_bytes -= run.left_bytes
+        tally.window_bytes -= run.window.used_bytes
+        run.tally = tally = self.swapped
+        tally.count += left
+        tally.size_bytes += run.left_bytes
+        tally.window_bytes += run.window.used_bytes
+        self._number += 1
+        run.number = self._number
+        run.reorder(reordered)
+
+    def changed(self, run: Run) -> None:
+        """Rank a cursor again after rows of it were removed; remove it if it has none."""
+        if run in self._unread or run in self._resting:
+            if not run.left:
+                for runs in (self._unread, self._resting):
+                    with suppress(ValueError):
+                        runs.remove(run)
+        else:
+            ranked = self._ranked_but(run)
+            if run.left:
+                heapq.heappush(ranked, _ranked(run))
+            self._ranked = ranked
+        if not run.left:
+            run.close()
+
+    def reorder(self, order: str) -> None:
+        """Change the order; cursors are sorted when they are read next."""
+        unread = [*self._unread, *self.ranked()]
+        reordered = [(run, run.reordered(order)) for run in (*unread, *self._resting)]
+        self._order, self._unread, self._ranked = order, unread, []
+        for run, how in reordered:
+            run.reorder(how)
+
+    def _new(self, file: SwapFile) -> Run:
+        self._number += 1
+        return Run(file, self._number, self.swapped)
+
+    def _rank(self, run: Run) -> None:
+        """Rank an unranked cursor; if a comparison raises, it stays unranked."""
+        entry = _ranked(run)
+        try:
+            heapq.heappush(self._ranked, entry)
+        except BaseException:
+            self._ranked = [one for one in self._ranked if one is not entry]
+            heapq.heapify(self._ranked)
+            raise
+
+    def _ranked_but(self, run: Run) -> list[_Ranked]:
+        """Return a heap of the cursors whose head is known, except one."""
+        ranked = [one for one in self._ranked if one[-1] is not run]
+        heapq.heapify(ranked)
+        return ranked
+
+    # -- taking
+
+    def head(self) -> Key | None:
+        """Return the lowest key known: that of the next FlowFile, or lower; None: no cursor."""
+        return self._ranked[0][0][0] if self._ranked else None
+
+    def ranked(self) -> list[Run]:
+        """Return the cursors whose head is known; the first one in order comes first."""
+        return [run for _, run in self._ranked]
+
+    def first(self) -> Run:
+        """Return the first cursor; one must exist."""
+        return self._ranked[0][-1]
+
+    def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
+        """Take from the first cursor's window the FlowFiles before a key and before other cursors.
+
+        Args:
+            found: Receives them, even if closing a file raises afterwards.
+            limit: Maximum number.
+            before: The key; None: no bound.
+
+        Returns:
+            Number of FlowFiles taken.
+        """
+        run = self.first()
+        stops = [ranked[0][0] for ranked in self._ranked[1:3]]
+        stops += [] if before is None else [before]
+        count = self._windows.take(run, found, limit, min(stops, default=None))
+        # If this raises, its old rank is too early, so that it is read and ranked again.
+        if run.left:
+            heapq.heapreplace(self._ranked, _ranked(run))
+        else:
+            heapq.heappop(self._ranked)
+            run.close()
+        return count
+
+    # -- reading
+
+    def resolve_one(self) -> bool:
+        """Read the head of one cursor with an unknown head; return False if none can be read."""
+        if self._resting:
+            now_s = self._clock.monotonic_s()
+            resting = [run for run in self._resting if run.retry_at_s > now_s]
+            self._unread += [run for run in self._resting if run.retry_at_s <= now_s]
+            self._resting = resting
+        for run in self._unread:
+            if not run.is_busy:
+                self._read(run)
+                if run.left and self._unread:
+                    run.let_go()  # its head is known now; of many cursors, most are not needed soon
+                return True
+        return False
+
+    def settle_first(self) -> bool:
+        """Read a window of the first cursor if it has none; return False if it has one."""
+        run = self.first()
+        if run.window or run.is_busy or run.is_read_ahead:
+            return False
+        self._unread.append(run)
+        heapq.heappop(self._ranked)
+        self._read(run)
+        return True
+
+    def _read(self, run: Run) -> None:
+        """Read a window of an unread cursor and rank it; it may also end, or wait for a retry.
+
+        Any other exception is passed on, and the cursor stays unread.
+        """
+        try:
+            self._windows.read(run, self.ranked())
+        except PenstockError:
+            run.retry_at_s = self._clock.monotonic_s() + RETRY_S
+            self._resting.append(run)
+        else:
+            if run.left:
+                self._rank(run)
+        self._unread.remove(run)
+        if not run.left:
+            run.close()
