@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.flow.scheduling.lifecycle import ComponentState
+from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.schedulable import Outcome, Run
 from penstock.flow.scheduling.scheduler import Scheduler

@@ -11,8 +11,8 @@ from controller_kit import LINE, World, apply, queued, states, wait_counted
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.flow.controller import components
+from penstock.flow.controller.connection_queues import QueueBoard
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import Component

@@ -9,8 +9,8 @@ import pytest
 from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
-from penstock.flow.controller.queueing import QueueBoard
-from penstock.flow.controller.unit import Ends, ProcessorUnit, UnitPlan
+from penstock.flow.controller.connection_queues import QueueBoard
+from penstock.flow.controller.processor_node import Ends, ProcessorUnit, UnitPlan
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.flow.processor.context import ProcessorIdentity
@@ -18,7 +18,7 @@ from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.activity import make_ready
-from penstock.flow.scheduling.run import TimedRun
+from penstock.flow.scheduling.trigger_run import TimedRun
 from penstock.flow.session.services import SessionServices
 
 

@@ -11,7 +11,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.client import Message
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.consuming import ConsumeTopic
+from penstock.flow.processors.topics.consume_topic import ConsumeTopic
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -120,13 +120,13 @@ def test_what_nobody_takes_is_given_back_at_a_stop(broker: RunningBroker) -> Non
 def test_what_is_held_too_long_is_given_back_and_asked_for_again(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.flow.processors.topics.intake.HOLD_S", 0.01)
+    monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 0.01)
     publish(broker, "held", b"a")
     with runner_of(broker, "held") as runner:
         intake = runner.processor._intake
         while not intake._paused:
             assert runner._host.woken.wait(20)
-        monkeypatch.setattr("penstock.flow.processors.topics.intake.HOLD_S", 15.0)
+        monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 15.0)
         runner._host.woken.clear()
         runner.run()
         assert take(runner, 1) == [b"a"]

@@ -13,7 +13,7 @@ import pytest
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processor.processor import InvalidConfiguration
-from penstock.flow.processors.http.listen import ListenHTTP
+from penstock.flow.processors.http.listen_http import ListenHTTP
 from penstock.testing.flow import ProcessorRunner
 
 Answer = tuple[int, bytes]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.flow.processors.topics.consuming import ConsumeTopic
+from penstock.flow.processors.topics.consume_topic import ConsumeTopic
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.testing.flow import ProcessorRunner
 

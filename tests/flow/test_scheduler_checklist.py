@@ -9,9 +9,9 @@ from schedulingkit import World
 
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
+from penstock.flow.scheduling.readiness import Input, Output, funnel_has_work, has_work, is_open
 from penstock.flow.scheduling.schedulable import Outcome
 from penstock.flow.scheduling.strategy import Missed, Schedule, Strategy, every
-from penstock.flow.scheduling.work import Input, Output, funnel_has_work, has_work, is_open
 
 TIMER_0 = Schedule(Strategy.TIMER)
 EVENT = Schedule()

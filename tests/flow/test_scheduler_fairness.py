@@ -13,9 +13,9 @@ from schedulingkit import World
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.run import TimedRun
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
 from penstock.flow.scheduling.strategy import Schedule, Strategy, every
+from penstock.flow.scheduling.trigger_run import TimedRun
 from penstock.testing.clock import VirtualClock
 
 

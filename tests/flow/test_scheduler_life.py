@@ -14,8 +14,8 @@ from schedulingkit import Part, World
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.component import Component
+from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired, Effect, Lifecycle
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.lifecycle import ComponentState, Desired, Effect, Lifecycle
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.strategy import Schedule, Strategy, every
 from penstock.testing.injection import Faults

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.queueing import Ring
+from penstock.flow.controller.connection_queues import Ring
+from penstock.flow.controller.processor_node import Ends, ProcessorUnit
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
-from penstock.flow.controller.unit import Ends, ProcessorUnit
 from penstock.flow.errors import Terminated
 from penstock.flow.graph.flow_index import FlowIndex, Kind, PlacedComponent, PlacedConnection
 from penstock.flow.graph.source_locations import listed, nearest
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
+from penstock.flow.scheduling.readiness import funnel_has_work, is_open
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
-from penstock.flow.scheduling.work import funnel_has_work, is_open
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE
@@ -36,9 +36,9 @@ from penstock.flow.session.transaction import Transaction
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from penstock.flow.controller.connection_queues import QueueBoard
     from penstock.flow.controller.cron_progress import Firings
     from penstock.flow.controller.plans import Plans
-    from penstock.flow.controller.queueing import QueueBoard
     from penstock.flow.graph.diff import Change
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.scheduling.scheduler import Scheduler

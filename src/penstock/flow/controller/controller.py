@@ -26,11 +26,11 @@ from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import Parts
+from penstock.flow.controller.connection_queues import QueueBoard
 from penstock.flow.controller.cron_progress import Firings
 from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.processor_types import RegistryTypes
-from penstock.flow.controller.queueing import QueueBoard
-from penstock.flow.controller.running import RunningFlow
+from penstock.flow.controller.running_flow import RunningFlow
 from penstock.flow.controller.status import FlowStatus
 from penstock.flow.graph.diff import Change
 from penstock.flow.graph.model import Flow

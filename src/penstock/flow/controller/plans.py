@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.flow.controller.unit import UnitPlan
+from penstock.flow.controller.processor_node import UnitPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Self
 from penstock.core.errors import Dependency, Unavailable, counted
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
-from penstock.flow.repository.committing import Committer
-from penstock.flow.repository.counting import references_of
+from penstock.flow.repository.commits import Committer, references_of
 from penstock.flow.repository.options import RepositoryOptions, RepositoryStatistics
 from penstock.flow.repository.recovery import JournalReader, believe
 from penstock.flow.repository.recovery import references_of as content_of
-from penstock.flow.repository.swapfolder import SwapFolder
-from penstock.flow.repository.swapping import SwapFiles
+from penstock.flow.repository.swap_files import SwapFiles
+from penstock.flow.repository.swap_folder import SwapFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.pool import PoolThread
-    from penstock.flow.scheduling.run import TimedRun
     from penstock.flow.scheduling.schedulable import Outcome, Schedulable
+    from penstock.flow.scheduling.trigger_run import TimedRun
     from penstock.mailbox import Timer
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.scheduling.lifecycle import ComponentState, Lifecycle
+from penstock.flow.scheduling.component_lifecycle import ComponentState, Lifecycle
 from penstock.flow.scheduling.statistics import ComponentStatistics
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.scheduling.component import Component
-from penstock.flow.scheduling.lifecycle import ComponentState
-from penstock.flow.scheduling.living import Living
+from penstock.flow.scheduling.component_lifecycle import ComponentState
+from penstock.flow.scheduling.dispatcher import Running
+from penstock.flow.scheduling.lifecycle_driver import Living
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.running.running import Running
 from penstock.flow.scheduling.statistics import SchedulerStatistics
 from penstock.mailbox import Mail
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.lifecycle import Effect
+    from penstock.flow.scheduling.component_lifecycle import Effect
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.schedulable import Schedulable
     from penstock.flow.scheduling.strategy import Schedule

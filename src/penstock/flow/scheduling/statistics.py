@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.flow.scheduling.lifecycle import ComponentState, Desired
+from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired
 
 
 class ComponentStatistics(msgspec.Struct, frozen=True, gc=False):

@@ -18,9 +18,8 @@ from __future__ import annotations
 from datetime import date, tzinfo
 from typing import Final
 
+from penstock.flow.scheduling.cron.calendar import DAY_S, WallClock, ZoneClock, zone_of
 from penstock.flow.scheduling.cron.parser import MAX_YEAR, ParsedFields, parse
-from penstock.flow.scheduling.cron.wallclock import DAY_S, WallClock
-from penstock.flow.scheduling.cron.zones import ZoneClock, zone_of
 
 _MS: Final = 1000
 _HOURS: Final = 24

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Closed, Conflict, Unavailable
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import Chore, ChoreEnd, call, make_ready, told
-from penstock.flow.scheduling.lifecycle import ComponentState, Effect
+from penstock.flow.scheduling.component_lifecycle import ComponentState, Effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.dispatcher import Running
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
-    from penstock.flow.scheduling.running.running import Running
     from penstock.mailbox import MailboxProcessor
 
 _log = logging.getLogger(__name__)

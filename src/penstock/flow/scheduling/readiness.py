@@ -1,16 +1,20 @@
-"""Readiness check: may a run of a component begin now?
+"""Readiness check of components: whether one may be triggered now.
 
-Owns the questions and their order, and the timer for the next check when an answer may change. Does
-not own threads (`running`) nor periods and firing times (`places`). A check uses no thread of the
-pool.
+Owns the conditions, their order, and the timer for the next check. The functions over inputs
+and outputs have the rules for sources, self-loops and funnels: does a component have work, and
+is there room for its output? They are pure and take the state of the connections from the
+caller. Does not own threads (`dispatcher`), periods or firing times (`run_slots`). A check uses
+no thread of the pool.
 
-Invariant: a component that may not run now is listening, has a timer or has no free run slot, so
-that it is checked again when that may change.
+Invariant: a component that is not ready has a listener on its connections, a timer, or a run
+slot in use, so it is checked again when that may change. Used on the scheduler's thread.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.flow.log_context import of_component
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.component import Component
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.mailbox.timers import MailboxTimers
+
 
 _log = logging.getLogger(__name__)
 
@@ -139,3 +144,66 @@ def _lacks(component: Component, now_ms: int) -> str | None:
     if not component.schedulable.has_work(now_ms):
         return WORK
     return None if component.schedulable.is_open() else ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Incoming connection.
+
+    Attributes:
+        available: Whether a FlowFile can be taken now; penalized and expired ones do not count.
+        is_loop: Whether it comes from the component itself.
+    """
+
+    available: bool
+    is_loop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Outgoing connection; one that leads back to the component itself is a loop."""
+
+    is_full: bool
+    is_loop: bool = False
+
+
+def is_source(inputs: Iterable[Input]) -> bool:
+    """Return whether no other component feeds this one, so that it runs without input."""
+    return all(connection.is_loop for connection in inputs)
+
+
+def has_work(inputs: Sequence[Input], *, when_empty: bool = False) -> bool:
+    """Return whether a trigger of a processor would find something to do.
+
+    Args:
+        inputs: Incoming connections.
+        when_empty: Whether it wants to be triggered with empty inputs, too.
+    """
+    return when_empty or is_source(inputs) or any(connection.available for connection in inputs)
+
+
+def funnel_has_work(inputs: Sequence[Input], outputs: Sequence[Output]) -> bool:
+    """Return whether a trigger of a funnel would move FlowFiles; a funnel is never a source."""
+    return (
+        bool(outputs)
+        and not is_source(inputs)
+        and any(connection.available for connection in inputs)
+    )
+
+
+def is_open(relationships: Iterable[Sequence[Output]], *, any_is_enough: bool = False) -> bool:
+    """Return whether the outputs of a component have room.
+
+    A relationship has room if none of its connections is full. Loops do not count: otherwise a full
+    loop would block forever the component that empties it.
+
+    Args:
+        relationships: Connections of each relationship, including relationships without
+            connections.
+        any_is_enough: Whether one relationship with room is enough; else all need room.
+    """
+    rooms = [
+        not any(connection.is_full and not connection.is_loop for connection in connections)
+        for connections in relationships
+    ]
+    return not rooms or (any(rooms) if any_is_enough else all(rooms))

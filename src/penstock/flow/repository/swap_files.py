@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import CorruptData, PenstockError, counted
 from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.counting import references_of
+from penstock.flow.repository.commits import references_of
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.repository.committing import Committer
-    from penstock.flow.repository.swapfolder import SwapFolder
+    from penstock.flow.repository.commits import Committer
+    from penstock.flow.repository.swap_folder import SwapFolder
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.filesystem import FileSystem
 

@@ -1,31 +1,37 @@
-"""Dispatcher of runs: assigns threads to components that have work, room and a free run slot.
+"""Dispatcher that starts the runs of components that have work, room and a free run slot.
 
-Owns when a run begins, and the handling of its end. Does not own whether a component may run at all
-(`living`), the readiness check (`looking`), when its slots are free (`places`), nor the order when
-threads are scarce (`ready`). All code here runs on the scheduler's thread, except the runs, whose
-ends arrive as mail.
+Owns when a run begins, what follows from its end, and the order of components that wait for a
+thread. `ReadyQueue` is pure: it serves components round robin, one run at a time, so that a
+component with many tasks does not overtake the others, and applies the limits of process
+groups. Does not own whether a component is enabled (`lifecycle_driver`), the readiness check
+(`readiness`) or the run slots (`run_slots`).
 
 Nothing is polled. A component is checked when an event wakes it, when one of its runs ends, and
-when a timer fires: of its period, its CRON expression, the end of a yield, of a wait, or of the
-first penalty in its inputs.
+when a timer fires: its period, its CRON expression, or the end of a yield, a rest or the first
+penalty in its inputs.
+
+Threading: everything happens on the scheduler's thread, except for the runs, whose ends arrive
+as mail. Invariants: a component waits in one place at most. Each dispatched run is returned by
+`ended` exactly once. A component that is stopped while it waits is still dispatched, and the
+receiver skips it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed, Unavailable
+from penstock.core.errors import Closed, InvalidRequest, Unavailable
 from penstock.flow.errors import ProcessError, Terminated
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
-from penstock.flow.scheduling.lifecycle import ComponentState
-from penstock.flow.scheduling.run import TimedRun
+from penstock.flow.scheduling.component_lifecycle import ComponentState
+from penstock.flow.scheduling.readiness import Looking
 from penstock.flow.scheduling.run_slots import Places
-from penstock.flow.scheduling.running.looking import Looking
-from penstock.flow.scheduling.running.ready import ReadyQueue
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
+from penstock.flow.scheduling.trigger_run import TimedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +42,93 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.strategy import Schedule
     from penstock.mailbox import MailboxProcessor
+
+
+class _Group:
+    """Process group with a limit."""
+
+    __slots__ = ("limit", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self.running = 0
+        self.waiting: deque[Component] = deque()
+
+
+class ReadyQueue:
+    """Components that are ready to run and wait for a thread."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Component] = deque()
+        self._groups: dict[str, _Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._ready) + sum(len(group.waiting) for group in self._groups.values())
+
+    def add(self, component: Component) -> None:
+        """Add a component at the end, unless it already waits."""
+        if not component.queued:
+            component.queued = True
+            self._ready.append(component)
+
+    def take(self) -> Component | None:
+        """Take the first component that no group limit blocks, and count a run of it."""
+        while self._ready:
+            component = self._ready.popleft()
+            full = self._full_group(component)
+            if full is not None:
+                full.waiting.append(component)
+                # The slot of an outer group for which it was released was used by another
+                # component.
+                for name in component.schedule.groups:
+                    self._release(self._group(name))
+                continue
+            component.queued = False
+            for name in component.schedule.groups:
+                self._group(name).running += 1
+            return component
+        return None
+
+    def ended(self, groups: tuple[str, ...]) -> None:
+        """Give back a run that `take` counted, for the groups of its component at that time."""
+        for name in groups:
+            group = self._group(name)
+            group.running -= 1
+            self._release(group)
+
+    def limit(self, name: str, threads: int | None) -> None:
+        """Limit the runs of a group; None: no limit.
+
+        Raises:
+            InvalidRequest: The limit is below 1.
+        """
+        if threads is not None and threads < 1:
+            raise InvalidRequest(
+                f"limit of {threads} threads for group {name}: use 1 or more", place="threads"
+            )
+        group = self._group(name)
+        group.limit = threads
+        self._release(group)
+
+    def _full_group(self, component: Component) -> _Group | None:
+        for name in component.schedule.groups:
+            group = self._group(name)
+            if group.limit is not None and group.running >= group.limit:
+                return group
+        return None
+
+    def _release(self, group: _Group) -> None:
+        """Release components for which the group has room; another group may then block them."""
+        room = len(group.waiting) if group.limit is None else group.limit - group.running
+        for _ in range(min(room, len(group.waiting))):
+            self._ready.append(group.waiting.popleft())
+
+    def _group(self, name: str) -> _Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group()
+        return group
+
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
 from penstock.flow.queue.queue_size import Availability
 from penstock.flow.scheduling.activity import call, told
+from penstock.flow.scheduling.readiness import Input, Output, has_work, is_open
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
-from penstock.flow.scheduling.work import Input, Output, has_work, is_open
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics

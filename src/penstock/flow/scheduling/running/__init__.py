@@ -1,1 +1,0 @@
-"""Dispatch of runs: run slots, readiness checks and threads."""
