@@ -31,9 +31,9 @@ from penstock.indexing.ports import (
     WorkerTask,
 )
 from penstock.mailbox import MailboxProcessor
-from penstock.segments.catalogue import Catalogue
+from penstock.segments.catalog import Catalogue
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes

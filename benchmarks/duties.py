@@ -25,9 +25,9 @@ from penstock.indexing.overlord.duties.duty import DutyTools
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.taskindex import TaskIndex
 from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
 

@@ -26,7 +26,7 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.taskspec import TaskSpec, parse_task
 from penstock.indexing.worker.peontask import PeonTask, TaskKinds
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore

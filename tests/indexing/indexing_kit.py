@@ -23,7 +23,7 @@ from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.task.state import TaskOptions, TaskPorts
 from penstock.indexing.taskspec import StreamTaskSpec
-from penstock.segments.deepstore import Pushed
+from penstock.segments.deep_storage import Pushed
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore

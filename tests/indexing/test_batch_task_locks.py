@@ -29,9 +29,9 @@ from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.visible import VisibleSegment
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.spec.context import IngestionMode, TaskContext
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.testing.batchengine import FakeBatchEngine
 
 R = TypeVar("R")

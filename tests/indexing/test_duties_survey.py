@@ -18,9 +18,9 @@ from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.overshadowed import Overshadowed
 from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction
-from penstock.segments.catalogue import Catalogue
+from penstock.segments.catalog import Catalogue
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.metadata import survey as survey_module
 from penstock.storage.metadata.rows import RootRange

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import Fenced
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock

@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:

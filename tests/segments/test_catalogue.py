@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.catalogue import Catalogue
+from penstock.segments.catalog import Catalogue
 from penstock.segments.model import Segment, ShardSpec
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot

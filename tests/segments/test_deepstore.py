@@ -19,7 +19,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval
-from penstock.segments.deepstore import DeepStore, files_below
+from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.model import SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss

@@ -6,7 +6,7 @@ import json
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.segments.model import Segment, SegmentId
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 
 COMPACTED = {
     "dataSource": "wikipedia",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
-from penstock.segments.shardspec import UNKNOWN_CORE, KeyRange
+from penstock.segments.shard_spec import UNKNOWN_CORE, KeyRange
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata.rows import RootRange
 

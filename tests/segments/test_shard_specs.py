@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.shardspec import UNKNOWN_CORE, ShardSpec
+from penstock.segments.shard_spec import UNKNOWN_CORE, ShardSpec
 from penstock.storage.metadata.rows import RootRange
 
 HASHED = {

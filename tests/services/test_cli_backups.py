@@ -16,10 +16,10 @@ from postgres_server import require_binaries, running_server
 from s3server import s3_bucket
 
 from penstock.core.intervals import Interval
-from penstock.segments.catalogue import Catalogue
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.catalog import Catalogue
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.services import config
 from penstock.services.cli import exitcodes
 from penstock.services.cli.entry import run

@@ -13,7 +13,7 @@ from overlord_kit import OverlordWorld, noop, ready, supervisor_spec
 from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exitcodes

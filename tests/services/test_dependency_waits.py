@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpActionClient
 from penstock.services.config import Address

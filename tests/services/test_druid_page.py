@@ -24,7 +24,7 @@ from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.tasklog import TaskLogReader
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState, PeonTask
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardKind
+from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.answers import lock_to_json
 from penstock.services.api.indexer.paths import PREFIX

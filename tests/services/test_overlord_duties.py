@@ -12,7 +12,7 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties import DutyTools
 from penstock.indexing.overlord.taskindex import TaskIndex
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.config import Options
 from penstock.services.roles.overlord import duties_of
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow, segment_id

@@ -18,7 +18,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.write_guard import WRITE_GUARD
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import SegmentId
 from penstock.services.config import Options
 from penstock.services.host.permissions import (

@@ -19,9 +19,9 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget

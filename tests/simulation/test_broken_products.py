@@ -17,7 +17,7 @@ from penstock.indexing.sequences import Sequences
 from penstock.indexing.supervisor import starts, windows
 from penstock.indexing.task.commit import Commit
 from penstock.indexing.taskspec import MessageTimes, TaskSpec
-from penstock.segments.localfiles import LocalFiles
+from penstock.segments.local_files import LocalFiles
 from penstock.storage.metadata import segment_deletion
 from penstock.storage.metadata.publish import transaction
 from penstock.storage.metadata.sql_database import GuardedDatabase

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.core.intervals import Interval, parse_time
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.topic.rowshape import TIME_TYPE

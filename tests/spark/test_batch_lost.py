@@ -17,7 +17,7 @@ from sparkserver import start_server
 
 from penstock.indexing.batch.engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.server import SparkServer

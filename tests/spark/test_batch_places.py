@@ -15,7 +15,7 @@ from penstock.core.errors import InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.spec.inputs import JsonFormat, LocalInput
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.writing import BatchTarget, settle

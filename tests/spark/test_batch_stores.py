@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from s3server import s3_bucket
 from sparkserver import start_server
 
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.server import SparkServer

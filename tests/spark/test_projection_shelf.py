@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.intervals import Interval
-from penstock.segments.deepstore import DeepStore, files_below
+from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.layout import is_segment_file, projection_file, projection_folder
 from penstock.segments.model import SegmentId
 from penstock.spark.projections.shelf import UNNEEDED_S, Shelf

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.segments.catalogue import timeline_of
+from penstock.segments.catalog import timeline_of
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
 from penstock.storage.metadata.chunks.chunk import chunks_of
 from penstock.storage.metadata.rows import RootRange

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import TaskSpec
-    from penstock.segments.deepstore import Pushed
+    from penstock.segments.deep_storage import Pushed
     from penstock.segments.model import SegmentId
 
 T = TypeVar("T")

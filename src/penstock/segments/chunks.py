@@ -13,13 +13,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from penstock.core.errors import Conflict
-from penstock.segments.shardspec import UNKNOWN_CORE, KeyRange
+from penstock.segments.shard_spec import UNKNOWN_CORE, KeyRange
 from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.segments.shardspec import Key
+    from penstock.segments.shard_spec import Key
 
 T = TypeVar("T")
 

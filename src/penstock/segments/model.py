@@ -14,8 +14,8 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, format_time, parse_time
-from penstock.segments.jsonfields import Fields
-from penstock.segments.shardspec import ShardKind, ShardSpec
+from penstock.segments.json_fields import Fields
+from penstock.segments.shard_spec import ShardKind, ShardSpec
 from penstock.storage.metadata import SegmentRow
 from penstock.storage.metadata.rows import segment_id
 

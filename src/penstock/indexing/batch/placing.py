@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import HashBucket, ShardSpec
+from penstock.segments.shard_spec import HashBucket, ShardSpec
 from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:

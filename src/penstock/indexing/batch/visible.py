@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.intervals import condensed
 from penstock.indexing.engine import DataFile
-from penstock.segments.catalogue import timeline_of, visible_pieces
+from penstock.segments.catalog import timeline_of, visible_pieces
 from penstock.storage.metadata import Basis
 
 if TYPE_CHECKING:

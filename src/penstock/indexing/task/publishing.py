@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.state import TaskContext
     from penstock.indexing.taskspec import StreamTaskSpec
-    from penstock.segments.deepstore import Pushed
+    from penstock.segments.deep_storage import Pushed
 
 _ADOPT_ROWS: Final = 250_000
 """A file with this many rows is a segment of good size, which merging would not improve."""

@@ -37,7 +37,7 @@ from penstock.core.errors import (
 )
 from penstock.core.instants import format_time
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.backup.manifest import (
     DATA,
     METADATA,

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.intervals import Interval, parse_time
 from penstock.core.names import DATASOURCE, check_stored_name
-from penstock.segments.deepstore import LOAD_SPEC_TYPE, DeepStore
+from penstock.segments.deep_storage import LOAD_SPEC_TYPE, DeepStore
 from penstock.segments.layout import FILE_NAME, is_attempt_file
 from penstock.segments.model import Segment, SegmentId
-from penstock.segments.shardspec import ShardSpec
+from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.backup.manifest import (
     DATA,
     METADATA,

@@ -29,7 +29,7 @@ from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.spec.context import checked_context
 from penstock.indexing.worker.logstore import LogStore
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers

@@ -40,7 +40,7 @@ from penstock.indexing.worker.attempts import WAITS
 from penstock.indexing.worker.kinds import StreamingPeonTask, noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peontask import PeonTask, TaskKinds
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort

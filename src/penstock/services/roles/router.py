@@ -13,7 +13,7 @@ from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.loop_stalls import stall_samples
 from penstock.core.metrics import MetricRegistry
 from penstock.core.threads import DEATHS
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.routermetrics import RouterMetrics

@@ -20,7 +20,7 @@ from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.taskfolders import worker_identity
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxExecutor
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.core.errors import StorageUnavailable
 from penstock.core.intervals import Granularity, Interval
-from penstock.segments.localfiles import folder_missing
+from penstock.segments.local_files import folder_missing
 from penstock.spark.chunkfiles import chunk_name, write_table
 from penstock.spark.chunks import cut_sorted, in_order, times_ms
 from penstock.spark.topic.rowshape import TIME_COLUMN

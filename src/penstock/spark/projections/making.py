@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from penstock.segments.deepstore import files_below
+from penstock.segments.deep_storage import files_below
 from penstock.segments.layout import projection_file
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.projections.plan import ProjectionPlan

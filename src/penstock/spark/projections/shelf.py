@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
-from penstock.segments.deepstore import files_below
+from penstock.segments.deep_storage import files_below
 from penstock.segments.layout import PROJECTIONS, projection_file, projection_folder
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 

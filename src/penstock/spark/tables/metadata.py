@@ -12,8 +12,8 @@ from typing import Final
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.indexing.spec.rows.declared import Declared, config_name, load, merged, of_schema
-from penstock.segments.catalogue import Catalogue, CatalogueView
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.catalog import Catalogue, CatalogueView
+from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.segments.timeline import Skyline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json

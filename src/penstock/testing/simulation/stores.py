@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deep_storage import DeepStore
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.segments.deepstore import KnownFiles, Pushed
+    from penstock.segments.deep_storage import KnownFiles, Pushed
     from penstock.segments.model import SegmentId
     from penstock.testing.simulation.world import Process
 

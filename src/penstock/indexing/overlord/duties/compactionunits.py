@@ -17,8 +17,8 @@ import numpy as np
 from penstock.core.intervals import ETERNITY, Granularity, Interval, apart
 from penstock.indexing.overlord.duties.compactionstate import WantedState
 from penstock.indexing.spec.batch import aligned
-from penstock.segments.catalogue import with_rows
-from penstock.segments.outline import Outline, outlined
+from penstock.segments.catalog import with_rows
+from penstock.segments.segment_summary import Outline, outlined
 from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.segments.deepstore import KnownFiles
+    from penstock.segments.deep_storage import KnownFiles
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.segments.outline import outlined
+from penstock.segments.segment_summary import outlined
 from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.core.intervals import ETERNITY, format_time
-from penstock.segments.catalogue import Catalogue
+from penstock.segments.catalog import Catalogue
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
@@ -27,7 +27,7 @@ from penstock.services.api.indexer.reading import (
 )
 
 if TYPE_CHECKING:
-    from penstock.segments.catalogue import CatalogueView, VisiblePiece
+    from penstock.segments.catalog import CatalogueView, VisiblePiece
     from penstock.storage.metadata import MetadataStore, SegmentRow, Snapshot
 
 

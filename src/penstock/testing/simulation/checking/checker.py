@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.taskspec import TASK_TYPE
-from penstock.segments.catalogue import Catalogue
+from penstock.segments.catalog import Catalogue
 from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few
 from penstock.testing.simulation.cluster import PUBLISHES

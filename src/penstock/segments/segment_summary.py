@@ -15,7 +15,7 @@ import orjson
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.segments.chunks import Chunk
-from penstock.segments.shardspec import UNKNOWN_CORE, ShardSpec
+from penstock.segments.shard_spec import UNKNOWN_CORE, ShardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.jsonfields import Fields
+from penstock.segments.json_fields import Fields
 from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START, RootRange
 
 ShardKind: TypeAlias = Literal[

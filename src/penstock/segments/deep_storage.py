@@ -30,8 +30,8 @@ from penstock.segments.layout import (
     relative_folder,
     segment_file_of,
 )
-from penstock.segments.localfiles import LocalFiles
-from penstock.segments.remotefiles import RemoteFiles
+from penstock.segments.local_files import LocalFiles
+from penstock.segments.remote_files import RemoteFiles
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 if TYPE_CHECKING:

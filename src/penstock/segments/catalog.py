@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.segments.entries import Entry
-    from penstock.segments.outline import Outline
+    from penstock.segments.segment_summary import Outline
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
 
 _Rows: TypeAlias = "list[SegmentRow]"
