@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.ports import (
     HistoryPlace,
@@ -30,6 +29,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
+from penstock.indexing.read_plan import Available, SeenTopic
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.catalog import Catalogue
 from penstock.segments.model import Segment
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 TASKS = 10_000
 WORKERS = 1_000

@@ -34,7 +34,7 @@ from benchmarks.table import Row, against, print_rows
 from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.indexing.engine import PersistRequest, TopicRange
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.columns import row_shape
 from penstock.spark.connect.server import SparkServer, SparkServerOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

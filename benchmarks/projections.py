@@ -21,7 +21,7 @@ from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
-from penstock.indexing.spec.rows.declared import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.roles.router import SqlParts, sql_parts

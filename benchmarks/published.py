@@ -45,7 +45,7 @@ from penstock.services.host.datafolder import DataFolder
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.specs import DataSchema
 
 AIM: Final = ">= 1.5"
 PATIENCE_S: Final = 300.0

@@ -20,7 +20,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.intake import TASKS_PER_TRANSACTION, Intake
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.ports import (
@@ -30,7 +30,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.specs.batch import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.indexing.overlord.waiting.waits import Wait
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 TASKS = 10_000
 WORKERS = 1_000

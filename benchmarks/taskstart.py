@@ -20,7 +20,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import HistoryPlace
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task_spec import parse_task
 from penstock.services.api.clients import HttpWorkerClient, chat_path
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory
@@ -28,7 +28,7 @@ from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from penstock.indexing.ports import TaskLocation
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 TASKS = 6
 RUN_MS = 500

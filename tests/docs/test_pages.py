@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
 
-from penstock.indexing.spec import parse_supervisor, parse_supervisor_spec
-from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
+from penstock.indexing.specs.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.services.cli.entry import run
 
 EXAMPLES = ROOT / "src" / "penstock" / "services" / "examples"

@@ -19,7 +19,7 @@ from sql_statements import Canaries, statement
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.spec.rows.declared import Declared
+from penstock.indexing.specs.rows.declared_projections import Declared
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.sql import service as sql_service
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService

@@ -9,10 +9,10 @@ from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
-from penstock.indexing.overlord.actionhandler import ActionHandler
-from penstock.indexing.overlord.locking import lock_task
-from penstock.indexing.overlord.taskindex import ActiveTask
-from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.overlord.action_handler import ActionHandler
+from penstock.indexing.overlord.lock_requests import lock_task
+from penstock.indexing.overlord.task_index import ActiveTask
+from penstock.indexing.specs.batch import parse_batch_task
 from penstock.storage.metadata import MetadataStore, SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes

@@ -12,20 +12,20 @@ from typing import TypeVar
 import orjson
 
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.indexing.batch.kinds import batch_kinds
+from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.batch.ports import BatchPorts
-from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
-from penstock.indexing.overlord.actionhandler import ActionHandler
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.action_handler import ActionHandler
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.sequences import Offsets
 from penstock.indexing.task import TaskResult
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.taskspec import TaskSpec, parse_task
-from penstock.indexing.worker.peontask import PeonTask, TaskKinds
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import TaskSpec, parse_task
+from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.filesystem import OsFileSystem

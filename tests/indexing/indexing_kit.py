@@ -11,18 +11,18 @@ from pathlib import Path
 import orjson
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
-from penstock.indexing.overlord.actionhandler import ActionHandler
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.action_handler import ActionHandler
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
-from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.task.state import TaskOptions, TaskPorts
-from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task.task_state import TaskOptions, TaskPorts
+from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.deep_storage import Pushed
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.filesystem import OsFileSystem

@@ -21,9 +21,9 @@ from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.task.state import TaskOptions, TaskPorts
-from penstock.indexing.taskspec import parse_task_spec
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task.task_state import TaskOptions, TaskPorts
+from penstock.indexing.task_spec import parse_task_spec
 from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.model import Segment

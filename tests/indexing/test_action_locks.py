@@ -22,7 +22,7 @@ from penstock.indexing.actions import (
     UpdateLocation,
 )
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.storage.metadata import PublishRequest
 
 

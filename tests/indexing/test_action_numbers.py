@@ -24,7 +24,7 @@ from penstock.indexing.actions import (
     UpdateLocation,
 )
 from penstock.indexing.actions.locks import LockedSegment
-from penstock.indexing.actions.places import SegmentPlace
+from penstock.indexing.actions.segment_allocation import SegmentPlace
 from penstock.indexing.engine import DataFile
 from penstock.services.errorcodes import status_and_code
 

@@ -8,9 +8,9 @@ import pytest
 from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batch.combining import KeptRows, carried, combined, metrics_of, united
+from penstock.indexing.batch.metric_merge import KeptRows, carried, combined, metrics_of, united
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.specs.aggregators import Aggregator
 
 COUNT = {"type": "count", "name": "count"}
 SUM = {"type": "longSum", "name": "sum_x", "fieldName": "x"}

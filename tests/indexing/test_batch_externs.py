@@ -14,10 +14,10 @@ from penstock.core.sql_text import tokens
 from penstock.indexing.batch.engine import SqlInput
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.indexing.masking import MASK, masked
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
-from penstock.indexing.spec.inputs import InlineInput
+from penstock.indexing.secrets import MASK, masked
+from penstock.indexing.specs.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.specs.inputs import InlineInput
 
 FORMAT = '{"type":"json"}'
 COLUMNS = '[{"name":"a","type":"string"}]'
@@ -195,7 +195,7 @@ def test_tables_without_number_are_refused_before_each_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     many = " UNION ALL ".join([f"SELECT * FROM TABLE(EXTERN({ARGUMENTS}))"] * 501)
-    monkeypatch.setattr("penstock.indexing.batch.sql.externs.read_model", None)
+    monkeypatch.setattr("penstock.indexing.batch.sql.external_tables.read_model", None)
     with pytest.raises(InvalidRequest, match="reads more than 500 tables"):
         parse_ingest(f"INSERT INTO t {many} PARTITIONED BY DAY")
 

@@ -10,7 +10,7 @@ from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
-from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.task_folder import TaskFolder
 
 
 def test_kill_deletes_unused_segments_and_their_files_alone(world: BatchWorld) -> None:

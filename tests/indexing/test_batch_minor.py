@@ -12,7 +12,7 @@ from penstock.core.errors import Conflict
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.actions import MarkSegmentsToUpgrade
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.errors import SpecError
+from penstock.indexing.specs.errors import SpecError
 from penstock.segments.model import Segment
 from penstock.testing import batchengine
 

@@ -10,7 +10,7 @@ import pytest
 from batch_kit import START_MS, BatchWorld, Cut, day, index, lines
 
 from penstock.core.intervals import Interval
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
 
 SEGMENTS = {"forceTimeChunkLock": False}

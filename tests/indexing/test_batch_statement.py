@@ -11,8 +11,8 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest, writes
-from penstock.indexing.spec.context import IngestionMode
-from penstock.indexing.spec.text.clauses import overwrite_clause
+from penstock.indexing.specs.task_context import IngestionMode
+from penstock.indexing.specs.text.clauses import overwrite_clause
 
 
 def test_an_insert_appends_and_a_replace_replaces() -> None:

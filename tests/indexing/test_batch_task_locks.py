@@ -23,12 +23,12 @@ from penstock.indexing.actions import (
     LockTryAcquire,
     TaskLockView,
 )
+from penstock.indexing.batch.input_segments import VisibleSegment
 from penstock.indexing.batch.insisting import Insistence
 from penstock.indexing.batch.locks.claiming import TaskLocks
 from penstock.indexing.batch.ports import BatchPorts
-from penstock.indexing.batch.visible import VisibleSegment
 from penstock.indexing.ports import TaskAction
-from penstock.indexing.spec.context import IngestionMode, TaskContext
+from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec

@@ -23,7 +23,7 @@ from penstock.indexing.engine import (
     InputUnavailable,
 )
 from penstock.indexing.ports import TaskState
-from penstock.indexing.worker.peontask import PeonTask
+from penstock.indexing.worker.peon_task import PeonTask
 from penstock.testing.batchengine import FakeBatchEngine
 
 

@@ -7,7 +7,7 @@ import pytest
 from indexing_kit import FakeBroker, OneTask, event
 
 from penstock.core.errors import CorruptData, Unavailable
-from penstock.indexing.task.deadletters import DeadLetterSender, in_reading_order
+from penstock.indexing.task.dead_letters import DeadLetterSender, in_reading_order
 from penstock.storage.filesystem import OsFileSystem
 
 

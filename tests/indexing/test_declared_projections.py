@@ -12,7 +12,7 @@ from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.rows.declared import (
+from penstock.indexing.specs.rows.declared_projections import (
     DECLARED_MAX,
     Declared,
     config_name,

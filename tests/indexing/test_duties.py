@@ -13,14 +13,14 @@ from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
 from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
 from penstock.indexing.overlord.duties.retention import RetentionDuty
-from penstock.indexing.overlord.taskindex import TaskIndex
+from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
-from penstock.indexing.taskspec import TaskSpec
+from penstock.indexing.specs.compaction import parse_cluster_compaction, parse_compaction
+from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock

@@ -16,8 +16,8 @@ from penstock.indexing.overlord.duties.compactionplan import plan_compaction
 from penstock.indexing.overlord.duties.compactionstate import WantedState
 from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.overshadowed import Overshadowed
-from penstock.indexing.spec.batch import aligned
-from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction
+from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction
 from penstock.segments.catalog import Catalogue
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec

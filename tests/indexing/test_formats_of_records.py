@@ -9,11 +9,11 @@ import orjson
 import pytest
 from indexing_kit import OneTask, event, spec_json
 
-from penstock.indexing.spec import SpecError, SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.spec.inputs import JsonFormat, TsvFormat
-from penstock.indexing.spec.rows.records import HeaderFormat, KafkaFormat
-from penstock.indexing.taskspec import MessageTimes, base_sequence_name, make_task, parse_task_spec
+from penstock.indexing.specs import SpecError, SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.inputs import JsonFormat, TsvFormat
+from penstock.indexing.specs.rows.records import HeaderFormat, KafkaFormat
+from penstock.indexing.task_spec import MessageTimes, base_sequence_name, make_task, parse_task_spec
 
 TSV = {"type": "tsv", "findColumnsFromHeader": False, "columns": ["x"]}
 # As Druid's documentation has it.

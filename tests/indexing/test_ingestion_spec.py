@@ -10,14 +10,14 @@ import pytest
 from indexing_kit import spec_json
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     SpecError,
     parse_data_schema,
     parse_supervisor_spec,
 )
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.supervisor.updates import UpdateAction, update_action
-from penstock.indexing.taskspec import base_sequence_name
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
+from penstock.indexing.task_spec import base_sequence_name
 
 
 def changed(place: str, value: object) -> dict[str, object]:

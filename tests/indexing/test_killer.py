@@ -17,10 +17,10 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import LockTask, LockType
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties.duty import DutyTools
-from penstock.indexing.overlord.duties.killer import KillerDuty, KillReport
-from penstock.indexing.overlord.taskindex import TaskIndex
-from penstock.indexing.spec.batch import KillSpec
-from penstock.indexing.taskspec import TaskSpec
+from penstock.indexing.overlord.duties.unused_segments import KillerDuty, KillReport
+from penstock.indexing.overlord.task_index import TaskIndex
+from penstock.indexing.specs.batch import KillSpec
+from penstock.indexing.task_spec import TaskSpec
 from penstock.segments.model import Segment
 from penstock.storage.metadata import MetadataStore, TaskRow
 

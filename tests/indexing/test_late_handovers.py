@@ -7,7 +7,7 @@ from indexing_kit import make_task
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions
-from penstock.indexing.overlord.taskindex import ActiveTask, TaskIndex
+from penstock.indexing.overlord.task_index import ActiveTask, TaskIndex
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,

@@ -15,8 +15,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.batch.engine import BatchRequest, CombinedInput, Partitioning
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec import SpecError, parse_data_schema, parse_supervisor
-from penstock.indexing.spec.batch import IndexParallelSpec, aligned, parse_batch_task
+from penstock.indexing.specs import SpecError, parse_data_schema, parse_supervisor
+from penstock.indexing.specs.batch import IndexParallelSpec, aligned, parse_batch_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

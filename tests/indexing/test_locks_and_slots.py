@@ -13,10 +13,10 @@ from queue_kit import World, held, kill, noop, states, submit
 
 from penstock.indexing.lockbox.lockbox import Acquire, Place
 from penstock.indexing.lockbox.model import Granted, LockType, Refused
-from penstock.indexing.overlord.locking import lock_task
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.lock_requests import lock_task
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.specs.batch import parse_batch_task
 
 
 @pytest.fixture

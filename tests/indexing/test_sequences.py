@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.indexing.batches import Available, BatchLimits, next_batch
+from penstock.indexing.read_plan import Available, BatchLimits, next_batch
 from penstock.indexing.sequences import Sequences, offsets_from_json
 
 NO_LIMITS = BatchLimits(10**9, 10**12)

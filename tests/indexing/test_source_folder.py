@@ -13,7 +13,7 @@ from story_kit import ask, until
 from penstock.core.errors import NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
-from penstock.indexing.streamplace import StreamPlace
+from penstock.indexing.stream_location import StreamPlace
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.engine import read_rows, read_stream

@@ -15,13 +15,13 @@ from story_kit import ask
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
-from penstock.indexing import kafkasettings
+from penstock.indexing import kafka_settings
 from penstock.indexing.engine import EngineFailure, KafkaRange
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier, OffsetsGoneError, read_records
-from penstock.indexing.spec import parse_supervisor_spec
-from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
-from penstock.indexing.streamplace import StreamPlace, place_of
+from penstock.indexing.specs import parse_supervisor_spec
+from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.stream_location import StreamPlace, place_of
 from penstock.testing.clock import VirtualClock
 
 
@@ -46,12 +46,12 @@ class Waiting(VirtualClock):
 
 
 def supplier(connect, topic="events", clock=None, environment=None, **settings):
-    given = kafkasettings.checked({"bootstrap.servers": "k:9092", **settings})
+    given = kafka_settings.checked({"bootstrap.servers": "k:9092", **settings})
     return KafkaSupplier(connect, clock or Waiting(), topic, given, environment or {})
 
 
 def real(cluster, topic):
-    given = kafkasettings.checked(cluster.properties)
+    given = kafka_settings.checked(cluster.properties)
     return KafkaSupplier(KafkaClients(), SystemClock(), topic, given, {})
 
 
@@ -201,13 +201,13 @@ def test_a_setting_that_the_client_refuses_shows_no_secret():
             (("bootstrap.servers", "k:1"), ("security.protocol", "ssl"), ("ssl.key.pem", "hush!"))
         )
     assert "hush!" not in str(caught.value)
-    assert caught.value.place == kafkasettings.PLACE
+    assert caught.value.place == kafka_settings.PLACE
 
 
 def test_a_task_reads_kafka_and_publishes_each_message_once(cluster, tmp_path):
     cluster.create("tasks")
     cluster.add("tasks", 0, map(event, range(5)))
-    properties = kafkasettings.checked(cluster.properties)
+    properties = kafka_settings.checked(cluster.properties)
     place = StreamPlace(type="kafka", name="tasks", properties=properties)
     world = OneTask(tmp_path, place=place, topic="tasks")
     # Who waits for news lets time pass.
@@ -313,7 +313,7 @@ def test_a_backlog_is_weighed_once(standin):
 
 def test_a_task_whose_offsets_kafka_has_deleted_ends_and_says_which(tmp_path, monkeypatch, standin):
     topic = standin.create("events", p0={n: event(n) for n in range(6)}, p1={})
-    monkeypatch.setattr("penstock.indexing.source.opening.KafkaClients", lambda: standin)
+    monkeypatch.setattr("penstock.indexing.source.open_source.KafkaClients", lambda: standin)
     place = StreamPlace(type="kafka", name="events", properties={"bootstrap.servers": "k:9092"})
     world = OneTask(tmp_path, place=place, topic="events")
     world.engine.read = lambda r: records(standin, r)
@@ -387,7 +387,7 @@ def test_settings_that_run_code_or_read_files_are_refused(name, mend):
 
 def test_settings_of_javas_client_become_those_of_this_one():
     io = kafka_spec(**{"group.id": "x", "fetch.max.wait.ms": 7, "socket.keepalive.enable": True}).io
-    settings = kafkasettings.resolved(place_of(io).properties, {})
+    settings = kafka_settings.resolved(place_of(io).properties, {})
     assert dict(settings) == {
         "bootstrap.servers": "k:9092",
         "fetch.wait.max.ms": "7",
@@ -397,13 +397,13 @@ def test_settings_of_javas_client_become_those_of_this_one():
 
 
 def test_uncommitted_records_are_read_only_if_the_spec_says_so():
-    assert kafkasettings.checked({})["isolation.level"] == "read_committed"
-    assert kafkasettings.checked({"isolation.level": "read_uncommitted"})
+    assert kafka_settings.checked({})["isolation.level"] == "read_committed"
+    assert kafka_settings.checked({"isolation.level": "read_uncommitted"})
     with pytest.raises(InvalidRequest, match="must be read_committed or read_uncommitted"):
-        kafkasettings.checked({"isolation.level": "some"})
+        kafka_settings.checked({"isolation.level": "some"})
     with pytest.raises(InvalidRequest, match="PEM"):
-        kafkasettings.checked({"ssl.ca.pem": "/etc/passwd"})
-    assert kafkasettings.checked({"ssl.ca.pem": EnvironmentSecret(variable="PENSTOCK_INPUT_CA")})
+        kafka_settings.checked({"ssl.ca.pem": "/etc/passwd"})
+    assert kafka_settings.checked({"ssl.ca.pem": EnvironmentSecret(variable="PENSTOCK_INPUT_CA")})
 
 
 def test_a_supervisor_of_kafka_is_taken_and_a_wrong_setting_refused_at_once(make, standin):

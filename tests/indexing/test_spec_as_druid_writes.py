@@ -14,24 +14,24 @@ from druid_writes import (
     scaled_supervisor,
 )
 
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     SpecError,
     parse_data_schema,
     parse_supervisor,
     parse_supervisor_spec,
 )
-from penstock.indexing.spec.batch import (
+from penstock.indexing.specs.batch import (
     CompactSpec,
     IndexParallelSpec,
     KillSpec,
     parse_batch_task,
 )
-from penstock.indexing.spec.compaction import (
+from penstock.indexing.specs.compaction import (
     CompactionSupervisorSpec,
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.indexing.spec.partitions import segment_rows_max
+from penstock.indexing.specs.partitions import segment_rows_max
 
 Steps = tuple[str | int, ...]
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.indexing.spec import SpecError, parse_supervisor, parse_supervisor_spec
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.spec.compaction import parse_compaction
-from penstock.indexing.spec.filters import FILTER_LEVELS_MAX
-from penstock.indexing.spec.jsontext import SPEC_BYTES_MAX, read_object
-from penstock.indexing.spec.rules import parse_rules
+from penstock.indexing.specs import SpecError, parse_supervisor, parse_supervisor_spec
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.compaction import parse_compaction
+from penstock.indexing.specs.filters import FILTER_LEVELS_MAX
+from penstock.indexing.specs.jsontext import SPEC_BYTES_MAX, read_object
+from penstock.indexing.specs.retention_rules import parse_rules
 
 SCHEMA = {
     "dataSource": "d",

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval
-from penstock.indexing.spec import SpecError
-from penstock.indexing.spec.batch import (
+from penstock.indexing.specs import SpecError
+from penstock.indexing.specs.batch import (
     BatchTaskSpec,
     IndexParallelSpec,
     aligned,
     condensed,
     parse_batch_task,
 )
-from penstock.indexing.spec.context import (
+from penstock.indexing.specs.inputs import InputSource
+from penstock.indexing.specs.task_context import (
     IngestionMode,
     read_context,
     uses_concurrent_locks,
 )
-from penstock.indexing.spec.inputs import InputSource
 
 INDEX: dict[str, object] = {
     "type": "index_parallel",

@@ -13,11 +13,11 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.batch.job import index_job
 from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.indexing.masking import MASK, masked
-from penstock.indexing.spec.batch import IndexParallelSpec, parse_batch_task
-from penstock.indexing.spec.errors import SpecError
-from penstock.indexing.spec.inputs import InputSource
-from penstock.indexing.spec.sources.databases import DatabaseInput, read_jdbc
+from penstock.indexing.secrets import MASK, masked
+from penstock.indexing.specs.batch import IndexParallelSpec, parse_batch_task
+from penstock.indexing.specs.errors import SpecError
+from penstock.indexing.specs.inputs import InputSource
+from penstock.indexing.specs.sources.databases import DatabaseInput, read_jdbc
 from penstock.storage.databases.address import DatabaseAddress
 
 URL = "jdbc:postgresql://db.example:5433/shop"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import check_expression
-from penstock.indexing.spec.druidexpr import (
+from penstock.indexing.specs.druid_expressions import (
     Binary,
     Call,
     Expression,

@@ -14,13 +14,13 @@ from batch_kit import BatchWorld, day, index, lines
 from indexing_kit import spec_json
 
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec import SpecError, parse_supervisor_spec
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.spec.compaction import parse_compaction
-from penstock.indexing.spec.druidexpr import parse
-from penstock.indexing.spec.errors import did_you_mean
-from penstock.indexing.supervisor.updates import UpdateAction, update_action
-from penstock.indexing.taskspec import base_sequence_name
+from penstock.indexing.specs import SpecError, parse_supervisor_spec
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.compaction import parse_compaction
+from penstock.indexing.specs.druid_expressions import parse
+from penstock.indexing.specs.errors import did_you_mean
+from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
+from penstock.indexing.task_spec import base_sequence_name
 
 
 def aggregator(name, field, kind="longSum"):
@@ -255,8 +255,8 @@ def test_only_columns_on_a_circle_and_what_reads_them_are_computed_from_themselv
 def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(monkeypatch):
     """A spec may have 10,000: the square of that kept an overlord busy for an hour."""
     guessed, parsed = Mock(wraps=did_you_mean), Mock(wraps=parse)
-    monkeypatch.setattr("penstock.indexing.spec.rows.projections.did_you_mean", guessed)
-    monkeypatch.setattr("penstock.indexing.spec.rows.projections.parse", parsed)
+    monkeypatch.setattr("penstock.indexing.specs.rows.projections.did_you_mean", guessed)
+    monkeypatch.setattr("penstock.indexing.specs.rows.projections.parse", parsed)
     told = mistakes(virtual({f"v{i}": f"carier{i}" for i in range(90)}))
     assert len(told) == 90
     assert parsed.call_count < 5 * 90

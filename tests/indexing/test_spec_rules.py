@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import ETERNITY, Interval, parse_time
-from penstock.indexing.spec import SpecError
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.spec.compaction import (
+from penstock.indexing.specs import SpecError
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.indexing.spec.rules import action_for, parse_rules, rules_to_json
+from penstock.indexing.specs.retention_rules import action_for, parse_rules, rules_to_json
 
 NOW = "2013-06-15T12:00:00Z"
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
 from penstock.core.time_patterns import TimePattern
-from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.columns import filter_columns
 
 

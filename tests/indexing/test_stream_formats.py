@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 from indexing_kit import spec_json
 
-from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.spec.inputs import TsvFormat
-from penstock.indexing.taskspec import (
+from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.specs.inputs import TsvFormat
+from penstock.indexing.task_spec import (
     MessageTimes,
     StreamTaskSpec,
     base_sequence_name,

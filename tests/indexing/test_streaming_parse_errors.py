@@ -8,7 +8,7 @@ import pytest
 from indexing_kit import OneTask, event
 
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec import TuningConfig
+from penstock.indexing.specs import TuningConfig
 from penstock.indexing.task.meters import MovingAverages
 
 

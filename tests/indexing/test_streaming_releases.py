@@ -7,9 +7,9 @@ from indexing_kit import DAY_MS, START_MS, OneTask, event, make_spec
 
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
-from penstock.indexing.taskspec import base_sequence_name
+from penstock.indexing.task_spec import base_sequence_name
 
 
 def days(*numbers):

@@ -13,11 +13,11 @@ from penstock.core.errors import Conflict
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
 from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.actions import LockList, LockTryAcquire, PublishSegments, SegmentAllocate
-from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.specs import parse_supervisor_spec
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.testing.engine import read_rows, write_chunk
 

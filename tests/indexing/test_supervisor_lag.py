@@ -13,14 +13,14 @@ from indexing_kit import FakeBroker, make_spec, spec_json
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batches import SeenTopic
 from penstock.indexing.errand import Calls
+from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.source import TopicSupplier
-from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.specs import SpecError, parse_supervisor_spec
 from penstock.indexing.supervisor.converging import Convergence
-from penstock.indexing.supervisor.streamwatch import StreamWatch
-from penstock.indexing.supervisor.updates import UpdateAction, update_action
-from penstock.indexing.taskspec import base_sequence_name
+from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
+from penstock.indexing.supervisor.stream_watch import StreamWatch
+from penstock.indexing.task_spec import base_sequence_name
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes

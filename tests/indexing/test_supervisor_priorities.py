@@ -10,9 +10,9 @@ import pytest
 from indexing_kit import make_spec
 from story_kit import ask, fail, feed, running, status, until
 
-from penstock.indexing.spec import SpecError
-from penstock.indexing.supervisor.updates import UpdateAction, update_action
-from penstock.indexing.taskspec import is_made_by, parse_task_spec
+from penstock.indexing.specs import SpecError
+from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
+from penstock.indexing.task_spec import is_made_by, parse_task_spec
 
 ONE_OF_EACH = {"1": 1, "0": 1}
 

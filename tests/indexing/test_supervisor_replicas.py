@@ -11,7 +11,7 @@ from story_kit import ask, fail, feed, offsets, running, status, until
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec import TuningConfig
+from penstock.indexing.specs import TuningConfig
 from penstock.indexing.supervisor.groups import GroupPhase, TaskGroup
 from penstock.indexing.supervisor.talk.dialogue import Dialogue
 from penstock.mailbox import MailboxProcessor

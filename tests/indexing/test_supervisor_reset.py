@@ -9,7 +9,7 @@ from story_kit import ask, feed, offsets, running, status, until
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.source import TopicSupplier
-from penstock.indexing.supervisor.streamwatch import StreamWatch
+from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes

@@ -10,11 +10,11 @@ from indexing_kit import DAY_MS, OneTask, make_spec
 from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
-from penstock.indexing.batches import SeenTopic
+from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.supervisor.groups import StartPlan
-from penstock.indexing.supervisor.streamwatch import StreamWatch
-from penstock.indexing.supervisor.windows import PastTasks, limits_of
-from penstock.indexing.taskspec import TASK_TYPE, MessageTimes, make_task, message_times
+from penstock.indexing.supervisor.stream_watch import StreamWatch
+from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
+from penstock.indexing.task_spec import TASK_TYPE, MessageTimes, make_task, message_times
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 

@@ -12,8 +12,8 @@ from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, RowCounts
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.task.commit import BadFile, Commit, Persist
-from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.commit_file import BadFile, Commit, Persist
+from penstock.indexing.task.task_folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 

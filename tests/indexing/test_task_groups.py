@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import make_task
 
-from penstock.indexing.batches import Available
 from penstock.indexing.ports import TaskPhase, TaskReport
+from penstock.indexing.read_plan import Available
 from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,

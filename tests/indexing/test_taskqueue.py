@@ -12,8 +12,8 @@ from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavaila
 from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.intake import Intake
-from penstock.indexing.overlord.locking import lock_task, requests_for
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.lock_requests import lock_task, requests_for
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
@@ -21,7 +21,7 @@ from penstock.indexing.ports import (
     TaskState,
     WorkerChanges,
 )
-from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.specs.batch import parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
     Covering,

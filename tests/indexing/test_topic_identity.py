@@ -13,8 +13,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.taskspec import MessageTimes
-from penstock.indexing.taskspec import make_task as task_of
+from penstock.indexing.task_spec import MessageTimes
+from penstock.indexing.task_spec import make_task as task_of
 from penstock.storage.metadata import CommittedRow
 
 # one task

@@ -11,12 +11,12 @@ from indexing_kit import make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.logstore import LogStore
-from penstock.indexing.worker.taskfolders import TaskFolders
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_folders import TaskFolders
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskState
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.history import ChangeHistory
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss

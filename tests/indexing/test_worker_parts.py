@@ -12,12 +12,12 @@ from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
-from penstock.indexing.worker.ended import EndedTasks
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.worker.ended_tasks import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.taskfolders import TaskFolders, worker_identity
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_folders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock

@@ -12,19 +12,19 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavai
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task import TaskResult
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.task.state import TaskPorts
-from penstock.indexing.taskspec import parse_task
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
-from penstock.indexing.worker.kinds import noop_kind, streaming_kind
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task.task_state import TaskPorts
+from penstock.indexing.task_spec import parse_task
+from penstock.indexing.worker.builtin_kinds import noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon
-from penstock.indexing.worker.peontask import (
+from penstock.indexing.worker.peon_task import (
     UNPARSEABLE_SAMPLES_MAX,
     IngestionReport,
     IngestionState,
     TaskKind,
     TaskKinds,
 )
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss

@@ -13,9 +13,9 @@ from indexing_kit import make_task
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState
-from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem

@@ -20,7 +20,6 @@ from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.metrics import MetricRegistry
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
@@ -32,13 +31,14 @@ from penstock.indexing.ports import (
     WorkerChanges,
     WorkerReport,
 )
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.tasklog import LogPart
-from penstock.indexing.taskspec import TaskSpec
+from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_log import LogPart
+from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.attempts import TaskEnd
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.running import write_end
+from penstock.indexing.worker.task_attempts import TaskEnd
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application

@@ -871,7 +871,7 @@ def test_a_command_imports_no_server() -> None:
     """A command that asks a server starts in a third of a second: it is run often."""
     script = (
         "import sys, penstock.services.cli; print([m for m in ('numpy', 'pyarrow', 'sqlalchemy',"
-        " 'pydantic', 'pyspark', 'penstock.indexing.overlord', 'penstock.indexing.spec',"
+        " 'pydantic', 'pyspark', 'penstock.indexing.overlord', 'penstock.indexing.specs',"
         " 'penstock.broker') if m in sys.modules])"
     )
     done = subprocess.run(

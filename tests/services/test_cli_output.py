@@ -197,7 +197,7 @@ OUTPUT_LAYER = {"services/cli/output.py", "services/cli/tables.py"}
 OTHERS = {
     "services/demo/run.py": {"self._console.print"},
     "services/demo/view.py": {"self._console.print"},
-    "indexing/spec/reference/__main__.py": {"sys.stdout.write"},
+    "indexing/specs/reference/__main__.py": {"sys.stdout.write"},
     "services/roles/__main__.py": {"sys.stderr.write"},
 }
 WRITES = re.compile(

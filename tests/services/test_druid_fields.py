@@ -15,14 +15,14 @@ from pydantic.fields import FieldInfo
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.overlord.runner import workerconfig
-from penstock.indexing.spec.context import checked_context
-from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.inputs import REFUSED_FORMATS, InputFormat, InputSource
-from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.reference.meanings import OURS
-from penstock.indexing.spec.reference.page import models
-from penstock.indexing.spec.rows.projections import VirtualColumn
+from penstock.indexing.overlord.runner import worker_config
+from penstock.indexing.specs.filters import Filter
+from penstock.indexing.specs.inputs import REFUSED_FORMATS, InputFormat, InputSource
+from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.reference.meanings import OURS
+from penstock.indexing.specs.reference.page import models
+from penstock.indexing.specs.rows.projections import VirtualColumn
+from penstock.indexing.specs.task_context import checked_context
 
 RULES: Final = ("load", "drop", "broadcast")
 # The models of the lines of a section, by the kind that stands before their fields.
@@ -143,7 +143,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 WORKER_MODELS: Final = [
     one
-    for one in vars(workerconfig).values()
+    for one in vars(worker_config).values()
     if inspect.isclass(one) and issubclass(one, SpecModel) and one is not SpecModel
 ]
 MODELS: Final = {model.__name__: model for model in (*models(), *WORKER_MODELS)}

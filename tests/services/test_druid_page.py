@@ -19,10 +19,10 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.actions import action_from_json
 from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
-from penstock.indexing.spec.aggregators import Aggregator, AggregatorType
-from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
-from penstock.indexing.tasklog import TaskLogReader
-from penstock.indexing.worker.peontask import IngestionReport, IngestionState, PeonTask
+from penstock.indexing.specs.aggregators import Aggregator, AggregatorType
+from penstock.indexing.specs.batch import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.task_log import TaskLogReader
+from penstock.indexing.worker.peon_task import IngestionReport, IngestionState, PeonTask
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.asgi import application

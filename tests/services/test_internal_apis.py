@@ -34,12 +34,12 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.task import TaskResult
-from penstock.indexing.tasklog import LogPart
-from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec, parse_task, parse_task_spec
+from penstock.indexing.task_log import LogPart
+from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec, parse_task, parse_task_spec
 from penstock.indexing.worker.logstore import LogStore
-from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services.api import peon
 from penstock.services.api.asgi import application

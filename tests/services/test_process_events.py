@@ -7,9 +7,9 @@ import pytest
 import penstock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task import TaskResult
-from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services import config
 from penstock.services.emitting.emitter import ServiceEmitter
 from penstock.services.emitting.events import AlertEvent, MetricEvent

@@ -11,11 +11,11 @@ from overlord_kit import OverlordWorld, supervisor_spec
 from pydantic import JsonValue
 
 from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.indexing.masking import MASK, masked, masked_url
-from penstock.indexing.spec import parse_supervisor
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.spec.errors import SpecError
-from penstock.indexing.spec.sources.secretvalues import VARIABLE_PREFIX
+from penstock.indexing.secrets import MASK, masked, masked_url
+from penstock.indexing.specs import parse_supervisor
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.errors import SpecError
+from penstock.indexing.specs.sources.secretvalues import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
 
 

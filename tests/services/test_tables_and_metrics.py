@@ -18,7 +18,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
-from penstock.indexing.spec.rows.declared import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error

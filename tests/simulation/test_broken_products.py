@@ -14,9 +14,9 @@ from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import ActionDesk
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.supervisor import starts, windows
-from penstock.indexing.task.commit import Commit
-from penstock.indexing.taskspec import MessageTimes, TaskSpec
+from penstock.indexing.supervisor import starts, time_windows
+from penstock.indexing.task.commit_file import Commit
+from penstock.indexing.task_spec import MessageTimes, TaskSpec
 from penstock.segments.local_files import LocalFiles
 from penstock.storage.metadata import segment_deletion
 from penstock.storage.metadata.publish import transaction
@@ -183,7 +183,7 @@ def test_a_push_into_full_deep_storage_that_counts(monkeypatch):
 
 
 def test_rows_out_of_a_streams_window_that_are_taken(monkeypatch):
-    monkeypatch.setattr(windows, "message_times", lambda *_args: MessageTimes())
+    monkeypatch.setattr(time_windows, "message_times", lambda *_args: MessageTimes())
     wanting(monkeypatch, "message windows", "calm hosts")
     assert finds("should have added", range(9000, 9004))
 

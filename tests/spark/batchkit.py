@@ -20,8 +20,8 @@ from penstock.indexing.batch.engine import (
     ExternalInput,
     Partitioning,
 )
-from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.spec.inputs import InputFormat, InputSource
+from penstock.indexing.specs import parse_data_schema
+from penstock.indexing.specs.inputs import InputFormat, InputSource
 from penstock.spark.columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}

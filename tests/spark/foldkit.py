@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.spark.columns import row_shape
 from penstock.spark.folding import fold_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.specs import DataSchema
 
 Value = str | int | float | None
 # The time in milliseconds, then the fields.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.indexing.spec.rows.projections import Projection
+from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.resolving import plans
 from penstock.spark.tables.model import Columns

@@ -18,9 +18,9 @@ from penstock.indexing.engine import (
     PersistResult,
     StreamRange,
 )
-from penstock.indexing.spec import DataSchema
-from penstock.indexing.spec.inputs import CsvFormat, TsvFormat
-from penstock.indexing.spec.rows.records import KafkaFormat
+from penstock.indexing.specs import DataSchema
+from penstock.indexing.specs.inputs import CsvFormat, TsvFormat
+from penstock.indexing.specs.rows.records import KafkaFormat
 from penstock.spark.engine import SparkEngine
 
 

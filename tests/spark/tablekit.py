@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.indexing.spec.rows.declared import Declared
+from penstock.indexing.specs.rows.declared_projections import Declared
 from penstock.spark.tables import Feeder, TableFile, Tables
 
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue, TypeAdapter
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.indexing.spec.inputs import InputSource, JsonFormat
+from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.input.opening import local_size, translated

@@ -28,8 +28,8 @@ from penstock.indexing.batch.engine import (
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.engine import EngineFailure
-from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.spec.inputs import InputSource, JsonFormat
+from penstock.indexing.specs import parse_data_schema
+from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.connect.session import SparkSessions

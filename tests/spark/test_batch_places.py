@@ -14,7 +14,7 @@ import pytest
 from penstock.core.errors import InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
-from penstock.indexing.spec.inputs import JsonFormat, LocalInput
+from penstock.indexing.specs.inputs import JsonFormat, LocalInput
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
@@ -88,7 +88,7 @@ def test_inline_rows_are_utf_8_in_a_process_of_any_locale(tmp_path: Path) -> Non
 import sys
 from pathlib import Path
 from penstock.indexing.batch.engine import ExternalInput
-from penstock.indexing.spec.inputs import InlineInput, JsonFormat
+from penstock.indexing.specs.inputs import InlineInput, JsonFormat
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import TimeField

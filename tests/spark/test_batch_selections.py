@@ -18,7 +18,7 @@ from pydantic import JsonValue, TypeAdapter
 from penstock.core.intervals import Interval
 from penstock.indexing.batch.engine import Partitioning, SegmentInput
 from penstock.indexing.engine import EngineFailure, RowCounts
-from penstock.indexing.spec import Filter
+from penstock.indexing.specs import Filter
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessions

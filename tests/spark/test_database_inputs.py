@@ -22,7 +22,7 @@ from penstock.indexing.batch.engine import (
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.engine import EngineFailure, EngineUnavailable, InputUnavailable
-from penstock.indexing.spec.inputs import InputSource
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessions

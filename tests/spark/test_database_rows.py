@@ -27,7 +27,7 @@ from reading_database import PASSWORD, ReadDatabase
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable
-from penstock.indexing.spec.sources.databases import DatabaseInput
+from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.spark.batch.input.columnar import FOUND_AS
 from penstock.spark.batch.input.statements import fetch_rows
 
@@ -449,7 +449,7 @@ def reader_of(database: ReadDatabase, sql: str, folder: Path) -> list[str]:
 import resource, sys
 from pathlib import Path
 import orjson, pyarrow.parquet as pq, pyarrow.csv, psycopg
-from penstock.indexing.spec.sources.databases import DatabaseInput
+from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.spark.batch.input.statements import fetch_rows
 wanted = DatabaseInput.model_validate(orjson.loads(sys.argv[1]))
 password = wanted.database.connector_config.password

@@ -13,7 +13,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.intervals import parse_time
 from penstock.indexing.engine import PersistRequest, RowCounts
 from penstock.indexing.source import FolderSupplier
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 from penstock.storage.filesystem import OsFileSystem

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from conftest import MakeTopic
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult, TopicRange
-from penstock.indexing.spec import DataSchema
+from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import renamed

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
+from penstock.indexing.specs import parse_data_schema
+from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX
 from penstock.spark.batch.input.discovery import Found, discovered
 
 SCHEMA = parse_data_schema(

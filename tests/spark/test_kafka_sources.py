@@ -14,7 +14,7 @@ from kafka_kit import MockCluster, mock_cluster
 
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import parse_time
-from penstock.indexing import kafkasettings
+from penstock.indexing import kafka_settings
 from penstock.indexing.engine import (
     DataFile,
     EngineFailure,
@@ -25,7 +25,7 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.connect.session import SparkSessions, translate
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 
@@ -55,7 +55,7 @@ def flight(n: int) -> bytes:
 
 
 def supplier(cluster: MockCluster, topic: str = "flights") -> KafkaSupplier:
-    given = kafkasettings.checked(cluster.properties)
+    given = kafka_settings.checked(cluster.properties)
     return KafkaSupplier(KafkaClients(), SystemClock(), topic, given, {})
 
 

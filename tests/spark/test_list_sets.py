@@ -21,7 +21,7 @@ from streamkit import persist_request
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.engine import MergeRequest
-from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.folding import fold_of
 from penstock.spark.topic.valuesets import in_order

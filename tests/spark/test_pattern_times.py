@@ -19,7 +19,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.core.time_patterns import TimePattern
 from penstock.indexing.engine import PersistRequest, RowCounts
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.connect.session import SparkSessions

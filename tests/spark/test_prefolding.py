@@ -35,7 +35,7 @@ from pydantic import JsonValue
 from conftest import MakeTopic
 from penstock.core.intervals import Granularity
 from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
-from penstock.indexing.spec import DataSchema
+from penstock.indexing.specs import DataSchema
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions

@@ -15,7 +15,7 @@ from datafolder import FEBRUARY, JANUARY, DataFolder, table
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
-from penstock.indexing.spec.rows.declared import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.running import Running

@@ -21,7 +21,7 @@ from projectionkit import aggregator, virtual
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.indexing.spec.rows.projections import Projection
+from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.matching import rewritten, why_not
 from penstock.spark.projections.plan import Key, ProjectionPlan

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from projectionkit import COLUMNS, aggregator, plan, virtual
 
 from penstock.core.sql_text import tokens
-from penstock.indexing.spec.rows.projections import Projection
+from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.block import read
 from penstock.spark.projections.matching import rewritten, why_not
 from penstock.spark.projections.plan import ProjectionPlan

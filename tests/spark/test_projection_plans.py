@@ -10,7 +10,7 @@ import pytest
 from projectionkit import COLUMNS, METRICS, aggregator, plan, projection, virtual
 
 from penstock.core.intervals import Granularity
-from penstock.indexing.spec.rows.projections import Projection
+from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.resolving import plans
 
 

@@ -15,12 +15,12 @@ from streamkit import persist_request
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import parse_time
-from penstock.indexing import kafkasettings
+from penstock.indexing import kafka_settings
 from penstock.indexing.engine import PersistResult, RowCounts, StreamRange
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier
-from penstock.indexing.spec import DataSchema, parse_data_schema
-from penstock.indexing.spec.rows.records import KafkaFormat
+from penstock.indexing.specs import DataSchema, parse_data_schema
+from penstock.indexing.specs.rows.records import KafkaFormat
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 
@@ -66,7 +66,7 @@ def edit(n: int) -> StandInRecord:
 
 
 def edits(cluster: MockCluster) -> tuple[StreamRange, ...]:
-    given = kafkasettings.checked(cluster.properties)
+    given = kafka_settings.checked(cluster.properties)
     source = KafkaSupplier(KafkaClients(), SystemClock(), "edits", given, {})
     seen = source.available(after={0: 0, 1: 0})
     ends = {p: a.latest for p, a in seen.partitions.items()}

@@ -26,7 +26,7 @@ from penstock.indexing.engine import (
     RowCounts,
     TopicRange,
 )
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 

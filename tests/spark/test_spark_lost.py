@@ -31,7 +31,7 @@ from penstock.indexing.engine import (
     RowCounts,
     TopicRange,
 )
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.services.host.http2 import greet
 from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.running import Running

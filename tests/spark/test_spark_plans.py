@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
 from penstock.spark.columns import folded_columns, output_columns, row_shape
 from penstock.spark.connect.classarchive import archive_options

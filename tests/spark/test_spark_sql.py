@@ -20,7 +20,7 @@ from penstock.core.errors import Conflict, InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Interval
 from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.indexing.spec.rows.declared import Declared
+from penstock.indexing.specs.rows.declared_projections import Declared
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService

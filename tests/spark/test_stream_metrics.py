@@ -23,8 +23,8 @@ from tablekit import GivenTables
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.combining import KeptRows, carried
 from penstock.indexing.batch.engine import Partitioning, SegmentInput
+from penstock.indexing.batch.metric_merge import KeptRows, carried
 from penstock.indexing.engine import (
     DataFile,
     DivideRequest,
@@ -33,7 +33,7 @@ from penstock.indexing.engine import (
     PersistResult,
     TopicRange,
 )
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.columns import folded_columns, output_columns

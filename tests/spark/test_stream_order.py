@@ -15,7 +15,7 @@ from streamkit import persist_request
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from streamkit import persist_request
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import MergeRequest
-from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from penstock.indexing.batch.engine import (
     SqlInput,
 )
 from penstock.indexing.engine import DataFile, EngineFailure
-from penstock.indexing.spec import DataSchema, parse_data_schema
-from penstock.indexing.spec.inputs import InputSource, JsonFormat
+from penstock.indexing.specs import DataSchema, parse_data_schema
+from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions

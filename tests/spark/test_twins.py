@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.column_case import ColumnNames, shown_twins, twins_in
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.columns import output_columns, row_shape
 from penstock.spark.messages.columns import united, unlike

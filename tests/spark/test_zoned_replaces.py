@@ -10,8 +10,8 @@ from batch_kit import BatchWorld
 from tablekit import GivenTables
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, format_time, parse_time
+from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.indexing.batch.visible import visible_segments
 from penstock.indexing.ports import TaskState
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 

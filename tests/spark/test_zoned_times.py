@@ -25,7 +25,7 @@ from penstock.core.intervals import (
     parse_time,
 )
 from penstock.indexing.engine import DivideRequest, MergeRequest
-from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.specs import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.chunks import truncated
 from penstock.spark.expressions import chunk_number

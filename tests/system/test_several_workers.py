@@ -9,7 +9,7 @@ from worker_kit import RealWorker, wait_for
 
 from penstock.core.clock import SystemClock
 from penstock.indexing.ports import TaskState
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task_spec import parse_task
 from penstock.services.api.clients import LeasedWorkers
 from penstock.services.leases import Directory
 from penstock.storage.metadata import MetadataStore

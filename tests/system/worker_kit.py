@@ -14,7 +14,7 @@ from typing import TypeVar
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState, WorkerTask
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task_spec import parse_task
 from penstock.services.api.clients import HttpWorkerClient
 from penstock.services.host.forkserver import FORK_SERVER_NAME, FORKED_NAME
 from penstock.services.leases import Directory

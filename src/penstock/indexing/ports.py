@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.batches import SeenTopic
+    from penstock.indexing.read_plan import SeenTopic
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.segments.deep_storage import Pushed
     from penstock.segments.model import SegmentId
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.indexing.specs import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.columns import is_picked, kept_time, metric_type
 from penstock.spark.expressions import column, value_of
 

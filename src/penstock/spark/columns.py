@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     TIME_COLUMN,
     Aggregator,
     AndFilter,
@@ -29,13 +29,13 @@ from penstock.indexing.spec import (
     OrFilter,
     RangeFilter,
 )
-from penstock.indexing.spec.filters import (
+from penstock.indexing.specs.filters import (
     ColumnComparisonFilter,
     ExpressionFilter,
     FalseFilter,
     TrueFilter,
 )
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, time_format
 from penstock.spark.transforms.identifiers import names_in
 

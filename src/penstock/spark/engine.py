@@ -94,7 +94,7 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.specs import DataSchema
 
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Interval
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     AndFilter,
     BoundFilter,
     EqualsFilter,
@@ -25,7 +25,7 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
-from penstock.indexing.spec.filters import (
+from penstock.indexing.specs.filters import (
     ColumnComparisonFilter,
     ExpressionFilter,
     FalseFilter,

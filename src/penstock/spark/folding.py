@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.intervals import Granularity
-from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.indexing.specs import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import truncated
 from penstock.spark.columns import is_picked, kept_time, metric_type
 from penstock.spark.topic.valuesets import in_order

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.spec import TIME_COLUMN, DataSchema
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs import TIME_COLUMN, DataSchema
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
@@ -38,7 +38,7 @@ from penstock.spark.transforms.identifiers import in_backticks
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from penstock.indexing.spec.rows.dimensions import Dimension
+    from penstock.indexing.specs.rows.dimensions import Dimension
 
 # Not a short name, because it could overwrite a column of users.
 CHUNK_COLUMN: Final = f"{OWN_PREFIX}chunk"

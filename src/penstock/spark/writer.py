@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.spec import DataSchema
+from penstock.indexing.specs import DataSchema
 from penstock.spark.chunkwork import (
     Report,
     SpreadWork,

@@ -27,8 +27,8 @@ from penstock.indexing.batch.engine import (
     refuse_unreadable,
 )
 from penstock.indexing.engine import EngineFailure, PersistRequest, RowCounts
-from penstock.indexing.spec import TIME_COLUMN
-from penstock.indexing.spec.inputs import InlineInput, LocalInput
+from penstock.indexing.specs import TIME_COLUMN
+from penstock.indexing.specs.inputs import InlineInput, LocalInput
 from penstock.testing.engine import Row, parse_row, read_rows, write_chunk
 
 Moment = Literal["before write", "after write"]

@@ -31,7 +31,7 @@ from penstock.indexing.engine import (
     StreamRange,
     TopicRange,
 )
-from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema, Dimension
+from penstock.indexing.specs import TIME_COLUMN, Aggregator, DataSchema, Dimension
 from penstock.storage.queue.log_reader import read_range
 
 Row = dict[str, object]

@@ -1,7 +1,7 @@
 """Task actions: requests of a task to the overlord, their JSON forms and the forms of the answers.
 
 Every action may be repeated after a lost answer: repeating it has no further effect. Defines the
-wire form only; `penstock.indexing.overlord.actionhandler` performs the actions.
+wire form only; `penstock.indexing.overlord.action_handler` performs the actions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from penstock.indexing.actions.locks import (
     LockTryAcquire,
     TaskLockView,
 )
-from penstock.indexing.actions.places import (
+from penstock.indexing.actions.segment_allocation import (
     SegmentAllocate,
     SegmentDivision,
     SegmentPlace,
     place_to_json,
 )
-from penstock.indexing.actions.publishing import PUBLISH_TYPES, PublishSegments, outcome_to_json
+from penstock.indexing.actions.segment_publish import (
+    PUBLISH_TYPES,
+    PublishSegments,
+    outcome_to_json,
+)
 from penstock.indexing.actions.segments import (
     DatasourceList,
     MarkSegmentsAsUnused,

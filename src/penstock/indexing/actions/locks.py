@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core.intervals import Interval
 from penstock.indexing.actions.wire import intervals, objects, strings
-from penstock.indexing.filejson import whole_number
+from penstock.indexing.engine_json import whole_number
 
 
 @dataclass(frozen=True, slots=True)

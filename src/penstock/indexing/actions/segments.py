@@ -12,7 +12,7 @@ from penstock.indexing.actions.wire import (
     segment_from_json,
     strings,
 )
-from penstock.indexing.filejson import whole_number
+from penstock.indexing.engine_json import whole_number
 from penstock.storage.metadata import SegmentRow
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.indexing.actions.wire import objects
 from penstock.indexing.engine import DataFile
-from penstock.indexing.filejson import data_file_from_json, data_file_to_json, whole_number
+from penstock.indexing.engine_json import data_file_from_json, data_file_to_json, whole_number
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json, range_from_json
 
 _PORT_MAX: Final = 65_535

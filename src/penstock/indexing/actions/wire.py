@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.intervals import Interval
-from penstock.indexing.filejson import whole_number
+from penstock.indexing.engine_json import whole_number
 from penstock.storage.metadata import SegmentRow
 
 

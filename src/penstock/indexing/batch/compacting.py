@@ -25,12 +25,12 @@ from penstock.core.intervals import (
     apart,
     condensed,
 )
-from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
+from penstock.indexing.batch.metric_merge import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.minor import parted
-from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.spec.batch import IntervalInput, aligned
+from penstock.indexing.specs import parse_data_schema
+from penstock.indexing.specs.batch import IntervalInput, aligned
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from penstock.indexing.batch.input_segments import VisibleSegment
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.reading import TaskReading
-    from penstock.indexing.batch.visible import VisibleSegment
-    from penstock.indexing.spec import Aggregator, DataSchema
-    from penstock.indexing.spec.batch import CompactSpec
-    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.batch.task_input import TaskReading
+    from penstock.indexing.specs import Aggregator, DataSchema
+    from penstock.indexing.specs.batch import CompactSpec
+    from penstock.indexing.task.task_folder import TaskFolder
 
 _DIMENSION_TYPES: Final = {
     "STRING": "string",

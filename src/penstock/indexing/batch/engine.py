@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.spec import DataSchema, Filter
-    from penstock.indexing.spec.inputs import ExternTable, InputFormat, InputSource
+    from penstock.indexing.specs import DataSchema, Filter
+    from penstock.indexing.specs.inputs import ExternTable, InputFormat, InputSource
 
 
 @dataclass(frozen=True, slots=True)

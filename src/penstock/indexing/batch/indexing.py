@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY
 from penstock.core.sql_text import tokens
-from penstock.indexing.batch.combining import kept_rows
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
-from penstock.indexing.spec.batch import aligned
-from penstock.indexing.spec.context import IngestionMode
-from penstock.indexing.spec.errors import did_you_mean
-from penstock.indexing.spec.inputs import CombiningInput
+from penstock.indexing.batch.metric_merge import kept_rows
+from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.errors import did_you_mean
+from penstock.indexing.specs.inputs import CombiningInput
+from penstock.indexing.specs.task_context import IngestionMode
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import SegmentInput
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.reading import TaskReading
-    from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
-    from penstock.indexing.spec.inputs import DruidInput
-    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.batch.task_input import TaskReading
+    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.specs.inputs import DruidInput
+    from penstock.indexing.task.task_folder import TaskFolder
     from penstock.segments.model import Segment
 
 

@@ -30,7 +30,8 @@ from penstock.indexing.batch.engine import BatchRequest, Unparseable
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import publish_kind
 from penstock.indexing.batch.locks.claiming import LockingSpec, TaskLocks
-from penstock.indexing.batch.placing import (
+from penstock.indexing.batch.progress import TaskProgress, shown_wait
+from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
     appended,
     empty_chunks,
@@ -38,15 +39,14 @@ from penstock.indexing.batch.placing import (
     rewriting,
     tombstones,
 )
-from penstock.indexing.batch.progress import TaskProgress, shown_wait
-from penstock.indexing.batch.reading import TaskReading, digest
-from penstock.indexing.batch.written import Written
+from penstock.indexing.batch.task_input import TaskReading, digest
+from penstock.indexing.batch.written_files import Written
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.task import TaskResult
-from penstock.indexing.task.parsing import LOGGED_MAX, tell
-from penstock.indexing.worker.peontask import IngestionState
+from penstock.indexing.task.parse_errors import LOGGED_MAX, tell
+from penstock.indexing.worker.peon_task import IngestionState
 from penstock.segments.model import Segment
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.task.folder import TaskFolder
-    from penstock.indexing.worker.peontask import IngestionReport
+    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.worker.peon_task import IngestionReport
     from penstock.storage.metadata import SegmentRow
     from penstock.storage.metadata.rows import PublishKind
 

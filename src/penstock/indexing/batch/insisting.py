@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import ActionClient, TaskAction
-    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.task.task_folder import TaskFolder
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -19,18 +19,18 @@ from penstock.indexing.batch.engine import (
     SegmentInput,
     SqlInput,
 )
-from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.spec.context import IngestionMode
-from penstock.indexing.spec.inputs import DruidInput, input_sources
-from penstock.indexing.spec.partitions import DynamicPartitions, HashedPartitions
+from penstock.indexing.specs import parse_data_schema
+from penstock.indexing.specs.inputs import DruidInput, input_sources
+from penstock.indexing.specs.partitions import DynamicPartitions, HashedPartitions
+from penstock.indexing.specs.task_context import IngestionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.intervals import Granularity, Interval
-    from penstock.indexing.spec import DataSchema
-    from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
-    from penstock.indexing.spec.partitions import PartitionsSpec
+    from penstock.indexing.specs import DataSchema
+    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.specs.partitions import PartitionsSpec
     from penstock.storage.metadata.rows import PublishKind
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, condensed
-from penstock.indexing.batch.visible import touches
-from penstock.indexing.spec.batch import aligned
+from penstock.indexing.batch.input_segments import touches
+from penstock.indexing.specs.batch import aligned
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.batch.visible import VisibleSegment
-    from penstock.indexing.spec.batch import CompactSpec, MinorInput
+    from penstock.indexing.batch.input_segments import VisibleSegment
+    from penstock.indexing.specs.batch import CompactSpec, MinorInput
 
 _SEGMENTS = "ioConfig.inputSpec.segments"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import counted
 from penstock.core.instants import format_time
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.masking import masked_url
-from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+from penstock.indexing.secrets import masked_url
+from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

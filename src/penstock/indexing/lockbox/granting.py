@@ -27,8 +27,8 @@ from penstock.indexing.lockbox.versions import next_version, raised_floor
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.active_tasks import Roster
     from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome
-    from penstock.indexing.lockbox.roster import Roster
 
 REFUSALS_MAX: Final = 8
 """Maximum number of locks that a refusal names; it counts the others."""

@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.errors import PenstockError
+from penstock.indexing.lockbox.active_tasks import Roster
 from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType, Removal
-from penstock.indexing.lockbox.roster import Roster
 from penstock.indexing.lockbox.versions import next_version
 
 if TYPE_CHECKING:

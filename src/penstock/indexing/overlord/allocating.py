@@ -27,15 +27,15 @@ from penstock.indexing.actions import SegmentPlace
 from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
-from penstock.indexing.overlord.locking import (
+from penstock.indexing.overlord.lock_requests import (
     lock_task,
     new_segment_requests,
     requests_for,
     segment_requests,
 )
 from penstock.indexing.overlord.waiting.patience import Patience
-from penstock.indexing.spec.context import read_context
-from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.specs.task_context import read_context
+from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AllocateRequest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome
     from penstock.indexing.ports import Lanes
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore, PendingRow
 
 _ASKS_PER_TRANSACTION: Final = 500

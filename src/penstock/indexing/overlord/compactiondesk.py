@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.instants import format_time
-from penstock.indexing.overlord.supervising.compaction import compaction_summary
+from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from penstock.indexing.overlord.duties.compaction import AuditOf
+    from penstock.indexing.overlord.compaction.duty import AuditOf
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
-    from penstock.indexing.spec import CompactionSupervisorSpec
-    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.indexing.specs import CompactionSupervisorSpec
+    from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.mailbox import MailboxProcessor
 
 

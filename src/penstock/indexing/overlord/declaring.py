@@ -10,12 +10,18 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.indexing.spec.batch import CompactSpec, IndexParallelSpec
-from penstock.indexing.spec.rows.declared import config_name, dump, load, merged, of_schema
+from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec
+from penstock.indexing.specs.rows.declared_projections import (
+    config_name,
+    dump,
+    load,
+    merged,
+    of_schema,
+)
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.rows.declared import Declared
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.specs.rows.declared_projections import Declared
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavaila
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
 
 TASKS_PER_TRANSACTION: Final = 500

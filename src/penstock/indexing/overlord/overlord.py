@@ -15,7 +15,7 @@ from penstock.core.errors import Conflict
 from penstock.core.waits import WaitTable, merged
 from penstock.indexing.overlord.compactiondesk import CompactionDesk
 from penstock.indexing.overlord.errors import NotLeading
-from penstock.indexing.overlord.supervisordesk import SupervisorDesk
+from penstock.indexing.overlord.supervisor_service import SupervisorDesk
 from penstock.indexing.overlord.taskdesk import TaskDesk, TaskView
 from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.upkeep import Upkeep
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import Term
 

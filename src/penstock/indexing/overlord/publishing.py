@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.core.errors import Conflict, LockRevoked
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.declaring import declare
-from penstock.indexing.overlord.locking import lock_task, lock_type
-from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.overlord.lock_requests import lock_task, lock_type
+from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import CountsRow, Covering, PublishOutcome, PublishRequest
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import RowCounts
     from penstock.indexing.lockbox.coverage import CoveringLocks
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import PublishKind
 

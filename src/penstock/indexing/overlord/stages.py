@@ -17,7 +17,7 @@ from penstock.core.errors import Closed, counted
 from penstock.indexing.errand import Calls
 from penstock.indexing.overlord.entries.ending import Leavings
 from penstock.indexing.overlord.entries.entry import Stage
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.runner import Runner, TaskEnd
 from penstock.indexing.overlord.waiting.seeking import LockSeekers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.entries.ports import QueuePorts, TaskQueueOptions
     from penstock.indexing.overlord.entries.table import EntryTable
     from penstock.indexing.overlord.entries.telling import TaskTimes
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 
 class Stages:

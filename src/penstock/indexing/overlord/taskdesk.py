@@ -18,24 +18,24 @@ from penstock.core.instants import format_time
 from penstock.core.names import spelling
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.intake import Intake
-from penstock.indexing.overlord.runner.workerconfig import (
+from penstock.indexing.overlord.runner.worker_config import (
     CONFIG_NAME,
     WorkerConfig,
     parse_worker_config,
 )
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.overlord.waiting.waits import Wait
-from penstock.indexing.spec.batch import parse_batch_task
-from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.overlord.runner.workers import WorkerView
-    from penstock.indexing.overlord.taskindex import ActiveTask, TaskIndex
+    from penstock.indexing.overlord.runner.worker_table import WorkerView
+    from penstock.indexing.overlord.task_index import ActiveTask, TaskIndex
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
     from penstock.indexing.ports import TaskLocation
     from penstock.mailbox import MailboxProcessor

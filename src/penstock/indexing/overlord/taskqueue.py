@@ -38,7 +38,7 @@ from penstock.indexing.overlord.entries.ports import QueuePorts, TaskQueueOption
 from penstock.indexing.overlord.entries.table import EntryTable
 from penstock.indexing.overlord.entries.telling import PERIOD_MS, TaskTimes
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.runner.runner import TaskEnd
 from penstock.indexing.overlord.stages import Stages
 from penstock.indexing.ports import TaskState
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from penstock.core.waits import DependencyWait
     from penstock.indexing.overlord.entries.entry import Entry
-    from penstock.indexing.overlord.taskindex import TaskIndex
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.overlord.task_index import TaskIndex
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import TaskRow
 

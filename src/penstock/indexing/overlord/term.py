@@ -18,9 +18,9 @@ from penstock.core.errors import Closed, InvalidRequest
 from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
-from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
-from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME, parse_worker_config
+from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME, parse_worker_config
 from penstock.indexing.overlord.supervising.slots import slot_demand
 from penstock.indexing.overlord.supervising.supervisors import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
     from penstock.indexing.overlord.duties import Duty
-    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.ports import (
         BrokerPort,
         Lanes,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         WorkerDirectory,
     )
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import format_time
-from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

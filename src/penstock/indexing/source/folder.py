@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import FileRange
+from penstock.indexing.read_plan import Available, SeenTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

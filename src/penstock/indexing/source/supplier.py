@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.indexing.batches import SeenTopic
     from penstock.indexing.engine import StreamRange
+    from penstock.indexing.read_plan import SeenTopic
     from penstock.indexing.sequences import Offsets
 
 

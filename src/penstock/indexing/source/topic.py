@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.batches import SeenTopic
     from penstock.indexing.ports import BrokerPort
+    from penstock.indexing.read_plan import SeenTopic
     from penstock.indexing.sequences import Offsets
 
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.batches import Available
     from penstock.indexing.ports import TaskReport
+    from penstock.indexing.read_plan import Available
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task_spec import StreamTaskSpec
 
 
 class GroupPhase(Enum):

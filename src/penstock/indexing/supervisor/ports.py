@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskLocation
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
 

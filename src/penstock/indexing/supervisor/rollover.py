@@ -11,7 +11,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from penstock.indexing.supervisor.groups import GroupPhase, partitions_of
-from penstock.indexing.taskspec import is_made_by
+from penstock.indexing.task_spec import is_made_by
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor.groups import TaskGroup

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
 

@@ -15,18 +15,18 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.adoption import join
 from penstock.indexing.supervisor.groups import GroupPhase, find_gaps, plan_starts
 from penstock.indexing.supervisor.ports import ActiveStream
-from penstock.indexing.supervisor.windows import PastTasks, limits_of
-from penstock.indexing.taskspec import make_replica, make_task
+from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
+from penstock.indexing.task_spec import make_replica, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.indexing.batches import Available
+    from penstock.indexing.read_plan import Available
     from penstock.indexing.supervisor.groups import StartPlan, TaskGroup
     from penstock.indexing.supervisor.rollover import RollOver
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task_spec import StreamTaskSpec
 
 _log = logging.getLogger(__name__)
 

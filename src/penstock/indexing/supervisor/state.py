@@ -13,12 +13,12 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.groups import GroupPhase
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec import SupervisorSpec
-    from penstock.indexing.supervisor.committed import Committed
+    from penstock.indexing.specs import SupervisorSpec
+    from penstock.indexing.supervisor.committed_offsets import Committed
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.health import Health
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
-    from penstock.indexing.supervisor.streamwatch import StreamWatch
+    from penstock.indexing.supervisor.stream_watch import StreamWatch
 
 
 class SupervisorState:

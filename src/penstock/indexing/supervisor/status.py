@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.intervals import format_time
-from penstock.indexing.filejson import row_stats
+from penstock.indexing.engine_json import row_stats
 from penstock.indexing.sequences import offsets_to_json
 from penstock.indexing.supervisor.standing import WAITING_FOR
 

@@ -27,8 +27,8 @@ from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import open_source
-from penstock.indexing.streamplace import place_of
-from penstock.indexing.supervisor.committed import Committed
+from penstock.indexing.stream_location import place_of
+from penstock.indexing.supervisor.committed_offsets import Committed
 from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.offsets.moving import OffsetMoves
@@ -38,17 +38,17 @@ from penstock.indexing.supervisor.pacing.pace import Pace
 from penstock.indexing.supervisor.pacing.timelag import TimeLag
 from penstock.indexing.supervisor.standing import Standing
 from penstock.indexing.supervisor.state import SupervisorState
-from penstock.indexing.supervisor.streamwatch import StreamWatch, cursor_name
+from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
 from penstock.indexing.supervisor.talk.dialogue import Dialogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task_spec import StreamTaskSpec
 
 
 class Supervisor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.indexing.actions import AnnounceFiles
 
 if TYPE_CHECKING:
-    from penstock.indexing.task.state import TaskContext
+    from penstock.indexing.task.task_state import TaskContext
 
 
 class Announcer:

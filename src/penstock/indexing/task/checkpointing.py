@@ -12,7 +12,7 @@ from penstock.indexing.actions import CheckPointDataSourceMetadata
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Sequence
-    from penstock.indexing.task.state import TaskContext
+    from penstock.indexing.task.task_state import TaskContext
 
 
 class Checkpoints:

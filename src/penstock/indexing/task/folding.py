@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.task.commit import Persist
-    from penstock.indexing.task.state import TaskContext
+    from penstock.indexing.task.commit_file import Persist
+    from penstock.indexing.task.task_state import TaskContext
 
 
 class Folding:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import IndexingEngine
     from penstock.indexing.ports import ActionClient, DeepStorePort
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.state import TaskContext
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task.task_state import TaskContext
+    from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.segments.deep_storage import Pushed
 
 _ADOPT_ROWS: Final = 250_000

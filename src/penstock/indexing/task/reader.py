@@ -16,24 +16,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.batches import Available, Batch, BatchLimits, SeenTopic, next_batch
 from penstock.indexing.engine import (
     DataFile,
     EngineFailure,
     PersistRequest,
     RowCounts,
 )
-from penstock.indexing.filejson import counts_to_json
-from penstock.indexing.task.commit import BadFile, Persist
-from penstock.indexing.task.deadletters import in_reading_order
+from penstock.indexing.engine_json import counts_to_json
+from penstock.indexing.read_plan import Available, Batch, BatchLimits, SeenTopic, next_batch
+from penstock.indexing.task.commit_file import BadFile, Persist
+from penstock.indexing.task.dead_letters import in_reading_order
 from penstock.indexing.task.meters import EffortMeter, MovingAverages
-from penstock.indexing.task.parsing import ParseErrors, Sample, samples
+from penstock.indexing.task.parse_errors import ParseErrors, Sample, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.state import TaskContext
+    from penstock.indexing.task.task_state import TaskContext
     from penstock.storage.filesystem import FileSystem
 
 

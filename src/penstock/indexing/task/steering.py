@@ -13,7 +13,7 @@ from penstock.core.errors import Conflict
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.reader import Reader
-    from penstock.indexing.task.state import TaskContext
+    from penstock.indexing.task.task_state import TaskContext
     from penstock.mailbox import Timer
 
 

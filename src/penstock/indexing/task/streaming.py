@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, PenstockError
-from penstock.indexing.filejson import counts_to_json
+from penstock.indexing.engine_json import counts_to_json
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
 from penstock.indexing.task.announcing import Announcer
 from penstock.indexing.task.checkpointing import Checkpoints
-from penstock.indexing.task.deadletters import DeadLetters
+from penstock.indexing.task.dead_letters import DeadLetters
 from penstock.indexing.task.folding import Folding
 from penstock.indexing.task.publishing import Publisher
 from penstock.indexing.task.reader import Reader
-from penstock.indexing.task.state import TaskContext, TaskOptions, TaskPorts
 from penstock.indexing.task.steering import Steering
+from penstock.indexing.task.task_state import TaskContext, TaskOptions, TaskPorts
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.folder import TaskFolder
-    from penstock.indexing.task.parsing import Sample
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.task.parse_errors import Sample
+    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.task_spec import StreamTaskSpec
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from penstock.indexing.ports import WorkerReport
 
 if TYPE_CHECKING:
     from penstock.indexing.ports import WorkerTask
-    from penstock.indexing.worker.ended import EndedTasks
+    from penstock.indexing.worker.ended_tasks import EndedTasks
     from penstock.indexing.worker.options import WorkerOptions
     from penstock.indexing.worker.running import RunningTask
 

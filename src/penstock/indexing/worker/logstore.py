@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import fsspec
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
+from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.taskspec import parse_task
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import parse_task
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import TaskLocation
-    from penstock.indexing.taskspec import TaskSpec
-    from penstock.indexing.worker.peontask import PeonTask, TaskKind, TaskKinds
+    from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.peon_task import PeonTask, TaskKind, TaskKinds
     from penstock.storage.filesystem import FileSystem, FolderLock
 
 _log = logging.getLogger(__name__)

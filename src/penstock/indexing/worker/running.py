@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Dependency, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, waits_from_json
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
-from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, WAITS, Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import SHUTDOWN, STATUS, WAITS, Attempts, TaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import PeonLauncher, PeonProcess
-    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.options import WorkerOptions
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
-from penstock.indexing.worker.attempts import Attempts
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 from penstock.indexing.worker.logstore import checked_id, part_bounds
+from penstock.indexing.worker.task_attempts import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

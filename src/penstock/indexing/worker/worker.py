@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.core.errors import Closed, Unavailable
 from penstock.core.waits import WaitTable, merged
 from penstock.indexing.errand import Calls
-from penstock.indexing.worker.ended import EndedTasks, LogShipper
+from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
 from penstock.indexing.worker.history import ChangeHistory
 from penstock.indexing.worker.holdings import Holdings
 from penstock.indexing.worker.longpoll import WORKER, LongPoll
 from penstock.indexing.worker.measuring import Measuring
 from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.running import RunningTask, Surroundings, write_end
-from penstock.indexing.worker.taskfolders import TaskFolders
+from penstock.indexing.worker.task_folders import TaskFolders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
         WorkerChanges,
         WorkerReport,
     )
-    from penstock.indexing.task.folder import TaskFolder
-    from penstock.indexing.taskspec import TaskSpec
-    from penstock.indexing.worker.attempts import TaskEnd
+    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.task_attempts import TaskEnd
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, NotReachable
-from penstock.indexing.batches import Available, SeenTopic
+from penstock.indexing.read_plan import Available, SeenTopic
 from penstock.services.answers import objects, whole
 
 if TYPE_CHECKING:

@@ -26,14 +26,14 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
+from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 from penstock.services.config import Address
 from penstock.services.httpclient import Answer, JsonClient
 from penstock.services.leases import Directory
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 R = TypeVar("R")
 

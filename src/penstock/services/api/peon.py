@@ -33,7 +33,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
-from penstock.indexing.worker.peontask import PeonTask
+from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.clients import PAUSE_ANSWER_S, offsets_of, report_to_json
 from penstock.services.api.futures import settled

@@ -16,7 +16,7 @@ from penstock.core.loop_stalls import samples_of
 from penstock.core.metrics import Sample
 from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
-from penstock.indexing.spec.compaction import AUTOCOMPACT
+from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient

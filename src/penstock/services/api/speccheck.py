@@ -15,12 +15,12 @@ from typing import Final
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.indexing.spec import parse_supervisor
-from penstock.indexing.spec.compaction import parse_compaction
-from penstock.indexing.spec.druidexpr import as_spark_sql
-from penstock.indexing.spec.errors import SpecError
-from penstock.indexing.spec.jsontext import read_object
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.specs import parse_supervisor
+from penstock.indexing.specs.compaction import parse_compaction
+from penstock.indexing.specs.druid_expressions import as_spark_sql
+from penstock.indexing.specs.errors import SpecError
+from penstock.indexing.specs.jsontext import read_object
+from penstock.indexing.task_spec import parse_task
 
 logger = logging.getLogger(__name__)
 

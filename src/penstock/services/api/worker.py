@@ -25,8 +25,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import HistoryPlace, WorkerChanges, WorkerReport
-from penstock.indexing.tasklog import READ_BYTES_MAX, TaskLogReader
-from penstock.indexing.taskspec import TaskSpec, parse_task
+from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
+from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.services.api.asgi import JSON_BYTES_MAX, JsonResponse, integer, json_object
 from penstock.services.api.clients import (
     LOG_OFFSET_HEADER,

@@ -14,7 +14,7 @@ import typer
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
-from penstock.indexing.masking import masked_url
+from penstock.indexing.secrets import masked_url
 from penstock.services import config
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN

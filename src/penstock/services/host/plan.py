@@ -70,7 +70,7 @@ _STOP_STAGES = {
 # In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
-# Also defined in `penstock.indexing.spec`, whose import would cost the launcher memory.
+# Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
 _SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
 
 

@@ -19,15 +19,15 @@ from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import merged
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties import Duty, DutyTools
-from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
-from penstock.indexing.overlord.duties.killer import KillerDuty
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
+from penstock.indexing.overlord.duties.unused_segments import KillerDuty
 from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
-from penstock.indexing.spec.context import checked_context
+from penstock.indexing.specs.task_context import checked_context
 from penstock.indexing.worker.logstore import LogStore
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application

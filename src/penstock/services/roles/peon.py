@@ -30,16 +30,16 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.logformat import log_to_stream
 from penstock.core.threads import DEATHS, OwnedThread, start_job
 from penstock.indexing.actions import UpdateLocation
-from penstock.indexing.batch.kinds import batch_kinds
 from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation
-from penstock.indexing.task.state import TaskPorts
-from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec
-from penstock.indexing.worker.attempts import WAITS
-from penstock.indexing.worker.kinds import StreamingPeonTask, noop_kind, streaming_kind
+from penstock.indexing.task.task_state import TaskPorts
+from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
+from penstock.indexing.worker.builtin_kinds import StreamingPeonTask, noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon
-from penstock.indexing.worker.peontask import PeonTask, TaskKinds
+from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
+from penstock.indexing.worker.task_attempts import WAITS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application

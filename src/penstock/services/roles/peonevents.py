@@ -16,8 +16,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
-from penstock.indexing.taskspec import TaskSpec
-from penstock.indexing.worker.peontask import PeonTask
+from penstock.indexing.task_spec import TaskSpec
+from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent, Severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from penstock.indexing.masking import MASK
+from penstock.indexing.secrets import MASK
 from penstock.services.config import Options
 from penstock.services.optionvalues import masked
 

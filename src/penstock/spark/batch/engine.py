@@ -107,8 +107,8 @@ from penstock.spark.transforms.raising import naming_transforms
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.indexing.spec import DataSchema
-    from penstock.indexing.spec.inputs import ExternTable
+    from penstock.indexing.specs import DataSchema
+    from penstock.indexing.specs.inputs import ExternTable
 
 
 class SparkBatchEngine:

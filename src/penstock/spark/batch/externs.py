@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.core.intervals import ETERNITY
-from penstock.indexing.spec.inputs import extern_name
+from penstock.indexing.specs.inputs import extern_name
 from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
 from penstock.spark.chunkfiles import write_groups, write_whole
 from penstock.spark.pieces import numbers, reported, run_pieces
@@ -28,7 +28,7 @@ from penstock.spark.views import hidden_name, table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.indexing.spec.inputs import ExternTable
+    from penstock.indexing.specs.inputs import ExternTable
 
 _TYPES: Final[Mapping[str, FieldType]] = {
     "string": FieldType.STRING,

@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.engine import EngineFailure
-from penstock.indexing.spec import TIME_COLUMN
-from penstock.indexing.spec.text.clauses import overwrite_clause
+from penstock.indexing.specs import TIME_COLUMN
+from penstock.indexing.specs.text.clauses import overwrite_clause
 from penstock.spark.batch.externs import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running

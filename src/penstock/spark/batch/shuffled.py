@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
 from penstock.indexing.batch.engine import Bucket, Partitioning
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.batch.scanning import BatchReport, batch_reports
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.expressions import column

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData
-from penstock.indexing.spec import TIME_COLUMN, Dimension
+from penstock.indexing.specs import TIME_COLUMN, Dimension
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.discovery import (
     Alike,
@@ -50,8 +50,8 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.engine import DataFile
-    from penstock.indexing.spec import DataSchema
-    from penstock.indexing.spec.rows.dimensions import DimensionType
+    from penstock.indexing.specs import DataSchema
+    from penstock.indexing.specs.rows.dimensions import DimensionType
     from penstock.spark.messages.formats import BesideColumns, TextFormat
     from penstock.spark.topic.records import Records
     from penstock.spark.topic.splits import Split

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.indexing.spec import TIME_COLUMN
+from penstock.indexing.specs import TIME_COLUMN
 from penstock.spark import pipeline
 from penstock.spark.aggregating import plain
 from penstock.spark.columns import can_fold, is_picked, output_columns
@@ -19,7 +19,7 @@ from penstock.spark.prefolding.plan import order_name, part_name, time_name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.specs import DataSchema
     from penstock.spark.chunks import TimeLimits
 
 _MOMENTS = {LATE: pipeline.LATE, EARLY: pipeline.EARLY}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.folding import Fold
 from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.intervals import Granularity
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     TIME_COLUMN,
     Aggregator,
     AndFilter,
@@ -28,8 +28,8 @@ from penstock.indexing.spec import (
     NotFilter,
     OrFilter,
 )
-from penstock.indexing.spec.filters import ExpressionFilter
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs.filters import ExpressionFilter
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     can_fold,

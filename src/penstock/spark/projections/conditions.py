@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from penstock.indexing.spec import (
+from penstock.indexing.specs import (
     AndFilter,
     EqualsFilter,
     Filter,
@@ -19,8 +19,8 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
-from penstock.indexing.spec.druidexpr import is_druids
-from penstock.indexing.spec.filters import ExpressionFilter, TrueFilter
+from penstock.indexing.specs.druid_expressions import is_druids
+from penstock.indexing.specs.filters import ExpressionFilter, TrueFilter
 from penstock.spark.schematext import quoted
 
 Scalar = str | int | float | bool

@@ -18,7 +18,7 @@ from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.rows.declared import Declared
+    from penstock.indexing.specs.rows.declared_projections import Declared
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[Projectio
     # Imported here: most datasources have no projections, and do not need their models.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - said above
 
-    from penstock.indexing.spec.rows.projections import Projection  # noqa: PLC0415 - as above
+    from penstock.indexing.specs.rows.projections import Projection  # noqa: PLC0415 - as above
     from penstock.spark.projections.resolving import plans  # noqa: PLC0415 - as above
 
     adapter = TypeAdapter(Projection)

@@ -20,14 +20,21 @@ import orjson
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token, tokens
-from penstock.indexing.spec import TIME_COLUMN, Aggregator
-from penstock.indexing.spec.druidexpr import Call, Literal, Name, as_spark_sql, is_druids, parse
-from penstock.indexing.spec.rows.projections import (
+from penstock.indexing.specs import TIME_COLUMN, Aggregator
+from penstock.indexing.specs.druid_expressions import (
+    Call,
+    Literal,
+    Name,
+    as_spark_sql,
+    is_druids,
+    parse,
+)
+from penstock.indexing.specs.rows.projections import (
     ExpressionColumn,
     Projection,
     VirtualColumn,
 )
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.projections.conditions import Unresolved, conditions
 from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
 from penstock.spark.schematext import quoted

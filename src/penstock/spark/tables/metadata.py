@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.indexing.spec.rows.declared import Declared, config_name, load, merged, of_schema
+from penstock.indexing.specs.rows.declared_projections import (
+    Declared,
+    config_name,
+    load,
+    merged,
+    of_schema,
+)
 from penstock.segments.catalog import Catalogue, CatalogueView
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment

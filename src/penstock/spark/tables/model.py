@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
-from penstock.indexing.spec.rows.declared import Declared
+from penstock.indexing.specs.rows.declared_projections import Declared
 
 Columns = tuple[tuple[str, str], ...]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.spark.connect.session import SparkRefusal
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.specs import DataSchema
 
 _RAISED: Final = "[USER_RAISED_EXCEPTION]"
 _RAISING: Final = re.compile(r"\b(?:raise_error|assert_true)\s*\(", re.IGNORECASE)

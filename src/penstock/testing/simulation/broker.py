@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound, Unavailable
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import StreamRange, TopicRange
+from penstock.indexing.read_plan import Available, SeenTopic
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.world import Process, World

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         WorkerReport,
     )
     from penstock.indexing.task import StreamingTask
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import Term
 
 T = TypeVar("T")

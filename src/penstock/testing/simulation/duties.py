@@ -6,10 +6,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.indexing.overlord.duties.compaction import CompactionDuty
+from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
-from penstock.indexing.overlord.duties.killer import KillerDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.indexing.overlord.duties.unused_segments import KillerDuty
 from penstock.testing.simulation.network import wait_for
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import orjson
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.batch.kinds import batch_kinds
 from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task import StreamingTask
-from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.task.state import TaskOptions, TaskPorts
-from penstock.indexing.taskspec import StreamTaskSpec, parse_task
-from penstock.indexing.worker.attempts import Attempts, TaskEnd
-from penstock.indexing.worker.kinds import noop_kind
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task.task_state import TaskOptions, TaskPorts
+from penstock.indexing.task_spec import StreamTaskSpec, parse_task
+from penstock.indexing.worker.builtin_kinds import noop_kind
 from penstock.indexing.worker.peon import Peon
-from penstock.indexing.worker.peontask import TaskKinds
+from penstock.indexing.worker.peon_task import TaskKinds
+from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.testing.batchengine import FakeBatchEngine
 from penstock.testing.engine import FakeEngine
 from penstock.testing.simulation.broker import SimBroker
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.indexing.ports import TaskAction
-    from penstock.indexing.taskspec import TaskSpec
-    from penstock.indexing.worker.peontask import PeonTask
+    from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.peon_task import PeonTask
     from penstock.storage.filesystem import FolderLock
     from penstock.testing.simulation.broker import Topics
     from penstock.testing.simulation.stores import SimDeepStore

@@ -12,7 +12,7 @@ import orjson
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time
-from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.batch.input_segments import visible_segments
 from penstock.testing.simulation.whims import Whims, days_interval
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import Interval
-from penstock.indexing.overlord.duties.compaction import CompactionConfigs
-from penstock.indexing.spec.compaction import (
+from penstock.indexing.overlord.compaction.duty import CompactionConfigs
+from penstock.indexing.specs.compaction import (
     CompactionSupervisorSpec,
     parse_cluster_compaction,
     parse_compaction,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.testing.simulation.cluster import Cluster
 
 _EVERY_S: Final = 4.0

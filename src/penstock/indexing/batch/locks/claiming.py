@@ -28,18 +28,18 @@ from penstock.core.intervals import condensed
 from penstock.indexing.actions import LockList, LockRelease, LockTryAcquire
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.batch.locks.locking import acquire, outside, rewrites_of
-from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.specs.task_context import IngestionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.core.intervals import Granularity, Interval
     from penstock.indexing.actions import TaskLockView
+    from penstock.indexing.batch.input_segments import VisibleSegment
     from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.locks.locking import HeldLocks, Rewrite
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.visible import VisibleSegment
-    from penstock.indexing.spec.context import TaskContext
+    from penstock.indexing.specs.task_context import TaskContext
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.indexing.batch.input_segments import VisibleSegment
     from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.visible import VisibleSegment
     from penstock.segments.model import Segment
 
 _ASK_AGAIN_MS: Final = 1_000

@@ -20,12 +20,12 @@ from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.core.sql_sizes import check_sizes, statement_tokens
 from penstock.core.sql_text import check_calls, check_clauses, check_unquoted, each_token, tokens
 from penstock.core.sqlvalues import check_values
-from penstock.indexing.batch.sql.externs import Externs, read_externs
-from penstock.indexing.batch.sql.givencolumns import may_give
-from penstock.indexing.batch.sql.words import Words
-from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
-from penstock.indexing.spec.inputs import extern_name
-from penstock.indexing.spec.scalars import TIME_COLUMN
+from penstock.indexing.batch.sql.column_check import may_give
+from penstock.indexing.batch.sql.external_tables import Externs, read_externs
+from penstock.indexing.batch.sql.statement_tokens import Words
+from penstock.indexing.specs.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.specs.inputs import extern_name
+from penstock.indexing.specs.scalars import TIME_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.core.intervals import Interval, condensed
-from penstock.indexing.spec.rules import start_of_period
+from penstock.indexing.specs.retention_rules import start_of_period
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.indexing.overlord.duties.compactionunits import Table
-    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.indexing.specs.compaction import CompactionConfig
 
 DUE_MAX: Final = 10_000
 """Maximum number of due intervals in a plan: far more than can fail and be skipped at a time."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.indexing.specs.compaction import CompactionConfig
 
 _JUDGED_MAX: Final = 1_000
 

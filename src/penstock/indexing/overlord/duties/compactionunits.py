@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, apart
 from penstock.indexing.overlord.duties.compactionstate import WantedState
-from penstock.indexing.spec.batch import aligned
+from penstock.indexing.specs.batch import aligned
 from penstock.segments.catalog import with_rows
 from penstock.segments.segment_summary import Outline, outlined
 from penstock.segments.timeline import Timeline
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.storage.metadata import SegmentText
     from penstock.storage.metadata.survey import Overview, Survey
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.overlord.taskindex import TaskIndex
+    from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.ports import Lanes
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import MetadataStore

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval
-from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
+from penstock.indexing.specs.retention_rules import action_for, can_drop, parse_rules
 from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.spec.rules import Rule
+    from penstock.indexing.specs.retention_rules import Rule
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import RuleRow
 

@@ -8,9 +8,9 @@ import orjson
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.names import TASK, check_not_taken, check_stored_name
-from penstock.indexing.spec.batch import CompactSpec
-from penstock.indexing.spec.context import with_defaults
-from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.specs.batch import CompactSpec
+from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.task_context import with_defaults
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 
 def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.taskspec import parse_task
+from penstock.indexing.task_spec import parse_task
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable
 from penstock.indexing.lockbox.lockboxes import lane_of
-from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.lock_requests import lock_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import Removal
     from penstock.indexing.overlord.entries.entry import Entry
     from penstock.indexing.overlord.runner.runner import TaskEnd
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import JsonObject, MetadataStore
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.overlord.entries.entry import Entry, Stage
 from penstock.indexing.overlord.runner.reactions import Phase
-from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIndex
+from penstock.indexing.overlord.task_index import ActiveTask, RunnerState, TaskIndex
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.runner.workers import Item
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.overlord.runner.worker_table import Item
+    from penstock.indexing.task_spec import TaskSpec
 
 
 class EntryTable:

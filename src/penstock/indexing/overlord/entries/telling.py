@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.task_index import RunnerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

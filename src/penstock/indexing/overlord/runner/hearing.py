@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.errand import Calls
     from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
-    from penstock.indexing.overlord.runner.standing import Standing
     from penstock.indexing.overlord.runner.table import Table
-    from penstock.indexing.overlord.runner.workers import Item, Worker
+    from penstock.indexing.overlord.runner.worker_eligibility import Standing
+    from penstock.indexing.overlord.runner.worker_table import Item, Worker
     from penstock.indexing.ports import (
         WorkerChanges,
         WorkerClient,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.indexing.overlord.runner.blacklist import BlacklistOptions
+from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.indexing.ports import TaskState
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)

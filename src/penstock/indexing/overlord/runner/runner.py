@@ -23,16 +23,16 @@ from penstock.indexing.overlord.runner.hearing import Hearing
 from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import Rules, place
-from penstock.indexing.overlord.runner.standing import Standing
 from penstock.indexing.overlord.runner.table import Table
+from penstock.indexing.overlord.runner.worker_eligibility import Standing
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.indexing.overlord.runner.workerconfig import WorkerConfig
-    from penstock.indexing.overlord.runner.workers import Item, Worker, WorkerView
+    from penstock.indexing.overlord.runner.worker_config import WorkerConfig
+    from penstock.indexing.overlord.runner.worker_table import Item, Worker, WorkerView
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.timers import Timer
 

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.indexing.overlord.runner.workerconfig import (
+from penstock.indexing.overlord.runner.worker_config import (
     AffinityConfig,
     SelectStrategy,
     WorkerCategorySpec,

@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError, counted
 from penstock.indexing.overlord.runner.ports import TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import PendingTasks
-from penstock.indexing.overlord.runner.workers import Item, Worker
+from penstock.indexing.overlord.runner.worker_table import Item, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.runner.ports import RunnerListener
     from penstock.indexing.ports import TaskLocation, TaskState
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
-from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import TaskState
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.spec import SupervisorSpec
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.specs import SupervisorSpec
+    from penstock.indexing.task_spec import TaskSpec
 
 _log = logging.getLogger(__name__)
 

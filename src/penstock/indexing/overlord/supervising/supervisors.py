@@ -10,20 +10,20 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.indexing.overlord.supervising.compaction import (
+from penstock.indexing.overlord.compaction.supervisors import (
     CompactionSupervisors,
     Submitted,
     require_other,
 )
 from penstock.indexing.overlord.supervising.streams import StreamSupervisors
-from penstock.indexing.overlord.supervising.unreadable import UnreadableEnds, not_read
-from penstock.indexing.spec import (
+from penstock.indexing.overlord.unreadable_specs import UnreadableEnds, not_read
+from penstock.indexing.specs import (
     AnySupervisorSpec,
     CompactionSupervisorSpec,
     SupervisorSpec,
     parse_supervisor,
 )
-from penstock.indexing.spec.compaction import AUTOCOMPACT
+from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.indexing.supervisor import (
     Supervisor,
     SupervisorOptions,

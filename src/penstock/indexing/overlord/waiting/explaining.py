@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
 from penstock.indexing.overlord.runner.explaining import told
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.waiting.waits import Wait
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord.runner.runner import Runner
-    from penstock.indexing.overlord.taskindex import TaskIndex
+    from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.overlord.waiting.seeking import LockSeekers
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, LockRevoked, PenstockError, Unavailable
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
-from penstock.indexing.overlord.locking import lock_requests, lock_task
+from penstock.indexing.overlord.lock_requests import lock_requests, lock_task
 from penstock.indexing.overlord.waiting.lines import LockWaiters
 from penstock.indexing.overlord.waiting.waits import Wait
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.indexing.errand import Calls
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import LockRequest, Outcome
-    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.timers import MailboxTimers
 
 _log = logging.getLogger(__name__)

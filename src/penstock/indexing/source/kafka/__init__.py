@@ -4,7 +4,7 @@
 `supplier` reports available records to supervisors and tasks, `reading` reads ranges in the engine.
 """
 
-from penstock.indexing.source.kafka.cluster import (
+from penstock.indexing.source.kafka.protocols import (
     Connect,
     KafkaAdmin,
     KafkaLog,
@@ -12,7 +12,7 @@ from penstock.indexing.source.kafka.cluster import (
     Records,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reading import Beside, RecordBatch, read_records
+from penstock.indexing.source.kafka.reader import Beside, RecordBatch, read_records
 from penstock.indexing.source.kafka.supplier import KafkaSupplier
 
 __all__ = [

@@ -11,19 +11,19 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import KafkaRange
-from penstock.indexing.kafkasettings import resolved
-from penstock.indexing.source.kafka.cluster import OffsetsGoneError
+from penstock.indexing.kafka_settings import resolved
+from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.source.kafka.protocols import OffsetsGoneError
 from penstock.indexing.source.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.kafkasettings import Setting, Settings
+    from penstock.indexing.kafka_settings import Setting, Settings
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.source.kafka.cluster import Connect, KafkaAdmin
+    from penstock.indexing.source.kafka.protocols import Connect, KafkaAdmin
 
 _POLL_S: Final = 0.25
 _BACKLOG_RECORDS: Final = 10_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec.config import BoundedStreamConfig
-from penstock.indexing.spec.context import uses_concurrent_locks, with_defaults
+from penstock.indexing.specs.stream_config import BoundedStreamConfig
+from penstock.indexing.specs.task_context import uses_concurrent_locks, with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.standing import Standing
 
 

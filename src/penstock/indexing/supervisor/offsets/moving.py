@@ -14,7 +14,7 @@ from penstock.indexing.supervisor.offsets.backfill import backfill_spec, check_b
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.converging import Convergence
     from penstock.indexing.supervisor.pacing.looking import Looks
     from penstock.indexing.supervisor.standing import Standing

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.config import CostAutoScalerConfig
+    from penstock.indexing.specs.stream_config import CostAutoScalerConfig
 
 # Druid's constants: cost of tasks without idle time; cost of tasks without work, beyond the optimal
 # idle ratio; minimum assumed speed of a task; maximum size of one change if it is bounded, in

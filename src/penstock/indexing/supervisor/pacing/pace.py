@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import counted
 from penstock.indexing.ports import Effort
-from penstock.indexing.spec.config import AutoScalerConfig, CostAutoScalerConfig
+from penstock.indexing.specs.stream_config import AutoScalerConfig, CostAutoScalerConfig
 from penstock.indexing.supervisor.groups import GroupPhase
 from penstock.indexing.supervisor.pacing.costing import CostScaler, Load
 from penstock.indexing.supervisor.pacing.idleness import Idleness
 from penstock.indexing.supervisor.pacing.scaling import LagScaler
-from penstock.indexing.supervisor.updates import with_task_count
+from penstock.indexing.supervisor.spec_updates import with_task_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

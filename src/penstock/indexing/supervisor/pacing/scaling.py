@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.indexing.spec.config import AutoScalerConfig
+    from penstock.indexing.specs.stream_config import AutoScalerConfig
 
 
 class LagScaler:

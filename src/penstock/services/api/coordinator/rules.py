@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.names import DATASOURCE, TIER, check_name
-from penstock.indexing.spec.rules import parse_rules, rules_to_json
+from penstock.indexing.specs.retention_rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.reading import (

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.indexing.lockbox.model import TaskLock
     from penstock.indexing.overlord import TaskView
-    from penstock.indexing.overlord.runner.workers import WorkerView
-    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.overlord.runner.worker_table import WorkerView
+    from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.ports import TaskLocation
     from penstock.storage.metadata import AuditRow, TaskSummary
 

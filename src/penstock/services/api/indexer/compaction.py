@@ -18,9 +18,9 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.duties.compaction import AuditOf, CompactionConfigs
+from penstock.indexing.overlord.compaction.duty import AuditOf, CompactionConfigs
 from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
-from penstock.indexing.spec.compaction import (
+from penstock.indexing.specs.compaction import (
     CompactionConfig,
     parse_cluster_compaction,
     parse_compaction,
@@ -39,7 +39,7 @@ from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord.upkeep import Upkeep
-    from penstock.indexing.spec.compaction import ClusterCompaction
+    from penstock.indexing.specs.compaction import ClusterCompaction
 
 AUDIT_TYPE: Final = "compaction"
 _CLUSTER: Final = "_cluster"

@@ -14,7 +14,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.names import DATASOURCE, IsStored, known_name
 from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.spec.context import uses_concurrent_locks
+from penstock.indexing.specs.task_context import uses_concurrent_locks
 from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import lock_to_json

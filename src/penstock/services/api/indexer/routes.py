@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.overlord import Overlord
-    from penstock.indexing.tasklog import TaskLogReader
+    from penstock.indexing.task_log import TaskLogReader
     from penstock.services.api.indexer.taskfiles import Reports, WorkerHandles
 
 

@@ -13,9 +13,9 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
-from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.supervisordesk import SHORT_OF_SLOTS
+from penstock.indexing.overlord.supervisor_service import SHORT_OF_SLOTS
+from penstock.indexing.secrets import masked
 from penstock.indexing.sequences import offsets_from_json
 from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
@@ -29,7 +29,7 @@ from penstock.services.api.indexer.reading import (
 )
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.supervisordesk import SupervisorDesk, SupervisorView
+    from penstock.indexing.overlord.supervisor_service import SupervisorDesk, SupervisorView
     from penstock.indexing.overlord.upkeep import Upkeep
     from penstock.storage.metadata import SupervisorRow
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import orjson
 
 from penstock.core.errors import NotFound, Unavailable
-from penstock.indexing.tasklog import READ_BYTES_MAX, TaskLogReader
+from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
 from penstock.services.api.clients import chat_path
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
@@ -20,7 +20,7 @@ from penstock.services.httpclient import JsonClient
 if TYPE_CHECKING:
     from penstock.indexing.overlord import Overlord
     from penstock.indexing.ports import TaskLocation
-    from penstock.indexing.tasklog import LogPart
+    from penstock.indexing.task_log import LogPart
 
 T = TypeVar("T")
 

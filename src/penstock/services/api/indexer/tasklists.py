@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.names import DATASOURCE, known_name
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
+from penstock.indexing.overlord.task_index import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.indexer.answers import TaskStatus, active_statuses, complete_statuses
 from penstock.services.api.indexer.paths import PREFIX

@@ -8,10 +8,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
-from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord, TaskView
-from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.waiting.waits import Wait
+from penstock.indexing.secrets import masked
 from penstock.services.answers import part
 from penstock.services.api.asgi import (
     JSON_BYTES_MAX,

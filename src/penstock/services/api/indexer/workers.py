@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME
+from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import audit_to_json, worker_to_json

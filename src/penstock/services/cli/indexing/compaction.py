@@ -101,7 +101,7 @@ def run_now(
     """Compact a datasource now: an interval, or everything due by its configuration."""
     # Imported here, because no other command needs it, and importing it is slow.
     from penstock.core.intervals import Interval as Time  # noqa: PLC0415
-    from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction  # noqa: PLC0415
+    from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction  # noqa: PLC0415
 
     api = GIVEN.api()
     if interval is None:

@@ -38,7 +38,7 @@ from penstock.services.cli.output import (
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
-# The overlord's name of this type (`penstock.indexing.overlord.supervisordesk`).
+# The overlord's name of this type (`penstock.indexing.overlord.supervisor_service`).
 _SHORT = "shortOfSlots"
 _TASKS_WAIT_FOR = "tasksWaitFor"
 # The stream is read each second, unless a spec says less often: an older report shows its age.

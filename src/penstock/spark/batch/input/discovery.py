@@ -22,9 +22,9 @@ import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.rate_limited_log import Warn
-from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
-from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs import TIME_COLUMN, DataSchema, Dimension
+from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.batch.input.avro import avro_columns
 from penstock.spark.batch.input.columnar import FOUND_AS, schema_of
 from penstock.spark.batch.input.delimited import typed_columns

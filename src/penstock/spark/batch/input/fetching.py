@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable
-from penstock.indexing.masking import masked_url
+from penstock.indexing.secrets import masked_url
 
 if TYPE_CHECKING:
     import httpx

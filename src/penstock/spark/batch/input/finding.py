@@ -20,9 +20,9 @@ import orjson
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
 from penstock.indexing.engine import InputUnavailable
-from penstock.indexing.masking import masked, masked_url
-from penstock.indexing.spec import TIME_COLUMN
-from penstock.indexing.spec.inputs import (
+from penstock.indexing.secrets import masked, masked_url
+from penstock.indexing.specs import TIME_COLUMN
+from penstock.indexing.specs.inputs import (
     AvroFormat,
     CsvFormat,
     HttpInput,
@@ -35,8 +35,8 @@ from penstock.indexing.spec.inputs import (
     TsvFormat,
     input_sources,
 )
-from penstock.indexing.spec.sources.databases import DatabaseInput
-from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.specs.sources.databases import DatabaseInput
+from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
 from penstock.spark.batch.input.avro import check_installed
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
@@ -46,7 +46,7 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.inputs import InputFormat, SingleInput
+    from penstock.indexing.specs.inputs import InputFormat, SingleInput
 
 FilesInput = ExternalInput | SegmentInput | CombinedInput
 

@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
 from penstock.core.outofmemory import is_out_of_memory
 from penstock.indexing.engine import InputUnavailable
-from penstock.indexing.masking import masked_url
+from penstock.indexing.secrets import masked_url
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.connect.workermemory import out_of_memory
 

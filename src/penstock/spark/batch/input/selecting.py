@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 
 from penstock.core.column_case import twins_in
 from penstock.indexing.batch.engine import BatchInput, SegmentInput
-from penstock.indexing.spec import TIME_COLUMN, Filter
-from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.indexing.specs import TIME_COLUMN, Filter
+from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
 from penstock.spark.filters import condition

@@ -31,7 +31,7 @@ from penstock.spark.chunkfiles import write_groups
 from penstock.storage.databases.postgres import opened
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec.sources.databases import DatabaseInput
+    from penstock.indexing.specs.sources.databases import DatabaseInput
     from penstock.storage.databases.postgres import Column, Kind, PostgresReader
 
 _TYPES: Final[dict[Kind, pa.DataType]] = {

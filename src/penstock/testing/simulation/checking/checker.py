@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
+from penstock.indexing.overlord.compaction.duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
-from penstock.indexing.taskspec import TASK_TYPE
+from penstock.indexing.task_spec import TASK_TYPE
 from penstock.segments.catalog import Catalogue
 from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few

@@ -1,0 +1,48 @@
+"""The kinds of batch task that a peon can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.indexing.batch.compacting import compact_task
+from penstock.indexing.batch.indexing import index_task, sql_task
+from penstock.indexing.batch.kill_task import KillTask
+from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec, KillSpec, SqlIngestSpec
+from penstock.indexing.worker.peon_task import TaskKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.peon_task import PeonTask
+
+_Spec = TypeVar("_Spec", bound="TaskSpec")
+
+
+def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
+    """Return the kinds; each continues from its folder after its process died.
+
+    Args:
+        make_ports: Creates the ports of a task, once its folder is locked.
+    """
+
+    def kind(
+        name: str,
+        model: type[_Spec],
+        make: Callable[[_Spec, TaskFolder, BatchPorts], PeonTask],
+    ) -> TaskKind:
+        def made(spec: TaskSpec, folder: TaskFolder) -> PeonTask:
+            assert isinstance(spec, model), f"a task of type {name} is a {model.__name__}"
+            return make(spec, folder, make_ports(spec))
+
+        return TaskKind(name, made, restorable=True)
+
+    return [
+        kind("index_parallel", IndexParallelSpec, index_task),
+        kind("index", IndexParallelSpec, index_task),
+        kind("query_controller", SqlIngestSpec, sql_task),
+        kind("compact", CompactSpec, compact_task),
+        kind("kill", KillSpec, KillTask),
+    ]

@@ -1,0 +1,33 @@
+"""Druid's expressions: parsed, and translated to Spark SQL. Pure.
+
+An expression of a spec may be Spark SQL or Druid's. It is taken as Spark SQL unless it has a part
+that only Druid has (`&&`, ``cast(x, 'LONG')``, a function such as `timestamp_floor`); then all of
+it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
+"""
+
+from penstock.indexing.specs.druid_expressions.dialect import as_spark_sql, is_druids
+from penstock.indexing.specs.druid_expressions.parser import parse
+from penstock.indexing.specs.druid_expressions.translation import translate
+from penstock.indexing.specs.druid_expressions.tree import (
+    Binary,
+    Call,
+    Expression,
+    Literal,
+    Name,
+    Unary,
+    as_text,
+)
+
+__all__ = [
+    "Binary",
+    "Call",
+    "Expression",
+    "Literal",
+    "Name",
+    "Unary",
+    "as_spark_sql",
+    "as_text",
+    "is_druids",
+    "parse",
+    "translate",
+]

@@ -1,0 +1,277 @@
+"""Translation of the tree of a Druid expression to Spark SQL. Pure.
+
+Owns the meaning of each operator and function in Spark, if that is exactly the same for every
+value. If it depends on types that are unknown, the expression is refused with a remedy. Names are
+in double quotes, as everywhere in specs; times are milliseconds, as in Druid.
+
+Every operator's result is in parentheses, so that a part may be used anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.specs.druid_expressions.functions import (
+    REFUSED,
+    SPECIAL,
+    TEMPLATES,
+    TIME_FUNCTIONS,
+    Type,
+)
+from penstock.indexing.specs.druid_expressions.times import translate_time
+from penstock.indexing.specs.druid_expressions.tree import (
+    Binary,
+    Call,
+    Expression,
+    Literal,
+    Name,
+    Unary,
+    as_text,
+)
+
+_TIME_COLUMN: Final = "__time"
+_COMPARISONS: Final = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_LOGIC: Final = {"&&": "AND", "||": "OR"}
+_CASTS: Final[dict[str, tuple[str, Type]]] = {
+    "LONG": ("BIGINT", "LONG"),
+    "DOUBLE": ("DOUBLE", "DOUBLE"),
+    "FLOAT": ("FLOAT", "DOUBLE"),
+    "STRING": ("STRING", "STRING"),
+}
+_TEXT_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+_TO_THE_END: Final = -1
+
+
+def translate(node: Expression, *, condition: bool = False) -> str:
+    """Return the expression in Spark SQL.
+
+    Args:
+        node: The tree.
+        condition: Whether it must be a condition. Otherwise it is a value, in which true is 1 and
+            false is 0, as in Druid.
+
+    Raises:
+        InvalidRequest: A part of it has no exact counterpart.
+    """
+    return _condition(node) if condition else _value(node)
+
+
+def _condition(node: Expression) -> str:
+    if type_of(node) == "BOOLEAN":
+        return _sql(node)
+    raise InvalidRequest(
+        f"{_shown(node)} is a value, but must be a condition: compare it, such as with > 0"
+    )
+
+
+def _value(node: Expression) -> str:
+    text = _sql(node)
+    return f"CAST({text} AS BIGINT)" if type_of(node) == "BOOLEAN" else text
+
+
+def type_of(node: Expression) -> Type | None:
+    """Return the type of the node's value, or None if that depends on the data."""
+    match node:
+        case Literal(value):
+            if isinstance(value, str):
+                return "STRING"
+            return None if value is None else "LONG" if isinstance(value, int) else "DOUBLE"
+        case Name(name):
+            return "LONG" if name.lower() == _TIME_COLUMN else None
+        case Unary(operator, operand):
+            return "BOOLEAN" if operator == "!" else type_of(operand)
+        case Binary(operator, left, right):
+            return _type_of_operator(operator, type_of(left), type_of(right))
+        case Call():
+            return _type_of_call(node)
+
+
+def _type_of_operator(operator: str, left: Type | None, right: Type | None) -> Type | None:
+    if operator in _COMPARISONS or operator in _LOGIC:
+        return "BOOLEAN"
+    if operator == "+" and "STRING" in {left, right}:
+        return "STRING"
+    sides = {"LONG" if side == "BOOLEAN" else side for side in (left, right)}
+    if "DOUBLE" in sides:
+        return "DOUBLE"
+    return "LONG" if sides == {"LONG"} else None
+
+
+def _type_of_call(node: Call) -> Type | None:
+    name, arguments = node.function, node.arguments
+    if name in {"nvl", "coalesce"} and "STRING" in map(type_of, arguments):
+        return "STRING"
+    if name in TEMPLATES:
+        return TEMPLATES[name].gives
+    if name in TIME_FUNCTIONS:
+        return "STRING" if name == "timestamp_format" else "LONG"
+    if name == "cast" and len(arguments) == 2:
+        return _CASTS.get(_literal_text(arguments[1]).upper(), ("", None))[1]
+    if name == "like":
+        return "BOOLEAN"
+    if name in {"substring", "regexp_extract"}:
+        return "STRING"
+    return None
+
+
+def _sql(node: Expression) -> str:
+    match node:
+        case Literal(value):
+            return _literal(value)
+        case Name(name):
+            # Within double quotes a backslash would escape the quote after it.
+            mark = "`" if "\\" in name else '"'
+            quoted = mark + name.replace(mark, mark * 2) + mark
+            return f"UNIX_MILLIS({quoted})" if name.lower() == _TIME_COLUMN else quoted
+        case Unary(operator, operand):
+            return f"(NOT {_condition(operand)})" if operator == "!" else f"(-{_value(operand)})"
+        case Binary():
+            return _operator(node)
+        case Call():
+            return _call(node)
+
+
+def _literal(value: float | str | None) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return f"'{value.translate(_TEXT_ESCAPES)}'"
+    if isinstance(value, int):
+        # The smallest number has no positive counterpart that could be negated.
+        return f"CAST('{value}' AS BIGINT)" if value == -(2**63) else f"{value}L"
+    return f"CAST('{value!r}' AS DOUBLE)"
+
+
+def _operator(node: Binary) -> str:
+    operator, left, right = node.operator, node.left, node.right
+    if operator in _LOGIC:
+        return f"({_condition(left)} {_LOGIC[operator]} {_condition(right)})"
+    if operator in _COMPARISONS:
+        return f"({_value(left)} {_COMPARISONS[operator]} {_value(right)})"
+    types = {type_of(left), type_of(right)}
+    if operator == "+" and "STRING" in types:
+        return f"CONCAT({_value(left)}, {_value(right)})"
+    if operator == "^":
+        power = f"POWER({_value(left)}, {_value(right)})"
+        if "DOUBLE" in types:
+            return power
+        if types == {"LONG"}:
+            return f"CAST({power} AS BIGINT)"
+        raise InvalidRequest(
+            f"whether {_shown(node)} is a whole number depends on the data: write"
+            f" pow({_shown(left)}, {_shown(right)}), or cast both"
+        )
+    if operator == "/":
+        if "DOUBLE" in types:
+            return f"({_value(left)} / {_value(right)})"
+        if types <= {"LONG", "BOOLEAN"}:
+            return f"({_value(left)} DIV {_value(right)})"
+        raise InvalidRequest(
+            f"whether {_shown(node)} is a whole number depends on the data: write"
+            f" div({_shown(left)}, {_shown(right)}), or cast({_shown(left)}, 'DOUBLE') / …"
+        )
+    return f"({_value(left)} {operator} {_value(right)})"
+
+
+def _call(node: Call) -> str:
+    name = node.function
+    if name in TEMPLATES:
+        return _from_template(node)
+    if name in TIME_FUNCTIONS:
+        return translate_time(node, _value)
+    if name in SPECIAL:
+        return _special(node)
+    if name in REFUSED:
+        raise InvalidRequest(f"{name}() of Druid is not supported: {REFUSED[name]}")
+    if name.startswith(("mv_", "array")):
+        raise InvalidRequest(
+            f"{name}() of Druid is not supported: lists are kept as JSON text: use Spark's"
+            " functions on from_json(column, 'ARRAY<STRING>')"
+        )
+    known = [*TEMPLATES, *TIME_FUNCTIONS, *SPECIAL]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f': did you mean "{near[0]}"?' if near else ": write all of it in Spark SQL"
+    raise InvalidRequest(f"{name}() is not a supported function of Druid{hint}")
+
+
+def _from_template(node: Call) -> str:
+    texts = TEMPLATES[node.function].texts
+    count = len(node.arguments)
+    text = texts.get(count) or (texts.get(None) if count else None)
+    if text is None:
+        wanted = " or ".join(str(n) for n in texts if n is not None) or "at least 1"
+        raise InvalidRequest(f"{node.function}() takes {wanted} arguments, not {count}")
+    values = [_value(argument) for argument in node.arguments]
+    return text.format(*values, all=", ".join(values))
+
+
+def _special(node: Call) -> str:
+    arguments, count = node.arguments, len(node.arguments)
+    match node.function, count:
+        case "if", 3:
+            return _case([(_condition(arguments[0]), arguments[1])], arguments[2])
+        case "case_searched", _ if count >= 2:
+            pairs = zip(arguments[0 : count - 1 : 2], arguments[1:count:2], strict=False)
+            conditions = [(_condition(when), then) for when, then in pairs]
+            return _case(conditions, arguments[-1] if count % 2 else None)
+        case "case_simple", _ if count >= 3:
+            subject = _value(arguments[0])
+            pairs = zip(arguments[1 : count - 1 : 2], arguments[2:count:2], strict=False)
+            conditions = [(f"{subject} = {_value(when)}", then) for when, then in pairs]
+            return _case(conditions, None if count % 2 else arguments[-1])
+        case "cast", 2:
+            kind = _literal_text(arguments[1]).upper()
+            if kind not in _CASTS:
+                raise InvalidRequest(f"cast() takes one of {', '.join(_CASTS)}, as text: {kind!r}")
+            return f"CAST({_value(arguments[0])} AS {_CASTS[kind][0]})"
+        case "like", 2 | 3:
+            return _like(arguments)
+        case "regexp_extract", 2 | 3:
+            index = _whole(arguments[2], "regexp_extract's group") if count == 3 else 0
+            subject, pattern = _value(arguments[0]), _value(arguments[1])
+            found = f"REGEXP_EXTRACT({subject}, {pattern}, {index})"
+            return f"(CASE WHEN {subject} RLIKE {pattern} THEN {found} END)"
+        case "substring", 2 | 3:
+            start = _whole(arguments[1], "substring's start")
+            length = _whole(arguments[2], "substring's length") if count == 3 else _TO_THE_END
+            if start < 0:
+                raise InvalidRequest("substring() counts from 0: its start cannot be negative")
+            rest = "" if length < 0 else f", {length}"
+            return f"SUBSTRING({_value(arguments[0])}, {start + 1}{rest})"
+        case _:
+            raise InvalidRequest(f"{node.function}() does not take {count} arguments")
+
+
+def _case(pairs: list[tuple[str, Expression]], otherwise: Expression | None) -> str:
+    whens = "".join(f" WHEN {when} THEN {_value(then)}" for when, then in pairs)
+    rest = "" if otherwise is None else f" ELSE {_value(otherwise)}"
+    return f"(CASE{whens}{rest} END)"
+
+
+def _like(arguments: tuple[Expression, ...]) -> str:
+    pattern = _literal_text(arguments[1])
+    escape = _literal_text(arguments[2]) if len(arguments) == 3 else ""
+    if not isinstance(arguments[1], Literal) or len(escape) > 1:
+        raise InvalidRequest("like() takes a pattern, and one character to escape with, as text")
+    if not escape:
+        # Druid then has no escape character, but Spark has the backslash.
+        pattern = pattern.replace("\\", "\\\\")
+    rest = f" ESCAPE {_literal(escape)}" if escape else ""
+    return f"({_value(arguments[0])} LIKE {_literal(pattern)}{rest})"
+
+
+def _literal_text(node: Expression) -> str:
+    return node.value if isinstance(node, Literal) and isinstance(node.value, str) else ""
+
+
+def _whole(node: Expression, what: str) -> int:
+    if isinstance(node, Literal) and isinstance(node.value, int):
+        return node.value
+    raise InvalidRequest(f"{what} must be a whole number, not {_shown(node)}")
+
+
+def _shown(node: Expression) -> str:
+    text = as_text(node)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,193 @@
+"""The text of a spec, JSON or YAML: parsed as it is meant, or refused.
+
+Owns the rules that are stricter than JSON itself: a name that occurs twice in an object is a
+mistake, because one of its two values would be ignored silently. So is a whole number of more than
+64 bits, which would be rounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+import orjson
+from pydantic import JsonValue, ValidationError
+
+from penstock.indexing.specs.errors import Mistake, SpecError, spec_error
+from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.scalars import SUBMITTED
+from penstock.indexing.specs.text.yamltext import read_yaml
+
+_Model = TypeVar("_Model", bound=SpecModel)
+
+SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
+_DEPTH_MAX: Final = 100
+# Texts that begin differently are YAML: objects and lists of JSON begin with these.
+_JSON_START: Final = re.compile(r"[ \t\r\n]*[\[{]|[ \t\r\n]*\Z")
+_LIST_START: Final = re.compile(r"[ \t\r\n]*\[")
+_TOO_DEEP: Final = Mistake(
+    "", f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter"
+)
+
+
+# Shorter ones have less than 64 bits.
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+_DIGITS_MAX: Final = 20
+_TOO_LARGE: Final = "a number of more than 64 bits: put it in quotes, or use a smaller one"
+
+
+class _TooLarge:
+    """Marker for a number that JSON parsers would round."""
+
+
+class _Object(dict[str, object]):
+    """An object, and the names that occurred in it more than once."""
+
+    twice: tuple[str, ...]
+
+
+def read_model(
+    model: type[_Model],
+    raw: bytes | str | Mapping[str, object],
+    names: Callable[[str], str] | None = None,
+) -> _Model:
+    """Return the model of a text, or of a parsed object.
+
+    Args:
+        model: The model.
+        raw: The text or the object.
+        names: Returns the spelling of a name, for a spec that is submitted; None keeps names.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    value = read_object(raw) if isinstance(raw, bytes | str) else raw
+    if not isinstance(value, dict):
+        raise SpecError((Mistake("", "the spec must be a JSON object"),))
+    _check_depth(value)
+    try:
+        # Snake case is only for internal code.
+        return model.model_validate(
+            value, by_alias=True, by_name=False, context={SUBMITTED: names} if names else None
+        )
+    except ValidationError as error:
+        raise spec_error(error, model) from None
+
+
+def read_object(raw: bytes | str) -> dict[str, object]:
+    """Parse a JSON object.
+
+    Raises:
+        SpecError: It is not an object, or has duplicate names; all of them are listed.
+    """
+    # A list of millions would be parsed twice before it is refused.
+    value = None if _LIST_START.match(_start(raw)) else _read(raw)
+    if not isinstance(value, dict):
+        raise SpecError((Mistake("", "the spec must be a JSON object"),))
+    return value
+
+
+def read_list(raw: bytes | str) -> list[JsonValue]:
+    """Parse a JSON list. Raises as `read_object`."""
+    value = _read(raw)
+    if not isinstance(value, list):
+        raise SpecError((Mistake("", "must be a JSON list"),))
+    return value
+
+
+def _read(raw: bytes | str) -> object:
+    if len(raw) > SPEC_BYTES_MAX:
+        text = f"has {len(raw)} bytes, more than {SPEC_BYTES_MAX}: read rows from files"
+        raise SpecError((Mistake("", text),))
+    if not _JSON_START.match(_start(raw)):
+        return read_yaml(raw)
+    try:
+        value: object = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:  # narrow: translates
+        _refuse(_too_large(raw))  # For the parser, a number of hundreds of digits is infinite.
+        text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        raise SpecError((Mistake("", text),)) from error
+    _refuse(_found(raw))
+    return value
+
+
+def _start(raw: bytes | str) -> str:
+    return raw[:100] if isinstance(raw, str) else raw[:100].decode("latin-1")
+
+
+def _found(raw: bytes | str) -> tuple[Mistake, ...]:
+    """Return mistakes that JSON allows, from a second pass: the parser has merged them."""
+    whole = _whole if _LONG_NUMBER.search(_encoded(raw)) else None
+    try:
+        return tuple(_mistakes(json.loads(raw, object_pairs_hook=_object, parse_int=whole), "", 0))
+    except RecursionError:
+        return (_TOO_DEEP,)
+
+
+def _too_large(raw: bytes | str) -> tuple[Mistake, ...]:
+    """Return the mistakes of a text that is valid JSON except for too large numbers."""
+    try:
+        return _found(raw)
+    except ValueError:
+        return ()
+
+
+def _refuse(found: tuple[Mistake, ...]) -> None:
+    if found:
+        raise SpecError(found)
+
+
+def _encoded(raw: bytes | str) -> bytes:
+    # Invalid encodings have been refused, or will be.
+    return raw if isinstance(raw, bytes) else raw.encode(errors="replace")
+
+
+def _check_depth(value: object) -> None:
+    """Refuse values that are nested too deep: an object may come from other parsers."""
+    level: list[object] = [value]
+    for _ in range(_DEPTH_MAX + 1):
+        inner: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(v for v in one.values() if isinstance(v, dict | list))
+            elif isinstance(one, list):
+                inner.extend(v for v in one if isinstance(v, dict | list))
+        if not inner:
+            return
+        level = inner
+    raise SpecError((_TOO_DEEP,))
+
+
+def _whole(text: str) -> int | _TooLarge:
+    """Return a whole number; one of a million digits is not converted."""
+    if len(text.lstrip("-")) > _DIGITS_MAX or not -(1 << 63) <= int(text) < 1 << 64:
+        return _TooLarge()
+    return int(text)
+
+
+def _object(pairs: list[tuple[str, object]]) -> _Object:
+    made = _Object(pairs)
+    made.twice = ()
+    if len(made) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        made.twice = tuple(name for name, count in counts.items() if count > 1)
+    return made
+
+
+def _mistakes(value: object, place: str, depth: int) -> Iterator[Mistake]:
+    if depth > _DEPTH_MAX:
+        raise SpecError((_TOO_DEEP,))
+    if isinstance(value, _TooLarge):
+        yield Mistake(place, _TOO_LARGE)
+    elif isinstance(value, _Object):
+        prefix = f"{place}." if place else ""
+        for name in value.twice:
+            yield Mistake(f"{prefix}{name}", "occurs more than once: keep one of them")
+        for name, inner in value.items():
+            yield from _mistakes(inner, f"{prefix}{name}", depth + 1)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _mistakes(inner, f"{place}[{index}]", depth + 1)

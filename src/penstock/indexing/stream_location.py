@@ -1,0 +1,42 @@
+"""The location of a stream, from a spec, for its tasks. Only the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from penstock.indexing import kafka_settings
+from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+
+if TYPE_CHECKING:
+    from penstock.indexing.specs import IoConfig
+
+
+class StreamPlace(SpecModel):
+    """Location of a stream: a topic of Penstock by its name, a topic of Kafka, or a folder.
+
+    A folder has a `pattern` of names, and Kafka the `properties` of a client.
+    """
+
+    type: Literal["topic", "kafka", "folder"] = "topic"
+    name: str = Field(min_length=1)
+    pattern: str = "*"
+    properties: dict[str, str | int | bool | EnvironmentSecret] = Field(
+        default_factory=dict, repr=False
+    )
+
+
+def place_of(io: IoConfig) -> StreamPlace:
+    """Return the location of a spec's stream.
+
+    Raises:
+        InvalidRequest: A spec must not set one of the settings of Kafka's client.
+    """
+    if io.source == "kafka":
+        given = io.consumer_properties or {}
+        return StreamPlace(type="kafka", name=io.stream, properties=kafka_settings.checked(given))
+    if io.source == "folder":
+        return StreamPlace(type="folder", name=io.stream, pattern=io.filter or "*")
+    return StreamPlace(name=io.stream)

@@ -1,0 +1,216 @@
+"""Ended tasks: kept until the overlord knows, and their folders some time longer.
+
+Belongs to the worker's mailbox thread. Owns the upload of the log of such a task, and the deletion
+of its folder: after `forget_delay_ms`, when queries no longer read its files, and after the upload
+has succeeded or was given up. A task with the same id takes over the folder of an earlier one. A
+folder that could not be deleted is tried again after `forget_delay_ms`, until it is deleted or
+belongs to a later task.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.indexing.ports import WorkerTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from penstock.core.waits import WaitTable
+    from penstock.indexing.errand import Calls
+    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.worker.options import WorkerOptions
+    from penstock.indexing.worker.task_attempts import TaskEnd
+    from penstock.mailbox import MailboxProcessor
+
+_log = logging.getLogger(__name__)
+
+_SHIP: Final = "keep the logs of tasks"
+_DELETE: Final = "delete the folders of tasks"
+
+
+class LogShipper(Protocol):
+    """Copies log and report of a task to where they can be read after its folder is deleted."""
+
+    def ship(self, task_id: str, folder: str) -> Future[None]:
+        """Copy log and report; the future completes afterwards. It may be repeated."""
+        ...
+
+
+@dataclass(slots=True)
+class _Ended:
+    """An ended task, until its folder is deleted."""
+
+    id: str
+    folder: TaskFolder
+    end: TaskEnd
+    shipped: bool = False
+    ship_tries: int = 0
+
+    def mark_shipped(self) -> None:
+        """Record that its log and report are in the log store."""
+        self.shipped = True
+
+    def told(self) -> WorkerTask:
+        """Return its status, for the overlord."""
+        return WorkerTask(self.id, self.end.state, None, self.end.error, self.end.duration_ms)
+
+
+class EndedTasks:
+    """The ended tasks.
+
+    Args:
+        processor: The worker's mailbox.
+        options: How long folders are kept, and how many times an upload is tried.
+        logs: Uploads the logs; None: they are deleted with their folder.
+        calls: Runs the deletion of folders on a lane, because it may take long.
+        remove: Deletes a folder; on the lane.
+        is_taken: Whether a new task has the same id, so that its folder must not be deleted.
+        waits: Records logs that cannot be uploaded and folders that cannot be deleted.
+    """
+
+    def __init__(
+        self,
+        processor: MailboxProcessor,
+        options: WorkerOptions,
+        logs: LogShipper | None,
+        calls: Calls,
+        *,
+        remove: Callable[[TaskFolder], None],
+        is_taken: Callable[[str], bool],
+        waits: WaitTable,
+    ) -> None:
+        self._processor = processor
+        self._options = options
+        self._logs = logs
+        self._calls = calls
+        self._remove = remove
+        self._is_taken = is_taken
+        self._waits = waits
+        self._tasks: dict[str, _Ended] = {}
+        # The last forgotten task of each id. Its folder may be that of an earlier one, whose timer
+        # then has nothing to delete.
+        self._leaving: dict[str, _Ended] = {}
+        # Tasks whose folder is being deleted, by id; None: a task from before the worker's start.
+        self._deleting: dict[str, _Ended | None] = {}
+
+    def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
+        """Keep an ended task until it is forgotten."""
+        ended = self._tasks[task_id] = _Ended(task_id, folder, end)
+        if self._logs is not None:
+            # The process writes its last log lines after the task's end.
+            self._processor.timers.schedule_after(
+                self._options.ship_delay_ms, lambda: self._ship(ended), "ship a log"
+            )
+
+    def told(self, task_id: str) -> WorkerTask | None:
+        """Return the result of a task, None if it is not kept."""
+        ended = self._tasks.get(task_id)
+        return None if ended is None else ended.told()
+
+    def all_told(self) -> list[WorkerTask]:
+        """Return the results of all tasks."""
+        return [ended.told() for ended in self._tasks.values()]
+
+    def forget(self, task_id: str) -> bool:
+        """Stop reporting a task, and delete its folder later; false if it is not kept."""
+        ended = self._tasks.pop(task_id, None)
+        if ended is not None:
+            self._leaving[task_id] = ended
+            self._delete_later(ended)
+        return ended is not None
+
+    def is_deleting(self, task_id: str) -> bool:
+        """Return whether the folder of an id is being deleted."""
+        return task_id in self._deleting
+
+    def require_no_deletion(self, task_id: str) -> None:
+        """Check that the folder of an id is not being deleted: a new task would lose its own.
+
+        Raises:
+            Unavailable: It is being deleted.
+        """
+        if self.is_deleting(task_id):
+            raise Unavailable(
+                f"the folder of an earlier task {task_id} is being deleted: try again soon"
+            )
+
+    def clearing(self, task_id: str) -> None:
+        """Record that the files of an earlier task are being deleted for a new one of that id."""
+        self._deleting[task_id] = self._leaving.pop(task_id, None)
+
+    def cleared(self, task_id: str, *, whole: bool) -> None:
+        """Record the end of that deletion.
+
+        Args:
+            task_id: The id.
+            whole: Whether all files were deleted. If not, the deletion is tried again later.
+        """
+        ended = self._deleting.pop(task_id, None)
+        if whole:
+            self._waits.ended(_DELETE)
+        if ended is not None and not whole:
+            # A new object: the timer of the old one, if it still runs, has nothing to delete.
+            again = self._leaving[task_id] = replace(ended)
+            self._delete_later(again)
+
+    def _delete_later(self, ended: _Ended) -> None:
+        self._processor.timers.schedule_after(
+            self._options.forget_delay_ms,
+            lambda: self._delete(ended),
+            "delete the folder of a task",
+        )
+
+    def _delete(self, ended: _Ended) -> None:
+        if self._leaving.get(ended.id) is not ended:
+            return
+        if self._is_taken(ended.id):
+            del self._leaving[ended.id]
+            self._waits.ended(_DELETE)
+            return
+        tries_left = ended.ship_tries < self._options.ship_tries_max
+        if self._logs is not None and not ended.shipped and tries_left:
+            self._ship(ended)
+            self._delete_later(ended)
+            return
+        if not tries_left:
+            self._waits.ended(_SHIP)  # It is given up; another task's log may still be tried.
+        self.clearing(ended.id)
+
+        def failed(error: PenstockError) -> None:
+            _log.warning("the folder of task %s will be deleted later: %s", ended.id, error)
+            self._waits.failed(_DELETE, error, dependency=Dependency.DISK)
+            self.cleared(ended.id, whole=False)
+
+        self._calls.call(
+            "delete",
+            lambda: self._remove(ended.folder),
+            lambda _none: self.cleared(ended.id, whole=True),
+            failed,
+        )
+
+    def _ship(self, ended: _Ended) -> None:
+        if self._logs is None:
+            return
+        ended.ship_tries += 1
+
+        def note(done: Future[None]) -> None:
+            error = "cancelled" if done.cancelled() else done.exception()
+            if error is not None:
+                _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+                if isinstance(error, Unavailable):
+                    self._waits.failed(_SHIP, error, dependency=Dependency.STORAGE)
+                return
+            self._waits.ended(_SHIP)
+            self._processor.post(ended.mark_shipped, "the log of %s is kept", ended.id)
+
+        try:
+            shipped = self._logs.ship(ended.id, ended.folder.path)
+        except PenstockError as error:  # The lanes are closed: the next worker uploads it.
+            _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+            return
+        shipped.add_done_callback(note)
