@@ -16,8 +16,7 @@ from story_kit import ask, counts, feed, slowed, status, until
 
 from penstock.indexing.ports import Effort
 from penstock.indexing.specs.stream_config import CostAutoScalerConfig
-from penstock.indexing.supervisor.pacing.costing import CostScaler, Load, cheapest, costs_of
-from penstock.indexing.supervisor.pacing.pace import load_of
+from penstock.indexing.supervisor.autoscaler import CostScaler, Load, cheapest, costs_of, load_of
 from penstock.indexing.task.meters import EffortMeter
 
 SCALER = {

@@ -14,7 +14,7 @@ from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
-from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
+from penstock.indexing.overlord.compaction.planner import CompactionUnits
 from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.task_index import TaskIndex

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.overlord.duties.compactionplan import plan_compaction
-from penstock.indexing.overlord.duties.compactionstate import WantedState
-from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
-from penstock.indexing.overlord.duties.overshadowed import Overshadowed
+from penstock.indexing.overlord.compaction.planner import (
+    CompactionUnits,
+    WantedState,
+    plan_compaction,
+)
+from penstock.indexing.overlord.duties.janitor import Overshadowed
 from penstock.indexing.specs.batch import aligned
 from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction
 from penstock.segments.catalog import Catalogue

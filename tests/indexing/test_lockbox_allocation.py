@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockbox_kit import DAY, DAY_START_MS, HOUR_MS, hours
 
 from penstock.core.intervals import Granularity, Interval, condensed
-from penstock.indexing.lockbox.allocation import chunk_parts
+from penstock.indexing.overlord.segment_allocator import chunk_parts
 
 HOUR = Granularity.parse("HOUR")
 DAILY = Granularity.parse("DAY")

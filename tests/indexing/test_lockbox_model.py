@@ -21,7 +21,7 @@ from lockbox_kit import (
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.interval_index import TimeIndex
 from penstock.core.intervals import Interval
-from penstock.indexing.lockbox.holdings import Holdings, Posse
+from penstock.indexing.lockbox.lock_table import Holdings, Posse
 from penstock.indexing.lockbox.lockbox import (
     Acquire,
     Add,

@@ -14,8 +14,8 @@ from penstock.indexing.specs import SpecError, parse_supervisor, parse_superviso
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.specs.compaction import parse_compaction
 from penstock.indexing.specs.filters import FILTER_LEVELS_MAX
-from penstock.indexing.specs.jsontext import SPEC_BYTES_MAX, read_object
 from penstock.indexing.specs.retention_rules import parse_rules
+from penstock.indexing.specs.spec_text import SPEC_BYTES_MAX, read_object
 
 SCHEMA = {
     "dataSource": "d",

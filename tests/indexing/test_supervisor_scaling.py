@@ -13,8 +13,7 @@ from story_kit import ask, counts, fail, feed, offsets, slowed, status, until
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.specs import parse_supervisor_spec
 from penstock.indexing.specs.stream_config import AutoScalerConfig
-from penstock.indexing.supervisor.pacing.idleness import Idleness
-from penstock.indexing.supervisor.pacing.scaling import LagScaler, aggregate
+from penstock.indexing.supervisor.autoscaler import Idleness, LagScaler, aggregate
 from penstock.indexing.supervisor.spec_updates import UpdateAction, succeed, update_action
 from penstock.storage.metadata.tables.supervisors import Supervisors
 

@@ -11,9 +11,9 @@ from queue_kit import SaidWorker, World, held, kill, noop, states, submit
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.overlord.errors import QueueFull
-from penstock.indexing.overlord.intake import Intake
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
 from penstock.indexing.overlord.task_index import RunnerState
+from penstock.indexing.overlord.task_service import Intake
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,

@@ -13,7 +13,7 @@ from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavaila
 from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Calls, Errand, Retry
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.overlord.intake import Intake
+from penstock.indexing.overlord.task_service import Intake
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.injection import Faults

@@ -14,10 +14,9 @@ from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, Worke
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.indexing.worker.task_folders import TaskFolders
-from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock

@@ -14,7 +14,7 @@ from penstock.indexing.ports import HistoryPlace, TaskState
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.history import ChangeHistory
+from penstock.indexing.worker.change_history import ChangeHistory
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import LogPart
-from penstock.indexing.worker.logstore import LogStore, LogStoreOptions, part_bounds
+from penstock.indexing.worker.log_store import LogStore, LogStoreOptions, TaskLogs, part_bounds
 from penstock.indexing.worker.task_attempts import Attempts
-from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.lanes import StepLanes
 

@@ -36,10 +36,9 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import LogPart
 from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.running import write_end
 from penstock.indexing.worker.task_attempts import TaskEnd
-from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX

@@ -38,9 +38,8 @@ from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task_log import LogPart
 from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec, parse_task, parse_task_spec
-from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
-from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services.api import peon
 from penstock.services.api.asgi import application
 from penstock.services.api.clients import (

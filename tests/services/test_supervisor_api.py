@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
 
-from penstock.indexing.overlord.supervising.slots import SlotDemand, slot_demand
+from penstock.indexing.overlord.term import SlotDemand, slot_demand
 from penstock.indexing.ports import Effort, TaskPhase, TaskReport
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.core.errors import LockRevoked, Unavailable
-from penstock.indexing.batch import compacting, minor
+from penstock.indexing.batch import compact_task
 from penstock.indexing.lockbox import granting, lockbox, lockboxes
 from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.granting import Granting
@@ -135,8 +135,8 @@ def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
 
 
 def test_a_minor_compaction_that_loses_what_it_does_not_read(monkeypatch):
-    sound = minor.parted
-    monkeypatch.setattr(compacting, "parted", lambda *given: (sound(*given)[0], set()))
+    sound = compact_task.parted
+    monkeypatch.setattr(compact_task, "parted", lambda *given: (sound(*given)[0], set()))
     wanting(monkeypatch, "minor compactions", "calm hosts")
     assert finds("compacted, and", range(7302, 7308), BESIDE)
 

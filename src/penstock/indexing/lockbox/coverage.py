@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.holdings import Holdings
+    from penstock.indexing.lockbox.lock_table import Holdings
     from penstock.indexing.lockbox.model import SegmentLike, TaskLock
 
 

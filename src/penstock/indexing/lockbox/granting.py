@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
-from penstock.indexing.lockbox.holdings import Holdings, Posse
+from penstock.indexing.lockbox.lock_table import Holdings, Posse
 from penstock.indexing.lockbox.model import (
     Granted,
     LockGranularity,

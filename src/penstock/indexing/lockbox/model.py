@@ -1,8 +1,11 @@
-"""Values of task locks: types, requests, locks and outcomes.
+"""Value types of task locks: types, tasks, requests, intents and results.
 
-Values only, with the checks that need nothing else; `rules` defines which locks conflict, and
-`lockbox` tracks the holders. Invariants: everything here is immutable; no interval is empty; a lock
-on single segments is EXCLUSIVE.
+Owns the values and the checks that need only the value. `rules` defines which locks are
+compatible, `lockbox` which tasks hold them. A `LockIntent` is an interval that a task must lock
+before it may start; the lockbox chooses its lock type from the task's context.
+
+Invariants: all values are immutable; no interval is empty; a lock on single segments is
+EXCLUSIVE.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
+
 
 APPEND_VERSION: Final = "1970-01-01T00:00:00.000Z"
 """Version of APPEND locks: older than any other, so an append never hides existing segments."""
@@ -334,3 +338,16 @@ class SegmentLike(Protocol):
     def partition_number(self) -> int:
         """Its partition number."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LockWish:
+    """One interval that a task must lock before it may start.
+
+    Attributes:
+        interval: The interval, already aligned to the segment granularity.
+        appends: Whether the task only adds to existing segments, and replaces none.
+    """
+
+    interval: Interval
+    appends: bool = False

@@ -41,9 +41,9 @@ from penstock.indexing.actions import (
 )
 from penstock.indexing.engine_json import data_file_to_json
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
-from penstock.indexing.overlord.allocating import Allocating
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
-from penstock.indexing.overlord.publishing import Publishing, SupervisedTasks
+from penstock.indexing.overlord.segment_allocator import Allocating
+from penstock.indexing.overlord.segment_publisher import Publishing, SupervisedTasks
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict
 from penstock.core.waits import WaitTable, merged
-from penstock.indexing.overlord.compactiondesk import CompactionDesk
+from penstock.indexing.overlord.admin_service import CompactionDesk, Upkeep
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.supervisor_service import SupervisorDesk
-from penstock.indexing.overlord.taskdesk import TaskDesk, TaskView
+from penstock.indexing.overlord.task_service import TaskDesk, TaskView
 from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
-from penstock.indexing.overlord.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

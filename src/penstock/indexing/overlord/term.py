@@ -1,27 +1,31 @@
-"""One term of leadership: everything that an overlord does while it leads, created for each term.
+"""One leadership term of an overlord: all components that exist only while it leads.
 
-Runs on the overlord's mailbox unless stated otherwise. A term reads all its state from the metadata
-store and from the workers' reports; it takes nothing from an earlier term of the same process.
-Starts in this order and stops in reverse: locks and tasks with the runner (half leader: tasks and
-their actions are served), supervisors, duties (full leader). The store refuses every write of the
-term after a newer term has started.
+`LeaderTerm` creates its components from the metadata store and the reports of workers, and
+takes over nothing from an earlier term of the same process. Start order, reversed at the stop:
+locks and tasks with the runner (half leader: tasks and their actions are served), supervisors,
+duties (full leader). `slot_demand` computes how many task slots the stream supervisors use and
+whether they leave any for batch tasks: a supervisor needs one slot for each reading task and as
+many again while the previous tasks publish. It is pure.
+
+Threading: on the overlord's mailbox, except where a method states otherwise. Invariant: every
+write of the term goes to a store that refuses it once a newer term has begun.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed, InvalidRequest
+from penstock.core.errors import Closed, InvalidRequest, counted
 from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME, parse_worker_config
-from penstock.indexing.overlord.supervising.slots import slot_demand
 from penstock.indexing.overlord.supervising.supervisors import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
@@ -43,9 +47,69 @@ if TYPE_CHECKING:
         WorkerDirectory,
     )
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.supervisor import Supervisor
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
+
+
+_WANT_NOTHING: Final = frozenset({"SUSPENDED", "STOPPING", "IDLE", "COMPLETED"})
+_MEND: Final = (
+    "give workers more slots (--worker-capacity), suspend a supervisor, or lower taskCount or"
+    " replicas"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDemand:
+    """Demand of supervisors for slots.
+
+    Attributes:
+        supervisors: Number of supervisors that need slots.
+        reading: Number of their reading tasks.
+        capacity: Number of slots of all workers; 0 if there is no worker, which is reported
+            elsewhere.
+    """
+
+    supervisors: int
+    reading: int
+    capacity: int
+
+    @property
+    def shortage(self) -> str:
+        """Description of the shortage and its remedy; empty if there is none.
+
+        There is none if the slots suffice for the maximum demand of the supervisors, even if other
+        tasks may then have to wait until a publish is over.
+        """
+        publishing = 2 * self.reading
+        if not self.capacity or (self.reading < self.capacity and publishing <= self.capacity):
+            return ""
+        who = counted(self.supervisors, "supervisor needs", "supervisors need")
+        when = "at all times" if self.reading >= self.capacity else "while their tasks publish"
+        return (
+            f"{who} {counted(self.reading, 'slot')} for reading tasks, and up to {publishing}"
+            f" while the tasks before them publish, of {self.capacity} available: {when} batch"
+            f" tasks wait. To fix it, {_MEND}"
+        )
+
+
+def tasks_wanted(supervisor: Supervisor) -> int:
+    """Return how many tasks of a supervisor read at a time, over all its groups."""
+    if supervisor.standing.state in _WANT_NOTHING:
+        return 0
+    io = supervisor.spec.io
+    partitions = len(supervisor.standing.latest()[0])
+    # Without a stream partition there is no group; before they are known, assume all groups.
+    groups = min(io.task_count, partitions) if partitions else io.task_count
+    return groups * io.replicas
+
+
+def slot_demand(supervisors: Iterable[Supervisor], capacity: int) -> SlotDemand:
+    """Return the demand of supervisors for slots, given the number of slots."""
+    wanted = [count for one in supervisors if (count := tasks_wanted(one))]
+    return SlotDemand(len(wanted), sum(wanted), capacity)
+
 
 _log = logging.getLogger(__name__)
 

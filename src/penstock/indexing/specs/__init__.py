@@ -18,9 +18,8 @@ from penstock.indexing.specs.filters import (
 from penstock.indexing.specs.inputs import InputFormat, InputSource
 from penstock.indexing.specs.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.specs.rows.granularities import GranularitySpec
-from penstock.indexing.specs.rows.timestamps import TimestampSpec
 from penstock.indexing.specs.scalars import TIME_COLUMN
-from penstock.indexing.specs.schema import DataSchema, Transform, TransformSpec
+from penstock.indexing.specs.schema import DataSchema, TimestampSpec, Transform, TransformSpec
 from penstock.indexing.specs.stream_config import IoConfig, TuningConfig
 from penstock.indexing.specs.supervisor import (
     AnySupervisorSpec,

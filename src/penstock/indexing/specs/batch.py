@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_val
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
-from penstock.indexing.lockwish import LockWish
+from penstock.indexing.lockbox.model import LockWish
 from penstock.indexing.specs.aggregators import Aggregator
 from penstock.indexing.specs.batch_tuning import BatchTuning
 from penstock.indexing.specs.duplicate_fields import without_twins
@@ -28,7 +28,6 @@ from penstock.indexing.specs.inputs import (
     InputSource,
     wrong_format,
 )
-from penstock.indexing.specs.jsontext import read_model, read_object
 from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.specs.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.specs.rows.dimensions import DimensionsSpec
@@ -47,6 +46,7 @@ from penstock.indexing.specs.scalars import (
     interval_mistake,
 )
 from penstock.indexing.specs.schema import DataSchema
+from penstock.indexing.specs.spec_text import read_model, read_object
 from penstock.indexing.specs.stream_config import StreamType
 from penstock.indexing.specs.task_context import (
     BATCH_PRIORITY,

@@ -1,37 +1,80 @@
-"""The schema of a datasource's rows: time, dimensions, metrics, granularity, transforms.
+"""Data schema of a datasource: timestamp, dimensions, metrics, granularity and transforms.
 
-The models parse Druid's JSON (``spec.dataSchema``). The engine reads them through the properties of
-`DataSchema`, which are resolved and validated. Owns neither the parsing of rows nor their source.
+The models accept Druid's JSON (``spec.dataSchema``, with ``timestampSpec`` for the column and
+format of a row's time: a format name or a Joda pattern). Engines read them through the
+properties of `DataSchema`, which are resolved and validated. Does not own the parsing of rows
+or the input source.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final, Literal
 
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.core.column_case import twins_in
-from penstock.core.intervals import Granularity
+from penstock.core.intervals import Granularity, parse_time
+from penstock.core.time_patterns import TimePattern
 from penstock.indexing.specs.aggregators import Aggregator, field_of
 from penstock.indexing.specs.druid_expressions import as_spark_sql
+from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.filters import Filter
-from penstock.indexing.specs.model import Found, SpecModel, mistakes
+from penstock.indexing.specs.model import Found, SpecModel, as_mistake, mistake, mistakes
 from penstock.indexing.specs.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.specs.rows.granularities import GranularitySpec, granularity_json
-from penstock.indexing.specs.rows.projections import (
-    BaseColumns,
-    Projections,
-    projection_mistakes,
-)
-from penstock.indexing.specs.rows.timestamps import TimestampSpec
+from penstock.indexing.specs.rows.projections import BaseColumns, Projections, projection_mistakes
 from penstock.indexing.specs.scalars import (
     TIME_COLUMN,
     ComputedName,
     DatasourceName,
     ExpressionText,
 )
+
+FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
+# Other values of this form are misspelt names; patterns contain a year.
+_PATTERN_LIKE: Final = re.compile(r"[yYx]{2}|[^A-Za-z]|^[yY]")
+
+
+class TimestampSpec(SpecModel):
+    """The field of a row's time, and its format: a name, or a pattern of Joda."""
+
+    column: str = Field(default="timestamp", min_length=1)
+    format: str = "auto"
+    missing_value: str | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _check_format(cls, value: str) -> str:
+        if value.lower() in FORMATS:  # Druid ignores their case
+            return value.lower()
+        if not _PATTERN_LIKE.search(value):
+            names = f"{value!r} is not one of {', '.join(FORMATS)}, nor a pattern with a year"
+            raise mistake(names + (did_you_mean(value, list(FORMATS), or_all=False)))
+        with as_mistake():
+            TimePattern.compile(value)
+        return value
+
+    @field_validator("missing_value")
+    @classmethod
+    def _check_missing_value(cls, value: str | None) -> str | None:
+        if value is not None:
+            with as_mistake():
+                parse_time(value)
+        return value
+
+    @property
+    def missing_value_ms(self) -> int | None:
+        """The time of rows without one; None: such rows are unparseable."""
+        return None if self.missing_value is None else parse_time(self.missing_value)
+
+    @functools.cached_property
+    def pattern(self) -> TimePattern | None:
+        """The pattern, if the format is one."""
+        return None if self.format in FORMATS else TimePattern.compile(self.format)
+
 
 _DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 

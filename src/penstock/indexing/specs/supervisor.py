@@ -13,10 +13,10 @@ from pydantic import Field, JsonValue, model_validator
 from penstock.indexing.specs.batch import BATCH_TASK_TYPES
 from penstock.indexing.specs.compaction import AUTOCOMPACT, CompactionSupervisorSpec
 from penstock.indexing.specs.duplicate_fields import without_twins
-from penstock.indexing.specs.jsontext import read_model, read_object
 from penstock.indexing.specs.model import Found, SpecModel, mistakes
 from penstock.indexing.specs.scalars import Flag, SupervisorId
 from penstock.indexing.specs.schema import DataSchema
+from penstock.indexing.specs.spec_text import read_model, read_object
 from penstock.indexing.specs.stream_config import IoConfig, StreamType, TuningConfig
 from penstock.indexing.specs.task_context import (
     STREAMING_PRIORITY,

@@ -28,16 +28,15 @@ from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import place_of
+from penstock.indexing.supervisor.autoscaler import Pace
 from penstock.indexing.supervisor.committed_offsets import Committed
 from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.health import Health
-from penstock.indexing.supervisor.offsets.moving import OffsetMoves
-from penstock.indexing.supervisor.pacing.lagevents import LagEvents
+from penstock.indexing.supervisor.lag import LagEvents, TimeLag
+from penstock.indexing.supervisor.offset_moves import OffsetMoves
 from penstock.indexing.supervisor.pacing.looking import Looks
-from penstock.indexing.supervisor.pacing.pace import Pace
-from penstock.indexing.supervisor.pacing.timelag import TimeLag
-from penstock.indexing.supervisor.standing import Standing
 from penstock.indexing.supervisor.state import SupervisorState
+from penstock.indexing.supervisor.status import Standing
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
 from penstock.indexing.supervisor.talk.dialogue import Dialogue
 

@@ -1,61 +1,170 @@
-"""The worker: accepts tasks, runs each in a peon, and keeps ended tasks until the overlord knows.
+"""Worker: accepts tasks, runs each in a peon, and keeps ended tasks until they are forgotten.
 
-All state belongs to its mailbox, and can be rebuilt from the tasks' folders alone. `holdings` has
-the set of tasks, `running` keeps the peon of a task running, `measuring` measures its folder,
-`ended` handles ended tasks, and `taskfolders` has the folders. Invariants:
+All state belongs to the worker's mailbox and can be restored from the task folders.
+`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines
+what overlords are told. `FolderSizes` measures the folders of running tasks on a lane, one
+round at a time, because the mailbox must not wait for a disk with very many files. A running
+peon belongs to `running_task`, an ended task to `ended_tasks`, the location of folders to
+`task_folders`.
 
-- a task is stored before the overlord learns that it was accepted;
-- a peon that dies is restarted in the same folder, where its task continues if it can;
-- an ended task is reported until the overlord asks to forget it. Its folder is deleted some time
-  later, when queries no longer read its files and its log is in the log store;
-- a disabled worker is still disabled after a restart.
+Invariants:
 
-| task | previous event | next state |
+- A task is written to disk before the overlord is told that it was accepted.
+- A peon that dies is restarted in the same folder, where its task continues if it can.
+- An ended task is reported until the overlord forgets it. Its folder is deleted some time
+  later, when no query reads its files and its log is in the log store.
+- Disabling the worker survives its restart.
+- A size is reported only for a task that still runs, and not for another one with the same id.
+
+| task | how it got there | next |
 |---|---|---|
 | running | assigned, or found at the start of the worker | ended |
-| ended | its peon wrote the result; it was stopped; it died too often | forgotten |
+| ended | its peon wrote the result; it was asked to end; it died too often | forgotten |
 """
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.core.errors import Closed, Unavailable
+from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, merged
 from penstock.indexing.errand import Calls
+from penstock.indexing.ports import WorkerReport
+from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
-from penstock.indexing.worker.history import ChangeHistory
-from penstock.indexing.worker.holdings import Holdings
-from penstock.indexing.worker.longpoll import WORKER, LongPoll
-from penstock.indexing.worker.measuring import Measuring
 from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.running import RunningTask, Surroundings, write_end
 from penstock.indexing.worker.task_folders import TaskFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.ports import (
-        HistoryPlace,
-        Lanes,
-        PeonLauncher,
-        WorkerChanges,
-        WorkerReport,
-    )
+    from penstock.indexing.ports import HistoryPlace, Lanes, PeonLauncher, WorkerChanges, WorkerTask
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.task_attempts import TaskEnd
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
 
-T = TypeVar("T")
+
+class Holdings:
+    """The state of a worker.
+
+    Attributes:
+        running: The running tasks, by id.
+        enabled: Whether new tasks are accepted.
+
+    Args:
+        options: The number of slots, and other reported properties.
+        ended: The ended tasks.
+    """
+
+    def __init__(self, options: WorkerOptions, ended: EndedTasks) -> None:
+        self.running: dict[str, RunningTask] = {}
+        self.enabled = True
+        self._options = options
+        self._ended = ended
+
+    def everything(self) -> WorkerReport:
+        """Return the full state of the worker."""
+        tasks = [running.told() for running in self.running.values()]
+        tasks += self._ended.all_told()
+        options = self._options
+        return WorkerReport(
+            options.capacity, tuple(tasks), self.enabled, options.category, options.version
+        )
+
+    def task(self, task_id: str) -> WorkerTask | None:
+        """Return the state of a task; None if it does not exist."""
+        running = self.running.get(task_id)
+        return self._ended.told(task_id) if running is None else running.told()
+
+    def require_room(self) -> None:
+        """Check that a new task can be accepted.
+
+        Raises:
+            Conflict: No slot is free, or the worker is disabled.
+        """
+        if not self.enabled:
+            raise Conflict("the worker is disabled: enable it, or assign the task to another")
+        if len(self.running) >= self._options.capacity:
+            raise Conflict(
+                f"all of the worker's {counted(self._options.capacity, 'slot')} are in use: raise"
+                " its capacity, or wait for a task to end"
+            )
+
 
 _log = logging.getLogger(__name__)
+
+
+class Measuring:
+    """Measures the folders of tasks.
+
+    Args:
+        fs: The file system.
+        calls: Runs the measurements on a lane, and returns the sizes as mail.
+        is_running: Whether this very task still runs under the id.
+    """
+
+    def __init__(
+        self, fs: FileSystem, calls: Calls, is_running: Callable[[str, RunningTask], bool]
+    ) -> None:
+        self._fs = fs
+        self._calls = calls
+        self._is_running = is_running
+        self._busy = False
+
+    def begin(self, tasks: Mapping[str, RunningTask]) -> None:
+        """Measure the tasks' folders, unless the previous round still runs."""
+        if self._busy:
+            return
+        self._busy = True
+        # The lane gets only paths: the tasks belong to the mailbox.
+        of_round = [(task_id, running, running.folder.path) for task_id, running in tasks.items()]
+        self._calls.call(
+            "measure",
+            lambda: [self._size(path) for _id, _running, path in of_round],
+            lambda sizes: self._tell(of_round, sizes),
+            self._failed,
+        )
+
+    def _tell(self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]) -> None:
+        self._busy = False
+        for (task_id, running, _path), size_bytes in zip(of_round, sizes, strict=True):
+            if size_bytes is not None and self._is_running(task_id, running):
+                running.hold_to_limit(size_bytes)
+
+    def _failed(self, error: PenstockError) -> None:
+        self._busy = False
+        _log.warning("cannot measure the folders of the tasks: %s", error)
+
+    def _size(self, path: str) -> int | None:
+        """Return the size of a folder in bytes, None if it cannot be read. On the lane."""
+        try:
+            return sum(_sizes(self._fs, path))
+        except PenstockError as error:
+            _log.warning("cannot measure the task folder %s: %s", path, error)
+            return None
+
+
+def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
+    # Files may be deleted meanwhile: a missing one has size 0, and does not end the round.
+    with suppress(NotFound):
+        found = fs.stat(path)
+        if not found.is_folder:
+            yield found.size
+            return
+        for name in fs.listdir(path):
+            yield from _sizes(fs, f"{path}/{name}")
+
+
+T = TypeVar("T")
 
 _ANSWER_TIMEOUT_S: Final = 30.0
 

@@ -19,7 +19,7 @@ from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.specs.compaction import parse_compaction
 from penstock.indexing.specs.druid_expressions import as_spark_sql
 from penstock.indexing.specs.errors import SpecError
-from penstock.indexing.specs.jsontext import read_object
+from penstock.indexing.specs.spec_text import read_object
 from penstock.indexing.task_spec import parse_task
 
 logger = logging.getLogger(__name__)

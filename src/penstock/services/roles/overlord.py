@@ -28,7 +28,7 @@ from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.specs.task_context import checked_context
-from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.log_store import LogStore
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort

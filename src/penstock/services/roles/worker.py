@@ -16,9 +16,8 @@ from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import DependencyWait, merged
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_folders import worker_identity
-from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxExecutor
 from penstock.segments.deep_storage import DeepStore
 from penstock.services import config

@@ -28,7 +28,7 @@ from penstock.indexing.batch.sql.statement_tokens import Words
 from penstock.indexing.secrets import masked
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean
 from penstock.indexing.specs.inputs import EXTERN_PREFIX, ExternTable, extern_name
-from penstock.indexing.specs.jsontext import read_list, read_model, read_object
+from penstock.indexing.specs.spec_text import read_list, read_model, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

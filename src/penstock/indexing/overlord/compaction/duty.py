@@ -16,8 +16,11 @@ import orjson
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
-from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, plan_compaction
-from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
+from penstock.indexing.overlord.compaction.planner import (
+    CompactionPlan,
+    CompactionUnits,
+    plan_compaction,
+)
 from penstock.indexing.overlord.duties.duty import answered
 from penstock.indexing.specs.compaction import (
     AUTOCOMPACT,
@@ -28,14 +31,14 @@ from penstock.indexing.specs.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.indexing.specs.jsontext import read_model
+from penstock.indexing.specs.spec_text import read_model
 from penstock.indexing.specs.task_context import uses_concurrent_locks, with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.overlord.duties.compactionunits import Table
+    from penstock.indexing.overlord.compaction.planner import Table
     from penstock.indexing.overlord.duties.duty import DutyTools
     from penstock.storage.metadata import AuditRow, MetadataStore, SupervisorRow
 

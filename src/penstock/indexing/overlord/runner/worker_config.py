@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from penstock.indexing.specs.jsontext import read_model
 from penstock.indexing.specs.model import Ignored, SpecModel
 from penstock.indexing.specs.scalars import Flag
+from penstock.indexing.specs.spec_text import read_model
 
 CONFIG_NAME: Final = "worker.config"
 """Its name among the dynamic configs of the metadata store."""

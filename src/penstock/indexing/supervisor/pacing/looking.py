@@ -13,9 +13,8 @@ from penstock.core.errors import NotFound, PenstockError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.indexing.supervisor.pacing.lagevents import LagEvents
-    from penstock.indexing.supervisor.pacing.pace import Pace
-    from penstock.indexing.supervisor.pacing.timelag import TimeLag
+    from penstock.indexing.supervisor.autoscaler import Pace
+    from penstock.indexing.supervisor.lag import LagEvents, TimeLag
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
     from penstock.mailbox import Timer

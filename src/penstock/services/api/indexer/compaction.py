@@ -19,7 +19,7 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.compaction.duty import AuditOf, CompactionConfigs
-from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
+from penstock.indexing.overlord.compaction.planner import CompactionPlan, Tally
 from penstock.indexing.specs.compaction import (
     CompactionConfig,
     parse_cluster_compaction,
@@ -38,7 +38,7 @@ from penstock.services.api.indexer.reading import (
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.upkeep import Upkeep
+    from penstock.indexing.overlord.admin_service import Upkeep
     from penstock.indexing.specs.compaction import ClusterCompaction
 
 AUDIT_TYPE: Final = "compaction"

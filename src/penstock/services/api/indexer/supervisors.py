@@ -29,8 +29,8 @@ from penstock.services.api.indexer.reading import (
 )
 
 if TYPE_CHECKING:
+    from penstock.indexing.overlord.admin_service import Upkeep
     from penstock.indexing.overlord.supervisor_service import SupervisorDesk, SupervisorView
-    from penstock.indexing.overlord.upkeep import Upkeep
     from penstock.storage.metadata import SupervisorRow
 
 HISTORY_MAX: Final = 1_000

@@ -1,22 +1,31 @@
-"""The compaction units of a datasource, in columns, kept up to date.
+"""Planner of automatic compaction: which intervals of a datasource need compaction.
 
-A *unit* is the input of one compaction task: a time chunk of the wanted granularity, or each
-existing chunk. Reads units from the metadata store: all of them at first, later those with changed
-segments. Selects nothing. Invariants: units are disjoint and in order; so are places, the intervals
-that contain whole units, and no segment crosses the end of a place. A unit and its place take about
-sixty bytes, segments are not kept.
+`plan_compaction` selects the units, the newest first. A *unit* is the input of one compaction
+task: a time chunk of the configured granularity, or each existing chunk. A unit needs
+compaction if any of its segments was not made as configured, according to the compaction state
+that each compacted segment stores. `WantedState` compares these states and caches the results,
+because few of them differ. `CompactionUnits` keeps the units of one datasource under one
+configuration in columns and updates them from the segments that changed.
+
+Invariants: units are disjoint and ordered. The time ranges in which whole units lie are
+disjoint and ordered too, and no segment crosses the end of one. About sixty bytes are kept for
+each unit and nothing for each segment. The plan and the state comparison are pure;
+`CompactionUnits` has one owner and reads the metadata store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+import orjson
 
-from penstock.core.intervals import ETERNITY, Granularity, Interval, apart
-from penstock.indexing.overlord.duties.compactionstate import WantedState
+from penstock.core.intervals import ETERNITY, Granularity, Interval, apart, condensed
 from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.retention_rules import start_of_period
 from penstock.segments.catalog import with_rows
 from penstock.segments.segment_summary import Outline, outlined
 from penstock.segments.timeline import Timeline
@@ -29,6 +38,139 @@ if TYPE_CHECKING:
     from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.storage.metadata import SegmentText
     from penstock.storage.metadata.survey import Overview, Survey
+
+
+DUE_MAX: Final = 10_000
+"""Maximum number of due intervals in a plan: far more than can fail and be skipped at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Bytes, segments and intervals of one kind."""
+
+    bytes: int = 0
+    segments: int = 0
+    intervals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """State of a datasource with respect to its compaction configuration.
+
+    Attributes:
+        due: The intervals to compact, newest first, at most `DUE_MAX`, without locked ones.
+        awaiting: Units to compact, including locked ones.
+        compacted: Units that match the configuration.
+        skipped: Units that are too new or too large.
+    """
+
+    due: tuple[Interval, ...]
+    awaiting: Tally
+    compacted: Tally
+    skipped: Tally
+
+
+_NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
+
+
+def plan_compaction(
+    config: CompactionConfig, units: Table, locked: Iterable[Interval]
+) -> CompactionPlan:
+    """Return the compaction plan of a datasource.
+
+    Args:
+        config: The compaction configuration.
+        units: The units of the datasource, from `CompactionUnits`.
+        locked: Intervals locked by other tasks, disjoint.
+    """
+    if not len(units):
+        return _NOTHING
+    too_new_ms = start_of_period(config.skip_offset_from_latest, int(units["newest"].max()))
+    skipped = (units["end"] > too_new_ms) | (units["bytes"] > config.input_segment_size_bytes)
+    awaiting = units[~skipped & ~units["as_wanted"]]
+    due = awaiting[_are_free(awaiting, condensed(locked))][: -DUE_MAX - 1 : -1]
+    return CompactionPlan(
+        tuple(map(Interval, due["start"].tolist(), due["end"].tolist())),
+        _tally(awaiting),
+        _tally(units[~skipped & units["as_wanted"]]),
+        _tally(units[skipped]),
+    )
+
+
+def _are_free(units: Table, busy: list[Interval]) -> NDArray[np.bool_]:
+    """Return for each unit whether it overlaps none of the locks."""
+    # Find the first lock that ends after the unit's start; a sentinel follows the last lock.
+    starts_ms = np.array([*(lock.start_ms for lock in busy), np.iinfo(np.int64).max])
+    first = np.searchsorted([lock.end_ms for lock in busy], units["start"], "right")
+    free: NDArray[np.bool_] = starts_ms[first] >= units["end"]
+    return free
+
+
+def _tally(units: Table) -> Tally:
+    return Tally(int(units["bytes"].sum()), int(units["segments"].sum()), len(units))
+
+
+_JUDGED_MAX: Final = 1_000
+
+
+class WantedState:
+    """Judges compaction states; caches results, because many segments share few states.
+
+    Args:
+        config: The compaction configuration.
+    """
+
+    def __init__(self, config: CompactionConfig) -> None:
+        self._wanted = _wanted_of(config)
+        self._judged: dict[bytes, bool] = {b"": False}
+
+    def is_met(self, state: bytes) -> bool:
+        """Return whether a state in JSON matches; the empty state of no compaction does not."""
+        found = self._judged.get(state)
+        if found is None:
+            if len(self._judged) >= _JUDGED_MAX:
+                self._judged = {b"": False}
+            found = self._judged[state] = self._judge(orjson.loads(state))
+        return found
+
+    def _judge(self, state: object) -> bool:
+        if not isinstance(state, Mapping):
+            return False
+        wanted = self._wanted
+        granularity = state.get("granularitySpec")
+        if isinstance(granularity, Mapping) and not granularity.get("rollup"):
+            # Roll-up creates the metrics; without roll-up, the same task would create none either.
+            wanted = {name: value for name, value in wanted.items() if name != "metricsSpec"}
+        return _covers(state, wanted)
+
+
+def _wanted_of(config: CompactionConfig) -> dict[str, object]:
+    """Return the state that a segment must have, as far as the configuration specifies it."""
+    granularity = config.granularity_spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    partitions = config.tuning.partitions
+    wanted: dict[str, object] = {
+        "partitionsSpec": partitions.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "granularitySpec": granularity,
+    }
+    if config.dimensions_spec is not None:
+        wanted["dimensionsSpec"] = config.dimensions_spec.model_dump(mode="json", by_alias=True)
+    if config.metrics_spec is not None:
+        wanted["metricsSpec"] = [
+            metric.model_dump(mode="json", by_alias=True) for metric in config.metrics_spec
+        ]
+    if config.transform_spec.filter is not None:
+        wanted["transformSpec"] = config.transform_spec.model_dump(mode="json", by_alias=True)
+    return wanted
+
+
+def _covers(found: object, wanted: object) -> bool:
+    """Return whether the found state contains the wanted one; other parts are ignored."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            _covers(found.get(name), value) for name, value in wanted.items()
+        )
+    return found == wanted
+
 
 Table: TypeAlias = "NDArray[np.void]"
 

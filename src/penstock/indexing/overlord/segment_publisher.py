@@ -1,19 +1,33 @@
-"""Publishing: commits segments and offsets in one transaction while the locks cannot change.
+"""Publish requests of tasks: segments and offsets in one transaction under the task's locks.
 
-Checks a publish against the task's locks and words its refusal; `penstock.storage.metadata`
-executes the transaction. Invariant: a segment becomes visible only if the task's locks cover it at
-that moment.
+`OverlordPublisher` owns the checks of a publish and the text of its refusal; the transaction
+belongs to `penstock.storage.metadata`. No lock of the datasource can change while a publish
+runs. Any thread may call; it blocks until the result.
+
+`declare_projections` stores the projections of a batch task's spec after its publish; the
+newest of a name wins. It never raises: if it is interrupted or fails, queries read the rows,
+and the next task with the same spec stores the projections.
+
+Invariant: no segment becomes visible that the task's locks do not cover at that moment.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Conflict, LockRevoked
+from penstock.core.errors import Conflict, LockRevoked, PenstockError
 from penstock.indexing.lockbox.model import LockType
-from penstock.indexing.overlord.declaring import declare
 from penstock.indexing.overlord.lock_requests import lock_task, lock_type
+from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec
+from penstock.indexing.specs.rows.declared_projections import (
+    config_name,
+    dump,
+    load,
+    merged,
+    of_schema,
+)
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import CountsRow, Covering, PublishOutcome, PublishRequest
 
@@ -26,9 +40,53 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.specs.rows.declared_projections import Declared
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import PublishKind
+
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 10
+
+
+def declare(metadata: MetadataStore, task: TaskSpec) -> None:
+    """Register the projections of a task that has published; the newest wins for each name.
+
+    Never raises a `PenstockError`, because the publish is done.
+    """
+    declared = _declared(task)
+    if not declared:
+        return
+    name = config_name(task.datasource)
+    try:
+        for _ in range(_TRIES):
+            old = metadata.config.get(name)
+            known = load(old)
+            if set_again := [one for one in declared if one not in known]:
+                new = dump(merged(known, set_again))
+                if not metadata.config.compare_and_set(name, old, new):
+                    continue
+            return
+        _log.warning("task %s: projections are not registered: others change them at once", task.id)
+    except PenstockError as error:
+        _log.warning(
+            "task %s: projections are not registered, queries read the rows (%s)", task.id, error
+        )
+
+
+def _declared(task: TaskSpec) -> tuple[Declared, ...]:
+    match task:
+        case IndexParallelSpec():
+            if task.data_schema.projections:
+                return of_schema(task.data_schema.model_dump(mode="json", by_alias=True))
+        case CompactSpec():
+            if task.projections:
+                return of_schema(task.model_dump(mode="json", by_alias=True))
+        case _:
+            pass
+    return ()
 
 
 class SupervisedTasks(Protocol):

@@ -1,21 +1,25 @@
-"""Allocation of segment ids: locks the time chunk first, then takes a partition number in it.
+"""Allocation of segment ids for tasks: time chunk, lock and partition number.
 
-A task that locks single segments gets the partition number first and then locks that segment only,
-so other tasks may lock other segments of the time chunk.
+`SegmentAllocator` acquires the lock of the time chunk and then takes a partition number in it.
+A task that locks single segments takes the number first and then a lock on that segment only,
+so that other tasks may lock other segments of the chunk. `chunk_parts` chooses the time chunks;
+it is pure. New segments go into the visible time chunks whatever granularity the task has: rows
+of an hour are appended to the day that a compaction created. The rows of pending segments
+belong to `penstock.storage.metadata`.
 
-Segments are added in the visible time chunks, whatever the granularity of the task: a file of one
-hour becomes a segment of the day that a compaction created. `lockbox.allocation` selects the time
-chunks, `penstock.storage.metadata` allocates the ids.
+Requests for one datasource that wait at the same time share one transaction on the datasource's
+lane; requests for different datasources never wait for each other. Any thread may call; it
+blocks until the result.
 
-This module collects requests: those of one datasource that wait at the same time share one
-transaction, on the datasource's lane. Requests of different datasources never wait for each other.
-Invariants: a repeated request gets the same ids until another task publishes in the time chunk; a
-request that is refused for longer than the `taskLockTimeout` of the task's context fails for good.
+Invariants: a repeated request returns the same segment id, unless a publish changed the chunk
+in between. A task that keeps asking for what others have locked gets `PlaceWithheld` (retry),
+and after the `taskLockTimeout` of its context `PlaceRefused` (abandon).
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,8 +27,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, Unavailable
+from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import SegmentPlace
-from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.lock_requests import (
@@ -39,17 +43,88 @@ from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AllocateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.intervals import Interval
     from penstock.indexing.actions import SegmentAllocate
-    from penstock.indexing.lockbox.allocation import ChunkPart
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome
     from penstock.indexing.ports import Lanes
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore, PendingRow
+
+
+# Without weeks: a week crosses the ends of months and years, so it would block the next month's
+# time chunk.
+_FINER: Final = tuple(one for one in NAMED_GRANULARITIES if one.name != "WEEK")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkPart:
+    """Rows of `times` go into a segment of the time chunk `chunk`, which may be larger."""
+
+    times: Interval
+    chunk: Interval
+
+
+def chunk_parts(
+    wanted: Interval, visible: Iterable[Interval], pending: Iterable[Interval] = ()
+) -> list[ChunkPart]:
+    """Return how the rows of a time chunk are divided into time chunks, in order of time.
+
+    Where segments exist, a new one gets their time chunk: a segment of another time chunk would
+    hide them if its version is newer, and be hidden if it is older. Where none is visible, pending
+    segments of other tasks count in the same way, because they will become visible. The rest gets
+    the wanted chunk itself or, if only a part of it is free, the largest chunks that fit there.
+
+    Args:
+        wanted: The time chunk for which the rows were written.
+        visible: Time chunks of segments that overlap it, newest version first.
+        pending: Time chunks of pending segments that overlap it, newest version first.
+    """
+    free = _Free(wanted)
+    shown = list(visible)
+    for chunk in shown:
+        free.take(chunk)
+    there = condensed(shown)
+    for chunk in pending:
+        if not any(chunk.overlaps(one) for one in there):
+            free.take(chunk)
+    if not free.parts:
+        return [ChunkPart(wanted, wanted)]
+    left = (ChunkPart(chunk, chunk) for gap in free.gaps for chunk in _fitting(gap))
+    return sorted([*free.parts, *left])
+
+
+class _Free:
+    """The free parts of an interval: disjoint gaps, in order."""
+
+    def __init__(self, interval: Interval) -> None:
+        self.gaps = [interval]
+        self.parts: list[ChunkPart] = []
+
+    def take(self, chunk: Interval) -> None:
+        """Assign the parts of the gaps that lie in a chunk to the chunk."""
+        first = bisect_right(self.gaps, chunk.start_ms, key=lambda gap: gap.end_ms)
+        last = bisect_left(self.gaps, chunk.end_ms, key=lambda gap: gap.start_ms)
+        left = []
+        for gap in self.gaps[first:last]:
+            start_ms, end_ms = max(gap.start_ms, chunk.start_ms), min(gap.end_ms, chunk.end_ms)
+            self.parts.append(ChunkPart(Interval(start_ms, end_ms), chunk))
+            left += [Interval(gap.start_ms, start_ms), Interval(end_ms, gap.end_ms)]
+        self.gaps[first:last] = [gap for gap in left if not gap.is_empty]
+
+
+def _fitting(gap: Interval) -> Iterator[Interval]:
+    """Yield the largest chunks that fill a gap, in order; remainders below a second unchanged."""
+    at = gap.start_ms
+    while at < gap.end_ms:
+        buckets = (granularity.bucket(at) for granularity in _FINER)
+        whole = (one for one in buckets if one.start_ms == at and one.end_ms <= gap.end_ms)
+        chunk = next(whole, Interval(at, gap.end_ms))
+        yield chunk
+        at = chunk.end_ms
+
 
 _ASKS_PER_TRANSACTION: Final = 500
 _LOOKS_MAX: Final = 5

@@ -1,8 +1,14 @@
-"""The log store: logs and reports of tasks that ended, in a folder or behind any fsspec URL.
+"""Log store for the logs and reports of ended tasks, in a folder or at any fsspec URL.
 
-Owns the names there, ``<task id>.log`` and ``<task id>.report.json``, and how many are kept, and
-for how long. Several workers may share one. A user may ask why a task failed after its folder was
-deleted, and may ask another process. Errors of fsspec are translated to those of Penstock.
+`LogStore` owns the names ``<task id>.log`` and ``<task id>.report.json``, how much of them is
+kept, and for how long. Several workers may share a store, because a log is read after the
+task's folder was deleted, and possibly by another process. `TaskLogs` reads the logs and
+reports of a worker's tasks from their folders while these exist and from the store afterwards,
+and copies them to the store when a task ends. Does not own the writing of a log (the launcher).
+Errors of fsspec are translated into Penstock's.
+
+Threading: one thread at a time writes to a store, any thread may read; `TaskLogs` may be used
+by any thread.
 """
 
 from __future__ import annotations
@@ -15,10 +21,17 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import fsspec
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
+from penstock.indexing.worker.task_attempts import Attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from penstock.indexing.ports import Lanes
+    from penstock.storage.filesystem import FileSystem
+
 
 LOG: Final = ".log"
 REPORT: Final = ".report.json"
@@ -201,3 +214,66 @@ def _changed(details: Mapping[str, object]) -> float:
         if isinstance(value, int | float):
             return float(value)
     return 0.0
+
+
+class TaskLogs:
+    """A `TaskLogReader` and `LogShipper` of one worker. Any thread.
+
+    Args:
+        base_folders: Hold the folders of the tasks.
+        fs: The file system.
+        store: Stores logs and reports of tasks that ended.
+        lanes: Threads on which logs are copied.
+    """
+
+    def __init__(
+        self, base_folders: Sequence[str], fs: FileSystem, store: LogStore, lanes: Lanes
+    ) -> None:
+        self._base_folders = tuple(base_folders)
+        self._fs = fs
+        self._store = store
+        self._lanes = lanes
+
+    def ship(self, task_id: str, folder: str) -> Future[None]:
+        """Copy log and report of a task that ended to the store."""
+        return self._lanes.submit("task logs", lambda: self._copy(task_id, folder))
+
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
+        """Return a part of a task's log, also of a running one; see `TaskLogReader`."""
+        for base in self._base_folders:
+            try:
+                return self._live(f"{base}/{checked_id(task_id)}", offset, bytes_max)
+            except NotFound:
+                continue
+        return self._store.read_log(task_id, offset, bytes_max)
+
+    def read_report(self, task_id: str) -> bytes:
+        """Return a task's report, once it has ended; see `TaskLogReader`."""
+        for base in self._base_folders:
+            path = f"{base}/{checked_id(task_id)}"
+            if self._fs.exists(path) and (report := self._report(path)) is not None:
+                return report
+        return self._store.read_report(task_id)
+
+    def _copy(self, task_id: str, folder: str) -> None:
+        try:
+            # The end of the log, which has the reason.
+            log = self._live(folder, -self._store.log_bytes_max, self._store.log_bytes_max).content
+        except NotFound:
+            log = b""
+        self._store.put(task_id, log, self._report(folder))
+
+    def _live(self, folder: str, offset: int, bytes_max: int) -> LogPart:
+        file = self._fs.open_read(f"{folder}/log")
+        try:
+            size = file.size()
+            start, end = part_bounds(size, offset, bytes_max)
+            return LogPart(file.pread(end - start, start), start, size)
+        finally:
+            file.close()
+
+    def _report(self, folder: str) -> bytes | None:
+        if not self._fs.exists(folder):
+            return None
+        path = Attempts(TaskFolder(folder, self._fs), self._fs).report_path()
+        return None if path is None else self._fs.read_bytes(path)

@@ -1,7 +1,11 @@
-"""Administration beside tasks: locks, automatic compaction, segments.
+"""Operator operations of the overlord's API: locks, automatic compaction and segments.
 
-Any thread. Its only state is a cache of segments, so that a compaction plan reads only what changed
-since the one before.
+`AdminService` returns locks and locked intervals, deletes unneeded pending segments, and
+computes compaction plans; it keeps a cache of segments, so that a compaction plan reads only
+what changed since the previous one. `CompactionService` serves the specs and the status of
+automatic compaction, with or without a supervisor. A change is posted to the overlord's mailbox
+and returns a future. All methods may be called from any thread; those of `AdminService` raise
+`NotLeading` if the process has no term.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
+from penstock.core.instants import format_time
 from penstock.core.intervals import format_time
 from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,9 +25,14 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import HeldLock, LockPolicy
-    from penstock.indexing.overlord.duties.compactionplan import CompactionPlan
-    from penstock.indexing.overlord.term import LeaderTerm
+    from penstock.indexing.overlord.compaction.duty import AuditOf
+    from penstock.indexing.overlord.compaction.planner import CompactionPlan
+    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.specs import CompactionSupervisorSpec
+    from penstock.indexing.specs.compaction import CompactionConfig
+    from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
+
 
 # Upper bound of the time to read the active tasks: a task created later had another clock.
 _LOOK_MS_MAX: Final = 1_000
@@ -103,3 +114,54 @@ class Upkeep:
             if self._planner is None or self._planner[0] is not term:
                 self._planner = (term, CompactionDuty(term.tools))
             return self._planner[1].plans(configs, of)
+
+
+class CompactionDesk:
+    """The compaction service.
+
+    Args:
+        full: Returns the term once it is full, or raises NotLeading.
+        ports: The overlord's ports.
+        processor: The overlord's mailbox.
+    """
+
+    def __init__(
+        self, full: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+    ) -> None:
+        self._full = full
+        self._clock = ports.clock
+        self._executor = processor.main_executor
+
+    def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> Future[None]:
+        """Set the compaction config of a datasource; `audit_of` records the change."""
+        return self._executor.submit_change(
+            lambda: self._full().supervisors.compaction.configure(config, audit_of),
+            "configure compaction",
+        )
+
+    def end(self, datasource: str, audit_of: AuditOf | None = None) -> Future[None]:
+        """Stop compacting a datasource; `audit_of` records the change."""
+        return self._executor.submit_change(
+            lambda: self._full().supervisors.compaction.end(datasource, audit_of),
+            "end compaction",
+        )
+
+    def spec(self, supervisor_id: str) -> CompactionSupervisorSpec | None:
+        """Return a supervisor's spec; None if there is no compaction supervisor with this id."""
+        return self._full().supervisors.compaction.get(supervisor_id)
+
+    def status(
+        self, spec: CompactionSupervisorSpec, progress: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return the status of a supervisor, in Druid's JSON.
+
+        Args:
+            spec: Its spec.
+            progress: How much is compacted, in Druid's JSON. The caller determines it, because
+                that takes too long for the mailbox.
+        """
+        return {
+            "id": spec.supervisor_id,
+            "generationTime": format_time(self._clock.now_ms()),
+            "payload": {**progress, **compaction_summary(spec)},
+        }

@@ -1,22 +1,79 @@
-"""Long polls of overlords that wait for a worker's next change.
+"""Change history of a worker and the long-poll requests that wait for the next change.
 
-Belongs to the worker's mailbox thread. Owns the history and the futures of open polls; each is
-answered once: at the next change, or when its time is over. The number of open polls is bounded.
+`ChangeHistory` is pure. It owns the counter of changes, the hash that chains them, and how many
+are kept; the current state of a changed task belongs to the worker. Results by the position
+that an overlord sends:
+
+| position | result |
+|---|---|
+| initial (-1) | everything |
+| its counter is ahead of this history | everything: it belongs to another history |
+| its hash differs from this history's at that counter | everything |
+| older than the kept changes | everything |
+| any other | the changes since then, each name once |
+
+`LongPoll` owns the history and the waiting futures, on the worker's mailbox thread. Each future
+is completed once: at the next change or at its timeout. The number of waiting requests is
+bounded.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.ports import HistoryPlace, WorkerChanges
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from penstock.indexing.ports import WorkerReport, WorkerTask
-    from penstock.indexing.worker.history import ChangeHistory
     from penstock.mailbox import MailboxProcessor, Timer
+
+
+CHANGES_MAX: Final = 1_000
+
+
+class ChangeHistory:
+    """The newest changes since a worker's start.
+
+    Args:
+        seed: Differs between starts.
+        changes_max: Number of remembered changes.
+    """
+
+    def __init__(self, seed: int, changes_max: int = CHANGES_MAX) -> None:
+        self._place = HistoryPlace(0, zlib.crc32(str(seed).encode()))
+        # (hash before the change, name); the last belongs to the current count.
+        self._changes: deque[tuple[int, str]] = deque(maxlen=changes_max)
+
+    @property
+    def place(self) -> HistoryPlace:
+        """The current position."""
+        return self._place
+
+    def add(self, name: str) -> None:
+        """Record a change of the item with this name."""
+        before = self._place
+        self._changes.append((before.hash, name))
+        self._place = HistoryPlace(before.counter + 1, zlib.crc32(name.encode(), before.hash))
+
+    def since(self, place: HistoryPlace) -> Sequence[str] | None:
+        """Return the names that changed after a position, in order; None: everything."""
+        behind = self._place.counter - place.counter
+        if place.counter < 0 or not 0 <= behind <= len(self._changes):
+            return None
+        if behind == 0:
+            return () if place.hash == self._place.hash else None
+        if self._changes[-behind][0] != place.hash:
+            return None
+        names = [self._changes[index][1] for index in range(-behind, 0)]
+        # A dict keeps the position of the first of equal keys, but the last change is needed.
+        return tuple(dict.fromkeys(reversed(names)))[::-1]
+
 
 # The name of a change of the worker itself; no task has this id, because no folder can have it.
 WORKER: Final = "/"

@@ -1,10 +1,16 @@
-"""`compact`: read the segments of an interval and write them again, merged or in another form.
+"""Compaction task: rewrites the segments of an interval into fewer or different ones.
 
-Without a segment granularity each time chunk is unchanged, overlapping ones are merged, and chunks
-of one granularity are one job. Rows are rolled up if the spec asks for it, or if all segments were
-rolled up by the same metrics; otherwise every row is kept. Rows that were once rolled up keep that
-mark and their metrics: a later compaction must not count them as single rows. A minor compaction
-reads some segments of its time chunks, and its publish lists the others again: see `minor`.
+Without a segment granularity each time chunk keeps its interval, overlapping chunks become one,
+and chunks of one granularity form one job. Rows are rolled up if the spec requires it or if all
+input segments were rolled up in the same way; otherwise every row is kept. Output of a rollup
+keeps that mark and its metrics permanently, so that a later compaction does not count its rows
+as raw ones.
+
+A minor compaction rewrites some segments of a time chunk. Its output has the version of the
+task's REPLACE lock, which would hide all other segments of the chunk, so the publish lists
+those again under that version with the same files. `parted` selects both groups; it is pure.
+Invariant: a segment that stays is visible as a whole before and after, because its file is read
+as a whole.
 """
 
 from __future__ import annotations
@@ -26,9 +32,9 @@ from penstock.core.intervals import (
     condensed,
 )
 from penstock.indexing.batch.ingesting import IngestTask
+from penstock.indexing.batch.input_segments import touches
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.batch.metric_merge import carried, combined, kept_rows, metrics_of, united
-from penstock.indexing.batch.minor import parted
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.batch import IntervalInput, aligned
 from penstock.segments.model import SegmentId
@@ -42,8 +48,65 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.task_input import TaskReading
     from penstock.indexing.specs import Aggregator, DataSchema
-    from penstock.indexing.specs.batch import CompactSpec
+    from penstock.indexing.specs.batch import CompactSpec, MinorInput
     from penstock.indexing.task.task_folder import TaskFolder
+
+
+_SEGMENTS = "ioConfig.inputSpec.segments"
+
+
+def parted(
+    spec: CompactSpec, minor: MinorInput, found: Sequence[VisibleSegment]
+) -> tuple[list[VisibleSegment], set[str]]:
+    """Return the segments to rewrite, and the ids of the others in the same time chunks.
+
+    Args:
+        spec: The task.
+        minor: The segments that it names.
+        found: The visible segments in its interval.
+
+    Raises:
+        InvalidRequest: A named segment is not visible, or another one cannot be kept: the message
+            has the reason.
+    """
+    named = {
+        str(SegmentId(spec.datasource, Interval.parse(one.itvl), one.ver, one.part))
+        for one in minor.segments
+    }
+    chosen = [one for one in found if str(one.segment.id) in named]
+    if missing := named - {str(one.segment.id) for one in chosen}:
+        raise InvalidRequest(
+            f"segment {min(missing)} is not visible: name segments that `segment timeline` shows",
+            place=_SEGMENTS,
+        )
+    granularity = spec.segment_granularity
+    chunks = {
+        one.segment.interval if granularity is None else aligned(one.interval, granularity)
+        for one in chosen
+    }
+    written, kept = condensed(chunks), set()
+    for one in found:
+        whole, name = one.segment.interval, str(one.segment.id)
+        if name in named or not touches(one.interval, written):
+            continue
+        if one.interval != whole:
+            raise InvalidRequest(
+                f"segment {name} would be kept, but newer ones hide a part of it: name it, too",
+                place=_SEGMENTS,
+            )
+        if granularity is None:
+            fits = whole in chunks or any(chunk.covers(whole) for chunk in chunks)
+        else:
+            fits = granularity.bucket(whole.start_ms).covers(whole)
+        if not fits:
+            raise InvalidRequest(
+                f"segment {name} would be kept, but its time chunk is larger than the new ones:"
+                " name it, too, or set a coarser segmentGranularity",
+                place=_SEGMENTS,
+            )
+        kept.add(name)
+    return chosen, kept
+
 
 _DIMENSION_TYPES: Final = {
     "STRING": "string",

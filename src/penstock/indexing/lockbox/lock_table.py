@@ -1,26 +1,163 @@
-"""Table of the locks of one datasource and their holders, with an undo log.
+"""Lock table of one datasource, with an undo log.
 
-Holds the locks by time and by task. Decides nothing. Invariants: a lock without holders is removed;
-every change is recorded in the undo log (`wayback`).
+`LockTable` stores the locks by time and by task and decides nothing. A `Posse` is one lock with
+the tasks of its group that hold it. `SegmentLockIndex` finds locks on single segments by time
+chunk and partition number, because thousands of segments of one chunk may be locked and a
+request concerns only one of them. `UndoLog` records the changes since the last `settle`; it can
+undo them to any `Mark` and lists the rows that must be stored for them.
+
+Invariants: a lock without holders is deleted. Every change of the table is recorded in the undo
+log. Used by one thread at a time; no I/O.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.interval_index import TimeIndex
-from penstock.indexing.lockbox.model import HeldLock, LockGranularity, LockType
+from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockGranularity, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
-from penstock.indexing.lockbox.shelves import Shelves
-from penstock.indexing.lockbox.wayback import WayBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import LockRequest, TaskLock
+
+
+class Locked(Protocol):
+    """An object with a lock."""
+
+    lock: TaskLock
+
+
+P = TypeVar("P", bound=Locked)
+
+
+@dataclass(slots=True, eq=False)
+class _Shelf(Generic[P]):
+    """The locked segments of one time chunk, by partition number."""
+
+    interval: Interval
+    numbers: dict[int | None, dict[P, None]] = field(default_factory=dict)
+
+
+class Shelves(Generic[P]):
+    """Hashable holders of locks on segments, indexed by the interval of the lock."""
+
+    def __init__(self) -> None:
+        self._at: dict[Interval, _Shelf[P]] = {}
+        self._by_time: TimeIndex[_Shelf[P]] = TimeIndex()
+
+    def add(self, interval: Interval, item: P) -> None:
+        """Add a holder at its interval."""
+        shelf = self._at.get(interval)
+        if shelf is None:
+            shelf = self._at[interval] = _Shelf(interval)
+            self._by_time.add(interval, shelf)
+        shelf.numbers.setdefault(item.lock.partition_number, {})[item] = None
+
+    def remove(self, interval: Interval, item: P) -> None:
+        """Remove an existing holder."""
+        shelf, number = self._at[interval], item.lock.partition_number
+        del shelf.numbers[number][item]
+        if not shelf.numbers[number]:
+            del shelf.numbers[number]
+        if not shelf.numbers:
+            del self._at[interval]
+            self._by_time.remove(interval, shelf)
+
+    def overlapping(self, interval: Interval) -> Iterator[P]:
+        """Yield the holders whose time chunk overlaps an interval."""
+        for shelf in self._by_time.overlapping(interval):
+            for holders in shelf.numbers.values():
+                yield from holders
+
+    def concerning(self, interval: Interval, number: int | None) -> Iterator[P]:
+        """Yield the holders that matter to a segment: in its own time chunk, those of its number.
+
+        Args:
+            interval: Its time chunk.
+            number: Its partition number; None if it has none yet, so that no holder matters.
+        """
+        if number is None:
+            return
+        for shelf in self._by_time.overlapping(interval):
+            if shelf.interval == interval:
+                yield from shelf.numbers.get(number, ())
+            else:
+                for holders in shelf.numbers.values():
+                    yield from holders
+
+
+class Mark(NamedTuple):
+    """A position to roll back to, until `settle`."""
+
+    undo: int
+    rows: int
+
+
+class WayBack:
+    """The recorded changes, in order."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+        # A task, the posse that it holds, and the row before and after the change.
+        self._rows: list[tuple[str, Hashable, TaskLock | None, TaskLock | None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
+
+    def note(self, undo: Callable[[], object]) -> None:
+        """Record how to undo a change."""
+        self._undo.append(undo)
+
+    def note_row(
+        self, task_id: str, holds: Hashable, before: TaskLock | None, after: TaskLock | None
+    ) -> None:
+        """Record the change of a row of a task and its holding; None: the row does not exist."""
+        self._rows.append((task_id, holds, before, after))
+
+    def mark(self) -> Mark:
+        """Return the current position."""
+        return Mark(len(self._undo), len(self._rows))
+
+    def back_to(self, mark: Mark) -> None:
+        """Undo the changes after a mark."""
+        while len(self._undo) > mark.undo:
+            self._undo.pop()()
+        del self._rows[mark.rows :]
+
+    def back(self) -> None:
+        """Undo all changes."""
+        self.back_to(Mark(0, 0))
+
+    def changes(self) -> LockChanges:
+        """Return the net change of each row since `settle`."""
+        if not self._rows:
+            return LockChanges()
+        net: dict[tuple[str, Hashable], tuple[TaskLock | None, TaskLock | None]] = {}
+        for task_id, holds, before, after in self._rows:
+            first = net.get((task_id, holds))
+            net[task_id, holds] = (before if first is None else first[0], after)
+        added, replaced, removed = [], [], []
+        for (task_id, _), (before, after) in net.items():
+            if after is None:
+                if before is not None:
+                    removed.append(HeldLock(task_id, before))
+            elif before is None:
+                added.append(HeldLock(task_id, after))
+            elif before != after:
+                replaced.append(HeldLock(task_id, after))
+        return LockChanges(tuple(added), tuple(replaced), tuple(removed))
+
+    def settle(self) -> None:
+        """Keep the changes: they can no longer be undone."""
+        self._undo.clear()
+        self._rows.clear()
 
 
 _FEW: Final = 32

@@ -1,13 +1,18 @@
-"""The text of a spec, JSON or YAML: parsed as it is meant, or refused.
+"""Parser for the text of a spec, in JSON or YAML, that refuses ambiguous input.
 
-Owns the rules that are stricter than JSON itself: a name that occurs twice in an object is a
-mistake, because one of its two values would be ignored silently. So is a whole number of more than
-64 bits, which would be rounded.
+Owns the rules that are stricter than JSON: a duplicate name in an object is an error, because
+one of its values would be ignored silently; so is an integer of more than 64 bits, which would
+be rounded. `read_yaml` accepts the part of YAML that has one meaning in JSON and reads unquoted
+scalars as YAML 1.2: `yes` and `2013-01-01` are text. Does not own YAML notation or the refused
+YAML features (`core.yaml_tree`).
+
+Invariant: a number is read exactly as written or refused; none is rounded.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +21,73 @@ from typing import Final, TypeVar
 import orjson
 from pydantic import JsonValue, ValidationError
 
+from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.indexing.specs.errors import Mistake, SpecError, spec_error
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.scalars import SUBMITTED
-from penstock.indexing.specs.text.yamltext import read_yaml
+
+_BYTES_MAX: Final = 1024 * 1024
+# There are at most as many values as bytes.
+_LIMITS: Final = YamlLimits(_BYTES_MAX, depth=100, values=_BYTES_MAX, mend="write JSON")
+_BOOL: Final = {"true": True, "True": True, "TRUE": True}
+_BOOL.update({"false": False, "False": False, "FALSE": False})
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_INT_DIGITS_MAX: Final = 20  # of 64 bits; a text of a million digits is not converted
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+
+
+def read_yaml(raw: bytes | str) -> JsonValue:
+    """Return the value of a YAML text.
+
+    Raises:
+        SpecError: It is not YAML, or has a part without an unambiguous meaning in JSON.
+    """
+    try:
+        tree = read_tree(raw, _LIMITS)
+        return None if tree is None else _plain(tree)
+    except InvalidYaml as error:
+        raise SpecError((Mistake(error.place, error.reason),)) from None
+
+
+def _plain(node: Node) -> JsonValue:
+    value = node.value
+    if isinstance(value, dict):
+        for name in node.keys.values():
+            if not isinstance(_plain(name), str):
+                raise InvalidYaml(name.line, name.column, "a name must be text: put it in quotes")
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if value is None or not node.is_plain else _meant(value, node)
+
+
+def _meant(text: str, node: Node) -> JsonValue:
+    """Return the value of an unquoted text."""
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        if len(digits) > _INT_DIGITS_MAX:
+            raise _too_large(node)
+        whole = -int(digits) if text[0] == "-" else int(digits)
+        if not -(1 << 63) <= whole < 1 << 64:
+            raise _too_large(node)
+        return whole
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = float(text)
+    if math.isinf(number):
+        raise _too_large(node)
+    return number
+
+
+def _too_large(node: Node) -> InvalidYaml:
+    return InvalidYaml(
+        node.line,
+        node.column,
+        "a number of more than 64 bits: put it in quotes, or use a smaller one",
+    )
+
 
 _Model = TypeVar("_Model", bound=SpecModel)
 
@@ -107,7 +175,9 @@ def _read(raw: bytes | str) -> object:
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:  # narrow: translates
-        _refuse(_too_large(raw))  # For the parser, a number of hundreds of digits is infinite.
+        _refuse(
+            _jsontext_too_large(raw)
+        )  # For the parser, a number of hundreds of digits is infinite.
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error
     _refuse(_found(raw))
@@ -127,7 +197,7 @@ def _found(raw: bytes | str) -> tuple[Mistake, ...]:
         return (_TOO_DEEP,)
 
 
-def _too_large(raw: bytes | str) -> tuple[Mistake, ...]:
+def _jsontext_too_large(raw: bytes | str) -> tuple[Mistake, ...]:
     """Return the mistakes of a text that is valid JSON except for too large numbers."""
     try:
         return _found(raw)

@@ -1,1 +1,0 @@
-"""Operations by which users move the committed offsets of a supervisor."""
