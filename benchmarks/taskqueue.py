@@ -22,7 +22,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, Intake
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
-from penstock.indexing.overlord.waiting.explaining import waits_of
+from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -40,7 +40,7 @@ from penstock.testing.settling import settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.overlord.waiting.waits import Wait
+    from penstock.indexing.overlord.wait_reasons import Wait
     from penstock.indexing.task_spec import TaskSpec
 
 TASKS = 10_000

@@ -21,14 +21,14 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
-from penstock.indexing.overlord.supervising.supervisors import Supervisors
+from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
 from penstock.indexing.sequences import Offsets, Sequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
-from penstock.indexing.supervisor.groups import GroupPhase
 from penstock.indexing.supervisor.stream_watch import cursor_name
+from penstock.indexing.supervisor.task_groups import GroupPhase
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore

@@ -25,8 +25,8 @@ from penstock.indexing.actions import (
 )
 from penstock.indexing.batch.input_segments import VisibleSegment
 from penstock.indexing.batch.insisting import Insistence
-from penstock.indexing.batch.locks.claiming import TaskLocks
 from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.task_locks import TaskLocks
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore

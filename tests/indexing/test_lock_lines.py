@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.indexing.overlord.waiting.lines import LockWaiters
+from penstock.indexing.overlord.wait_reasons import LockWaiters
 
 
 def test_only_the_first_of_a_line_is_tried_and_the_next_when_it_has_its_locks() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.overlord.runner.explaining import Seen, SlotReason, explain, told
 from penstock.indexing.overlord.runner.selection import (
     Candidate,
     Kind,
@@ -19,6 +18,7 @@ from penstock.indexing.overlord.runner.selection import (
     place,
     type_limit,
 )
+from penstock.indexing.overlord.runner.slot_reasons import Seen, SlotReason, explain, told
 from penstock.indexing.overlord.runner.worker_blacklist import Blacklist, BlacklistOptions
 from penstock.indexing.overlord.runner.worker_config import parse_worker_config
 

@@ -9,12 +9,12 @@ import pytest
 from indexing_kit import make_task
 
 from penstock.core.errors import Unavailable
-from penstock.indexing.overlord.runner.hearing import Hearing
 from penstock.indexing.overlord.runner.ports import RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.table import Table
 from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
 from penstock.indexing.overlord.runner.worker_eligibility import Standing
+from penstock.indexing.overlord.runner.worker_sync import Hearing
 from penstock.indexing.overlord.runner.worker_table import Worker
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
 from penstock.testing.clock import VirtualClock

@@ -17,7 +17,7 @@ from penstock.indexing.errand import Calls
 from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
-from penstock.indexing.supervisor.converging import Convergence
+from penstock.indexing.supervisor.reconciler import Convergence
 from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
 from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.indexing.task_spec import base_sequence_name

@@ -12,8 +12,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import TuningConfig
-from penstock.indexing.supervisor.groups import GroupPhase, TaskGroup
-from penstock.indexing.supervisor.talk.dialogue import Dialogue
+from penstock.indexing.supervisor.task_groups import GroupPhase, TaskGroup
+from penstock.indexing.supervisor.task_protocol import Dialogue
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.lanes import StepLanes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from indexing_kit import spec_json
 from story_kit import ask, feed, running, until
 
-from penstock.indexing.supervisor import rollover
+from penstock.indexing.supervisor import reconciler
 
 
 def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
@@ -56,9 +56,9 @@ def test_a_group_is_held_against_a_spec_once(make, monkeypatch):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     judged = []
-    is_made_by = rollover.is_made_by
+    is_made_by = reconciler.is_made_by
     monkeypatch.setattr(
-        rollover, "is_made_by", lambda *args: judged.append(args[1].id) or is_made_by(*args)
+        reconciler, "is_made_by", lambda *args: judged.append(args[1].id) or is_made_by(*args)
     )
     sim.run(60)
     assert judged == []

@@ -11,8 +11,8 @@ from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
 from penstock.indexing.read_plan import SeenTopic
-from penstock.indexing.supervisor.groups import StartPlan
 from penstock.indexing.supervisor.stream_watch import StreamWatch
+from penstock.indexing.supervisor.task_groups import StartPlan
 from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
 from penstock.indexing.task_spec import TASK_TYPE, MessageTimes, make_task, message_times
 from penstock.storage.metadata import MetadataStore, TaskRow

@@ -11,7 +11,7 @@ from indexing_kit import make_task
 
 from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.indexing.read_plan import Available
-from penstock.indexing.supervisor.groups import (
+from penstock.indexing.supervisor.task_groups import (
     GroupPhase,
     StartPlan,
     TaskGroup,

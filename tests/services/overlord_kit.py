@@ -37,7 +37,7 @@ from penstock.indexing.task_log import LogPart
 from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.log_store import LogStore, TaskLogs
-from penstock.indexing.worker.running import write_end
+from penstock.indexing.worker.running_task import write_end
 from penstock.indexing.worker.task_attempts import TaskEnd
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application

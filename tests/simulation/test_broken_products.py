@@ -6,15 +6,14 @@ from dataclasses import replace
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.batch import compact_task
-from penstock.indexing.lockbox import granting, lockbox, lockboxes
+from penstock.indexing.lockbox import lockbox, lockboxes
 from penstock.indexing.lockbox.coverage import CoveringLocks
-from penstock.indexing.lockbox.granting import Granting
-from penstock.indexing.lockbox.lockbox import Lockbox
+from penstock.indexing.lockbox.lockbox import Granting, Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import ActionDesk
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.supervisor import starts, time_windows
+from penstock.indexing.supervisor import reconciler, time_windows
 from penstock.indexing.task.commit_file import Commit
 from penstock.indexing.task_spec import MessageTimes, TaskSpec
 from penstock.segments.local_files import LocalFiles
@@ -71,12 +70,12 @@ def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
 
 
 def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
-    sound, pair = granting.coexist, {LockType.EXCLUSIVE, LockType.REPLACE}
+    sound, pair = lockbox.coexist, {LockType.EXCLUSIVE, LockType.REPLACE}
 
     def coexist(type_a, interval_a, type_b, interval_b):
         return {type_a, type_b} == pair or sound(type_a, interval_a, type_b, interval_b)
 
-    monkeypatch.setattr(granting, "coexist", coexist)
+    monkeypatch.setattr(lockbox, "coexist", coexist)
     wanting(monkeypatch, "mixed locks")
     assert finds("two locks contradict each other", range(6001, 6011))
 
@@ -213,13 +212,13 @@ def test_a_publish_of_a_task_that_has_ended(monkeypatch):
 
 
 def test_replicas_of_any_priority(monkeypatch):
-    sound = starts.make_replica
+    sound = reconciler.make_replica
 
     def make_replica(*given, server_priority, **more):
         del server_priority
         return sound(*given, server_priority=1, **more)
 
-    monkeypatch.setattr(starts, "make_replica", make_replica)
+    monkeypatch.setattr(reconciler, "make_replica", make_replica)
     # Replicas come and go for as long as it is waited that they do not.
     monkeypatch.setattr(run, "_DRAIN_S", 90.0)
     wanting(monkeypatch, "server priorities", "calm hosts")

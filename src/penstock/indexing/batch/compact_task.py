@@ -31,7 +31,7 @@ from penstock.core.intervals import (
     apart,
     condensed,
 )
-from penstock.indexing.batch.ingesting import IngestTask
+from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.input_segments import touches
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.batch.metric_merge import carried, combined, kept_rows, metrics_of, united

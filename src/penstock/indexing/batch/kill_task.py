@@ -14,8 +14,8 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.actions.wire import strings
 from penstock.indexing.batch.insisting import Insistence, Stopped
-from penstock.indexing.batch.locks.locking import acquire
 from penstock.indexing.batch.progress import shown_wait, wait_fields
+from penstock.indexing.batch.task_locks import acquire
 from penstock.indexing.file_deletion import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.input_segments import VisibleSegment
     from penstock.indexing.batch.insisting import Insistence
-    from penstock.indexing.batch.locks.claiming import TaskLocks
     from penstock.indexing.batch.ports import AttemptStore
+    from penstock.indexing.batch.task_locks import TaskLocks
     from penstock.storage.metadata import Basis, SegmentRow
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.indexing.batch.compact_task import compact_task
-from penstock.indexing.batch.indexing import index_task, sql_task
+from penstock.indexing.batch.ingest_task import index_task, sql_task
 from penstock.indexing.batch.kill_task import KillTask
 from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec, KillSpec, SqlIngestSpec
 from penstock.indexing.worker.peon_task import TaskKind

@@ -1,9 +1,14 @@
-"""The locks of one datasource: a state machine that executes batches of commands.
+"""Lockbox of one datasource: a state machine over batches of lock commands.
 
-Executes batches and undoes them; `roster` tracks the active tasks, `granting` decides requests.
-Does no I/O and has no clock: the caller stores `Step.changes` and then calls `accept`, or `undo` if
-they could not be stored. Invariants: a command that fails changes nothing; only active tasks have
-locks, except for tasks whose end could not be stored, until the next batch.
+`Lockbox` owns the batch and its undo. It decides by the tables of `rules` which requests are
+granted and which locks they revoke. Which tasks may ask belongs to `active_tasks`, the locks
+themselves to `lock_table`. It does no I/O and has no clock: the caller stores `Step.changes`
+and then calls `accept`, or `undo` if storing failed. One thread at a time.
+
+Invariants: a failed command, and a request that is not granted, change nothing. Two
+incompatible locks are never held at once by two groups, or by one group at different intervals.
+Only active tasks have locks, except until the next batch for tasks whose end could not be
+stored. The locks of a task without a worker never block a running task.
 """
 
 from __future__ import annotations
@@ -12,24 +17,297 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.active_tasks import Roster
 from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
-from penstock.indexing.lockbox.granting import Granting
-from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType, Removal
-from penstock.indexing.lockbox.versions import next_version
+from penstock.indexing.lockbox.lock_table import Holdings, Posse
+from penstock.indexing.lockbox.model import (
+    Granted,
+    HeldLock,
+    LockChanges,
+    LockGranularity,
+    LockType,
+    Refusal,
+    Refused,
+    Removal,
+    Revoked,
+    TaskLock,
+)
+from penstock.indexing.lockbox.rules import coexist, concerns, reusable, supersedes
+from penstock.indexing.lockbox.versions import next_version, raised_floor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import (
-        LockRequest,
-        LockTask,
-        Outcome,
-        Refused,
-        SegmentLike,
-        TaskLock,
+    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome, SegmentLike
+
+
+REFUSALS_MAX: Final = 8
+"""Maximum number of locks that a refusal names; it counts the others."""
+
+
+class Granting:
+    """The locks of one datasource and their changes. One thread at a time.
+
+    Args:
+        datasource: The datasource.
+        roster: The active tasks, and which of them wait for a worker.
+        version_floor: Versions that are chosen here are greater than this one.
+
+    Attributes:
+        holdings: The held locks.
+        freed: Tasks that released or lost a lock since `begin`, so that requests that were refused
+            before may be granted now.
+        yielded: Tasks that no worker has and that lost all of their locks since `begin`.
+    """
+
+    def __init__(self, datasource: str, roster: Roster, version_floor: str) -> None:
+        self._datasource = datasource
+        self._roster = roster
+        self.version_floor = version_floor
+        self.holdings: Final = Holdings()
+        self.freed: list[str] = []
+        self.yielded: list[str] = []
+
+    def begin(self) -> None:
+        """Clear `freed` and `yielded`."""
+        self.freed.clear()
+        self.yielded.clear()
+
+    def acquire(
+        self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
+    ) -> list[Outcome]:
+        """Answer the requests of one task, in order. Raises as `Roster.check`."""
+        mark = self.holdings.way_back.mark()
+        freed = len(self.freed)
+        outcomes: list[Outcome] = []
+        for request in requests:
+            self._roster.check(request, requests[0])
+            self._roster.place(request.task_id, waits=waits)
+            outcome = self._create_or_find(request, now_ms)
+            if together and not isinstance(outcome, Granted):
+                self.holdings.way_back.back_to(mark)
+                del self.freed[freed:]
+                return [outcome] * len(requests)
+            outcomes.append(outcome)
+        return outcomes
+
+    def refusal_of_new(self, request: LockRequest) -> Refused | None:
+        """Return why a new segment without a number would be refused, or None; changes nothing."""
+        found = [
+            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
+        ]
+        _, firm = self._in_the_way(request, found, None)
+        if all(self._revocable(posse, request) for posse in firm) or all(
+            _same_claim(posse.lock, request) for posse in firm
+        ):
+            return None
+        return _refused(request, firm)
+
+    def adopt(self, task: LockTask, lock: TaskLock) -> str:
+        """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
+        # Versions of later locks must be greater than all earlier ones.
+        self.version_floor = raised_floor(self.version_floor, lock.version)
+        if (lock.group, lock.datasource, lock.priority) != (
+            task.group,
+            task.datasource,
+            task.priority,
+        ):
+            return f"it does not have group {task.group!r}, {task.datasource}, {task.priority}"
+        found = list(self.holdings.concerning(lock))
+        same = next((posse for posse in found if posse.lock == lock), None)
+        if same is not None and lock.type is LockType.REPLACE:
+            return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
+        if same is None and not lock.revoked:
+            for posse in found:
+                if not _both(posse.lock, lock):
+                    return f"{', '.join(posse.tasks)} holds an {posse.lock}"
+        self.holdings.join(same or Posse(lock), task.id, stored=True)
+        return ""
+
+    def release(self, task_id: str, interval: Interval) -> None:
+        """Release a task's locks on exactly this interval."""
+        for posse in self.holdings.held_over(task_id, interval):
+            if posse.lock.interval == interval:
+                self._leave(posse, task_id)
+
+    def leave_all(self, task_id: str) -> None:
+        """Release all locks of a task."""
+        for posse in self.holdings.of_task(task_id):
+            self._leave(posse, task_id)
+
+    def _leave(self, posse: Posse, task_id: str) -> None:
+        self.holdings.leave(posse, task_id)
+        # Also if others of its group hold the lock: requests that waited for this task now wait
+        # for them.
+        self.freed.append(task_id)
+        if not posse.tasks:
+            self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+
+    def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
+        found = [
+            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
+        ]
+        mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
+        if mine is not None:
+            outcome = self._reuse(mine, request)
+            if outcome is not None:
+                return outcome
+        yielding, firm = self._in_the_way(request, found, mine)
+        if all(self._revocable(posse, request) for posse in firm):
+            for posse in firm:
+                self._revoke(posse)
+        elif not all(_same_claim(posse.lock, request) for posse in firm):
+            return _refused(request, firm)
+        for task_id in dict.fromkeys(task_id for posse in yielding for task_id in posse.tasks):
+            self._yield(task_id)
+        posse = Posse(self._new_lock(request, now_ms), was_yielded=bool(yielding))
+        self.holdings.join(posse, request.task_id)
+        self._drop_superseded(posse, request.task_id)
+        return Granted(posse.lock, fresh=True)
+
+    def _in_the_way(
+        self, request: LockRequest, found: list[Posse], mine: Posse | None
+    ) -> tuple[list[Posse], list[Posse]]:
+        """Return the posses that conflict with a request: those that yield, and the others."""
+        # A revoked lock conflicts with nothing.
+        hindering = [
+            posse
+            for posse in found
+            if not posse.lock.revoked
+            and (
+                posse is mine
+                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+            )
+        ]
+        yielding = [posse for posse in hindering if self._yields(posse, request)]
+        if not yielding:
+            return [], hindering
+        return yielding, [posse for posse in hindering if posse not in yielding]
+
+    def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
+        """Use a lock that the request's group holds; None: the lock must yield to the request."""
+        if posse.lock.revoked:
+            return Revoked(posse.lock)
+        if request.task_id in posse.tasks:
+            return Granted(posse.lock, fresh=False)
+        if posse.lock.type is LockType.REPLACE:
+            # Segments that an append leaves for a replacing task must belong to exactly one task.
+            return None if self._yields(posse, request) else _refused(request, [posse])
+        if posse.lock.priority != request.priority:
+            raise Conflict(
+                f"task {request.task_id!r} has priority {request.priority}, but its group holds"
+                f" the {posse.lock}: give all tasks of a group the same priority"
+            )
+        self.holdings.join(posse, request.task_id)
+        self._drop_superseded(posse, request.task_id)
+        return Granted(posse.lock, fresh=True)
+
+    def _yields(self, posse: Posse, request: LockRequest) -> bool:
+        """Return whether all holders of a lock wait for a worker and must yield to the request.
+
+        Otherwise a running task could wait forever, because the holders may wait for its slot.
+        Among tasks that wait, a lower priority yields to a higher one; they have no work to lose.
+        """
+        return self._roster.all_wait(posse.tasks) and (
+            not self._roster.waits(request.task_id) or posse.lock.priority < request.priority
+        )
+
+    def _revocable(self, posse: Posse, request: LockRequest) -> bool:
+        """Return whether the request's priority revokes a lock.
+
+        A task that had to yield a lock must not revoke it before it has a worker, or the running
+        task would lose it again at once.
+        """
+        took_turns = posse.was_yielded and self._roster.waits(request.task_id)
+        return posse.lock.priority < request.priority and not took_turns
+
+    def _yield(self, task_id: str) -> None:
+        """Release all locks of a waiting task: it must request all of them together again."""
+        self.leave_all(task_id)
+        self.yielded.append(task_id)
+        self.holdings.way_back.note(partial(self.yielded.remove, task_id))
+
+    def _new_lock(self, request: LockRequest, now_ms: int) -> TaskLock:
+        version = request.version
+        if version is None:
+            version = next_version(request.type, now_ms, self.version_floor)
+        return TaskLock(
+            granularity=request.granularity,
+            type=request.type,
+            group=request.group,
+            datasource=self._datasource,
+            interval=request.interval,
+            version=version,
+            priority=request.priority,
+            partition_number=request.partition_number,
+            created_ms=now_ms,
+        )
+
+    def _revoke(self, posse: Posse) -> None:
+        self.holdings.revoke(posse)
+        self.freed += posse.tasks
+        self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+
+    def _drop_superseded(self, new: Posse, task_id: str) -> None:
+        """Release locks that the new one makes redundant, so that later requests find one lock."""
+        for posse in list(self.holdings.concerning(new.lock)):
+            if task_id in posse.tasks and supersedes(new.lock, posse.lock):
+                self._leave(posse, task_id)
+
+
+def _best(posses: list[Posse], task_id: str) -> Posse | None:
+    """Return the posse that a request uses.
+
+    One with the task comes first, so that the task learns of a revocation; then one that is not
+    revoked; then the largest, which also fits the group's next requests; then the earliest.
+    """
+    if len(posses) < 2:
+        return posses[0] if posses else None
+
+    def merit(posse: Posse) -> tuple[bool, bool, int, int]:
+        interval = posse.lock.interval
+        is_mine = task_id in posse.tasks
+        return is_mine, not posse.lock.revoked, interval.length_ms, -interval.start_ms
+
+    return max(posses, key=merit)
+
+
+def _same_claim(lock: TaskLock, request: LockRequest) -> bool:
+    """Return whether a group only changes the type or granularity of its own lock."""
+    return lock.group == request.group and lock.interval == request.interval
+
+
+def _both(one: TaskLock, other: TaskLock) -> bool:
+    """Return whether two stored locks whose intervals overlap can be held at once."""
+    if one.revoked or (one.group == other.group and one.interval == other.interval):
+        return True
+    if one.granularity is other.granularity is LockGranularity.SEGMENT and (
+        one.interval == other.interval and one.partition_number != other.partition_number
+    ):
+        return True
+    return coexist(one.type, one.interval, other.type, other.interval)
+
+
+def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
+    # Locks that can never be revoked first; of equal priority, those held longest.
+    posses = sorted(posses, key=lambda p: (-p.lock.priority, p.lock.created_ms))
+    return Refused(
+        request,
+        tuple(
+            Refusal(
+                task_ids=tuple(posse.tasks),
+                group=posse.lock.group,
+                type=posse.lock.type,
+                interval=posse.lock.interval,
+                priority=posse.lock.priority,
+                since_ms=posse.lock.created_ms,
+                partition_number=posse.lock.partition_number,
+            )
+            for posse in posses[:REFUSALS_MAX]
+        ),
+        more=max(0, len(posses) - REFUSALS_MAX),
     )
 
 

@@ -37,7 +37,7 @@ from penstock.indexing.overlord.lock_requests import (
     requests_for,
     segment_requests,
 )
-from penstock.indexing.overlord.waiting.patience import Patience
+from penstock.indexing.overlord.wait_reasons import Patience
 from penstock.indexing.specs.task_context import read_context
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AllocateRequest

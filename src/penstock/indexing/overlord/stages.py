@@ -20,7 +20,7 @@ from penstock.indexing.overlord.entries.entry import Stage
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.runner import Runner, TaskEnd
-from penstock.indexing.overlord.waiting.seeking import LockSeekers
+from penstock.indexing.overlord.wait_reasons import LockSeekers
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from penstock.core.errors import NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.waiting.explaining import waits_of
+from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.supervisor import (
     supervisor_parse_errors,

@@ -35,8 +35,7 @@ from penstock.indexing.overlord.runner.worker_config import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.waiting.explaining import waits_of
-from penstock.indexing.overlord.waiting.waits import Wait
+from penstock.indexing.overlord.wait_reasons import Wait, waits_of
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow

@@ -31,16 +31,16 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import counted
 from penstock.indexing.ports import Effort
 from penstock.indexing.specs.stream_config import AutoScalerConfig, CostAutoScalerConfig
-from penstock.indexing.supervisor.groups import GroupPhase
 from penstock.indexing.supervisor.spec_updates import with_task_count
+from penstock.indexing.supervisor.task_groups import GroupPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.status import Standing
+    from penstock.indexing.supervisor.task_groups import TaskGroup
 
 
 # Druid's constants: cost of tasks without idle time; cost of tasks without work, beyond the optimal

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import counted
-from penstock.indexing.supervisor.groups import first_offsets
+from penstock.indexing.supervisor.task_groups import first_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.indexing.read_plan import Available
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.groups import StartPlan
     from penstock.indexing.supervisor.stream_watch import StreamWatch
+    from penstock.indexing.supervisor.task_groups import StartPlan
     from penstock.storage.metadata import MetadataStore
 
 _READ_EVERY_S: Final = 30.0

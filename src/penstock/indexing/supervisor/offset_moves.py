@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.specs.stream_config import BoundedStreamConfig
 from penstock.indexing.specs.task_context import uses_concurrent_locks, with_defaults
-from penstock.indexing.supervisor.adoption import adopt
+from penstock.indexing.supervisor.reconciler import adopt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.converging import Convergence
-    from penstock.indexing.supervisor.pacing.looking import Looks
+    from penstock.indexing.supervisor.polling import Looks
+    from penstock.indexing.supervisor.reconciler import Convergence
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.status import Standing
-    from penstock.indexing.supervisor.talk.dialogue import Dialogue
+    from penstock.indexing.supervisor.task_protocol import Dialogue
 
 
 def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> None:

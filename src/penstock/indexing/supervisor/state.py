@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from penstock.core.waits import WaitTable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.supervisor.groups import GroupPhase
+from penstock.indexing.supervisor.task_groups import GroupPhase
 
 if TYPE_CHECKING:
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.committed_offsets import Committed
-    from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.health import Health
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.supervisor.stream_watch import StreamWatch
+    from penstock.indexing.supervisor.task_groups import TaskGroup
 
 
 class SupervisorState:

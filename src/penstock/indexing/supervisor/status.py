@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor import Supervisor
-    from penstock.indexing.supervisor.groups import Replica, TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.task_groups import Replica, TaskGroup
 
 
 WAITING_FOR: Final = "WAITING_FOR_"

@@ -30,23 +30,23 @@ from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import place_of
 from penstock.indexing.supervisor.autoscaler import Pace
 from penstock.indexing.supervisor.committed_offsets import Committed
-from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.lag import LagEvents, TimeLag
 from penstock.indexing.supervisor.offset_moves import OffsetMoves
-from penstock.indexing.supervisor.pacing.looking import Looks
+from penstock.indexing.supervisor.polling import Looks
+from penstock.indexing.supervisor.reconciler import Convergence
 from penstock.indexing.supervisor.state import SupervisorState
 from penstock.indexing.supervisor.status import Standing
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
-from penstock.indexing.supervisor.talk.dialogue import Dialogue
+from penstock.indexing.supervisor.task_protocol import Dialogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
+    from penstock.indexing.supervisor.task_groups import TaskGroup
     from penstock.indexing.task_spec import StreamTaskSpec
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.groups import StartPlan
     from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.task_groups import StartPlan
     from penstock.storage.metadata import JsonObject, TaskRow, TaskSummary
 
 # The last task of each stream partition is among the most recent ones; older ones are not searched.

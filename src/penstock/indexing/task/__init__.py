@@ -4,7 +4,7 @@
 state of a task.
 """
 
-from penstock.indexing.task.streaming import StreamingTask, TaskResult
+from penstock.indexing.task.streaming_task import StreamingTask, TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 

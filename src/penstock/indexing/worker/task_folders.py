@@ -17,7 +17,7 @@ from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Penstock
 from penstock.core.names import TASK, WORKER_IDENTITY_FILE, WORKER_STATE_FILE, check_not_taken
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.worker.running import CANNOT_GO_ON
+from penstock.indexing.worker.running_task import CANNOT_GO_ON
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 
 if TYPE_CHECKING:

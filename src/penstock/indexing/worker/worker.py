@@ -37,7 +37,7 @@ from penstock.indexing.ports import WorkerReport
 from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.running import RunningTask, Surroundings, write_end
+from penstock.indexing.worker.running_task import RunningTask, Surroundings, write_end
 from penstock.indexing.worker.task_folders import TaskFolders
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
 from penstock.indexing.errand import Calls
-from penstock.indexing.overlord.runner.explaining import Seen, SlotReason, explain
-from penstock.indexing.overlord.runner.hearing import Hearing
 from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import Rules, place
+from penstock.indexing.overlord.runner.slot_reasons import Seen, SlotReason, explain
 from penstock.indexing.overlord.runner.table import Table
 from penstock.indexing.overlord.runner.worker_eligibility import Standing
+from penstock.indexing.overlord.runner.worker_sync import Hearing
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.overlord import Overlord, TaskView
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.waiting.waits import Wait
+from penstock.indexing.overlord.wait_reasons import Wait
 from penstock.indexing.secrets import masked
 from penstock.services.answers import part
 from penstock.services.api.asgi import (

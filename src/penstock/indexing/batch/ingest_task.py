@@ -1,18 +1,23 @@
-"""A batch task that writes segments: lock, write, lock the chunks of the rows, publish.
+"""Batch task that writes segments: `index_parallel`, SQL INSERT and REPLACE, and compaction.
+
+`IngestTask` owns the steps of a task. `index_task` and `sql_task` create the tasks of
+`index_parallel` and of SQL; `compact_task` creates those of a compaction.
 
     locked     the intervals that the spec names
-    written    one call of the engine for each job; ``written-N.json`` records it, and is valid as
-               long as the segments that the task replaces are the same; ``losses-N.json`` counts
-               the failed attempts
-    covered    time chunks that only the rows determine are locked too
-    placed     ``publish.json`` records the segments to publish: from here on nothing is looked up
-               again, because a publish that was committed has changed what is visible
+    written    one engine call for each job; ``written-N.json`` records its result, valid
+               while the segments that the task replaces are unchanged;
+               ``losses-N.json`` counts the failed attempts
+    covered    time chunks that are known only from the rows are locked too
+    placed     ``publish.json`` has what is published; nothing is looked up again from here on,
+               because a publish that succeeded has changed what is visible
     published  all jobs in one transaction; if the task failed, the janitor deletes its files
 
-A peon that dies is restarted in the folder: recorded steps are not repeated, and the publish is
-identified by the task's id. Locks are held before the write if the spec names intervals, and before
-the publish always. So no two tasks publish the same interval under one version; or, if the context
-asks for segment locks and the existing segments allow them, no two replace the same segments.
+A peon that dies is restarted in the same folder: recorded steps are not repeated, and a publish
+is identified by the task's id.
+
+Invariant: locks are held before the write if the spec names intervals, and always before the
+publish. No two tasks therefore publish the same time under one version, or, with segment locks,
+the same segments. A task runs on its own thread, except for `stop` and `report`.
 """
 
 from __future__ import annotations
@@ -21,15 +26,17 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.core.intervals import condensed
+from penstock.core.intervals import ETERNITY, condensed
+from penstock.core.sql_text import tokens
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.batch.engine import BatchRequest, Unparseable
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
-from penstock.indexing.batch.job import publish_kind
-from penstock.indexing.batch.locks.claiming import LockingSpec, TaskLocks
+from penstock.indexing.batch.job import index_job, publish_kind, sql_job
+from penstock.indexing.batch.metric_merge import kept_rows
 from penstock.indexing.batch.progress import TaskProgress, shown_wait
 from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
@@ -40,27 +47,34 @@ from penstock.indexing.batch.segment_assembly import (
     tombstones,
 )
 from penstock.indexing.batch.task_input import TaskReading, digest
+from penstock.indexing.batch.task_locks import LockingSpec, TaskLocks
 from penstock.indexing.batch.written_files import Written
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
+from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.errors import did_you_mean
+from penstock.indexing.specs.inputs import CombiningInput
 from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.parse_errors import LOGGED_MAX, tell
 from penstock.indexing.worker.peon_task import IngestionState
-from penstock.segments.model import Segment
+from penstock.segments.model import Segment, SegmentId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.batch.engine import ParseError
+    from penstock.indexing.batch.engine import ParseError, SegmentInput
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.specs.inputs import DruidInput
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.peon_task import IngestionReport
     from penstock.storage.metadata import SegmentRow
     from penstock.storage.metadata.rows import PublishKind
+
 
 _log = logging.getLogger(__name__)
 
@@ -363,3 +377,91 @@ def _tell(job: Job, errors: Sequence[ParseError], count: int) -> None:
     """Log the rows that could not be parsed, if the spec asks for it."""
     if job.tells_parse_errors:
         tell([f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count)
+
+
+def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
+    """Return the task of an `index_parallel`."""
+
+    def plan(reading: TaskReading) -> Sequence[Job]:
+        return [index_job(spec, lambda source: _rows_of(source, spec, reading))]
+
+    return IngestTask(spec, spec.chunks, plan, folder, ports)
+
+
+def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
+    """Return the task of an INSERT or a REPLACE."""
+
+    def plan(reading: TaskReading) -> Sequence[Job]:
+        if spec.mode is IngestionMode.APPEND:
+            return [sql_job(spec)]
+        # The query may read the rows that it replaces. The publish copies segments that are
+        # appended under the task's locks, so the query must not read these.
+        # Spark ignores case: FROM WEB reads web.
+        own = spec.datasource.lower()
+        reads = any(token.name.lower() == own for token in tokens(spec.query))
+        kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
+        return [sql_job(spec, ((spec.datasource, reading.as_input(kept)),))]
+
+    wanted = [wish.interval for wish in spec.lock_wishes()]
+    return IngestTask(spec, wanted, plan, folder, ports)
+
+
+def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
+    """Return the visible rows of a datasource that the task reads.
+
+    Raises:
+        InvalidRequest: The datasource does not exist, or a named segment is not visible.
+    """
+    replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
+    ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
+    intervals = [one.interval for one in ids] if source.time is None else [source.time]
+    if replaced:
+        # Rows appended between the read and the publish would be hidden but not written.
+        granularity = spec.data_schema.segment_granularity
+        found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
+    else:
+        found = reading.visible(source.data_source, intervals)
+    if not found:
+        _check_name(source, spec, reading)
+    if ids:
+        names = {str(one) for one in ids}
+        found = [one for one in found if str(one.segment.id) in names]
+        if missing := names - {str(one.segment.id) for one in found}:
+            raise InvalidRequest(
+                f"segments to read are not visible: {', '.join(sorted(missing))}",
+                place="spec.ioConfig.inputSource.segments",
+            )
+    hidden = _hidden(source, [one.segment for one in found])
+    return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
+
+
+def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
+    """Refuse a datasource without data: with a misspelt name the target would be emptied.
+
+    Raises:
+        InvalidRequest: It has no data.
+    """
+    name, known = source.data_source, reading.datasources()
+    if name in known:
+        return
+    whole = spec.io.input_source
+    parts = whole.delegates if isinstance(whole, CombiningInput) else ()
+    part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
+    hint = did_you_mean(name, list(known), or_all=False)
+    raise InvalidRequest(
+        f'no datasource "{name}" with data{hint or ": correct its name"}',
+        place=f"spec.ioConfig.inputSource{part}.dataSource",
+    )
+
+
+def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
+    """Return the columns that are not selected; a missing list selects all."""
+    shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
+    found: set[str] = set()
+    for rows in kept_rows(segments):
+        metrics = {metric.name for metric in rows.metrics or ()}
+        for name in rows.columns:
+            listed = source.metrics if name in metrics else source.dimensions
+            if listed is not None and name not in shown:
+                found.add(name)
+    return frozenset(found)

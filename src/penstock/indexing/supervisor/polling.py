@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.autoscaler import Pace
     from penstock.indexing.supervisor.lag import LagEvents, TimeLag
     from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.talk.dialogue import Dialogue
+    from penstock.indexing.supervisor.task_protocol import Dialogue
     from penstock.mailbox import Timer
 
 _LOOK: Final = "look at the stream"

@@ -1,19 +1,26 @@
-"""A streaming task: it reads its stream partitions, persists, and publishes its sequences.
+"""Streaming task: reads its stream partitions, persists rows and publishes its sequences.
 
-All of its state belongs to one mailbox. The default action lets each part (`Reader`, `Announcer`,
-`DeadLetters`, `Folding`, `Publisher`) start its next work, then suspends itself; outcomes, control
-calls and timers arrive as mail and wake it. So the task answers at once, whatever the engine does.
+`StreamingTask` owns the task's mailbox and all of its state. Its default action lets each part
+(reader, announcements, dead letters, rollup, publisher) start what it can, then suspends
+itself; results, control calls and timers arrive as mail. The task therefore responds at once
+whatever the engine does. Parts in this module announce persisted files to the overlord (the
+newest state only), request a checkpoint from the supervisor when a sequence is full (reading
+continues meanwhile; the supervisor agrees on the end with all replicas), and execute the
+supervisor's control calls: pause, resume and set end offsets.
+
 Invariants:
 
-- files are durable before ``commit.json`` names them, and ``commit.json`` is durable before they
-  are announced or published;
-- ``sequences.json`` is durable before the caller learns that end offsets were accepted;
-- a sequence is published when all of it is persisted and announced and its bad messages are in the
-  dead-letter topic; the oldest first;
-- offsets that a pause returned are never moved back, unless the topic was deleted: then the task
-  ends at its current offsets.
+- Files are durable before ``commit.json`` names them, and ``commit.json`` is durable before
+  they are announced or published.
+- ``sequences.json`` is durable before the caller learns that end offsets were accepted.
+- A sequence is published when all of it is persisted and announced and its bad messages are in
+  the dead-letter topic; the oldest first.
+- Offsets that were returned to a pause are never moved back, unless the topic is deleted: then
+  the task ends where it is.
+- A pause ends after a time-out, so an absent supervisor does not stop a task from reading.
 
-`docs/indexing.md` has the table of what happens when the process dies at each step.
+Control calls may come from any thread. `docs/indexing.md` lists what happens if the process
+dies at each step.
 """
 
 from __future__ import annotations
@@ -23,16 +30,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.indexing.actions import AnnounceFiles, CheckPointDataSourceMetadata
 from penstock.indexing.engine_json import counts_to_json
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
-from penstock.indexing.task.announcing import Announcer
-from penstock.indexing.task.checkpointing import Checkpoints
 from penstock.indexing.task.dead_letters import DeadLetters
-from penstock.indexing.task.folding import Folding
-from penstock.indexing.task.publishing import Publisher
+from penstock.indexing.task.persist_merge import Folding
 from penstock.indexing.task.reader import Reader
-from penstock.indexing.task.steering import Steering
+from penstock.indexing.task.sequence_publisher import Publisher
 from penstock.indexing.task.task_state import TaskContext, TaskOptions, TaskPorts
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
@@ -40,10 +45,164 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.sequences import Offsets, Sequence
     from penstock.indexing.task.parse_errors import Sample
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import StreamTaskSpec
+    from penstock.mailbox import Timer
+
+
+class Announcer:
+    """Announces all files of a sequence again whenever they change; only the newest state.
+
+    Args:
+        context: The task.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._errand = context.errand("announcing files", "announce")
+        self._stale: dict[str, None] = {}
+        self._under_way = ""
+
+    @property
+    def trouble(self) -> str:
+        """The last error, empty if none."""
+        return self._errand.trouble
+
+    def changed(self, sequence: str) -> None:
+        """Record that the files of a sequence have changed."""
+        self._stale[sequence] = None
+
+    def is_current(self, sequence: str) -> bool:
+        """Return whether the current files are announced, and no announcement is running.
+
+        An announcement after the publish would show rows twice.
+        """
+        return sequence not in self._stale and sequence != self._under_way
+
+    def advance(self) -> None:
+        """Announce changed sequences."""
+        if self._errand.busy or not self._stale:
+            return
+        name = next(iter(self._stale))
+        del self._stale[name]
+        state = self._context.state
+        sequence = state.sequence(name)
+        if sequence is None:
+            return  # Published meanwhile: its files are segments now.
+        self._under_way = name
+        commit = state.commit
+        files, reach = commit.files(name), commit.reach(name, sequence.start)
+        action = AnnounceFiles(name, files, sequence.start, reach, commit.topic_id)
+        self._errand.start(lambda: self._context.ports.actions.perform(action), self._announced)
+
+    def _announced(self, _shown: object) -> None:
+        # False means that this task published the sequence before it was interrupted: its own
+        # publish will detect that.
+        self._under_way = ""
+        self._context.wake()
+
+
+class Checkpoints:
+    """Requests a checkpoint once for each sequence, and again until it is closed.
+
+    Args:
+        context: The task.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._errand = context.errand("asking for a checkpoint", "checkpoint")
+        self._asked = ""
+        context.processor.timers.schedule_every(
+            context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
+        )
+
+    def ask_if_full(self) -> None:
+        """Request an end of the open sequence from the supervisor if it is full."""
+        sequence = self._context.state.sequences.last
+        if sequence is None or sequence.end is not None or not self._is_full(sequence):
+            return
+        if self._errand.busy or self._asked == sequence.name:
+            return
+        self._asked = sequence.name
+        action = CheckPointDataSourceMetadata(sequence.start)
+        actions = self._context.ports.actions
+        self._errand.start(lambda: actions.perform(action), lambda _heard: None)
+
+    def _ask_again(self) -> None:
+        # The overlord may have received it but restarted before it acted.
+        self._asked = ""
+        self.ask_if_full()
+
+    def _is_full(self, sequence: Sequence) -> bool:
+        tuning, commit = self._context.spec.tuning_config, self._context.state.commit
+        chunks: dict[object, int] = {}
+        for file in commit.files(sequence.name):
+            chunks[file.interval] = chunks.get(file.interval, 0) + file.rows
+        return (
+            max(chunks.values(), default=0) >= tuning.max_rows_per_segment
+            or sum(chunks.values()) >= tuning.max_total_rows
+        )
+
+
+class Steering:
+    """The control of one task.
+
+    Args:
+        context: The task.
+        reader: Has the offsets that are read.
+    """
+
+    def __init__(self, context: TaskContext, reader: Reader) -> None:
+        self._context = context
+        self._reader = reader
+        self._pause_end: Timer | None = None
+
+    def pause(self) -> dict[int, int]:
+        """Pause reading; return the offsets that the task has reached.
+
+        Raises:
+            Conflict: The end is agreed already.
+        """
+        context = self._context
+        if context.state.sequences.final is not None:
+            raise Conflict(
+                f"task {context.spec.id}: its end is agreed already, so it cannot be paused"
+            )
+        if self._pause_end is not None:
+            self._pause_end.cancel()
+        context.paused = True
+        self._pause_end = context.processor.timers.schedule_after(
+            context.options.pause_limit_ms, self.resume, "the pause has lasted too long"
+        )
+        # A task behind its replicas may not have reached the start of its open sequence.
+        last, planned = context.state.sequences.last, self._reader.planned
+        return {p: max(o, last.start[p]) if last else o for p, o in planned.items()}
+
+    def resume(self) -> None:
+        """Continue reading."""
+        self._context.paused = False
+        if self._pause_end is not None:
+            self._pause_end.cancel()
+            self._pause_end = None
+        self._context.wake()
+
+    def set_end(self, end: Offsets, *, finish: bool) -> None:
+        """Close the open sequence at these offsets and resume; the task ends there if `finish`.
+
+        Raises:
+            InvalidRequest: The offsets do not match the sequence.
+        """
+        context, state = self._context, self._context.state
+        state.change_sequences(
+            state.sequences.set_end_offsets(
+                end, finish=finish, current=self._reader.planned, paused=context.paused
+            )
+        )
+        self.resume()
+
 
 T = TypeVar("T")
 

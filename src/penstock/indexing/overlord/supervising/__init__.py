@@ -1,1 +1,0 @@
-"""The supervisors of a term: streaming ones, compaction ones, and their termination."""

@@ -1,1 +1,0 @@
-"""Tasks that wait: acquiring their locks in order, and explaining their waits."""

@@ -1,1 +1,0 @@
-"""Pace of a supervisor: when it polls its stream, scales its tasks, or rests."""

@@ -1,1 +1,0 @@
-"""Protocol between a supervisor and its tasks: reports, checkpoints and ends."""
