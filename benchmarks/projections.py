@@ -26,9 +26,9 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.projections.selector import ProjectionWish
 from penstock.spark.sql.service import SqlQuery
-from penstock.spark.tables.metadata import MetadataTables
+from penstock.spark.tables.visible_files import MetadataTables
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 ROWS: Final = 2_500_000

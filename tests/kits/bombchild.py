@@ -20,10 +20,10 @@ from penstock.flow.processors.records.formats.protocols import Source as Content
 from penstock.flow.processors.records.formats.record_formats import Format, read_records
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.discovery import look_at
-from penstock.spark.batch.input.opening import codec_of
-from penstock.spark.batch.input.reading import InputWork, reports_of
+from penstock.spark.batch.input.input_work import InputWork, reports_of
+from penstock.spark.batch.input.open_files import codec_of
 from penstock.spark.batch.input.splits import InputFile, Source, Split
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 # As small as bombs allow that take little time.
 LINE_BYTES_MAX = 8 << 20

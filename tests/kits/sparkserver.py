@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.core.clock import SystemClock
 from penstock.services.host.plan import spark_cache_folder
 from penstock.services.optionvalues import java_options
-from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.class_archive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 
 

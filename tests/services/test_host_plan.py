@@ -15,7 +15,7 @@ from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.memory import query_spark
 from penstock.services.host.plan import HostPlan
-from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.class_archive import makes_archive
 
 PYTHON = ["broker", "overlord", "flow", "worker", "router"]
 

@@ -30,7 +30,7 @@ from penstock.services.config import Address
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.services.readiness import ReadyState
-from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.projections.selector import ProjectionWish
 from penstock.spark.sql import answerfiles
 from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult

@@ -27,7 +27,7 @@ from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
 from penstock.spark.tables import Feeder, what_comes, why_empty
-from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
+from penstock.spark.tables.visible_files import DECLARED_FOR_S, MetadataTables
 from penstock.storage.metadata import (
     AnnouncedFile,
     CountsRow,

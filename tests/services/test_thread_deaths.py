@@ -46,9 +46,9 @@ from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import runtime
 from penstock.services.roles.peonevents import PeonEvents
 from penstock.services.roles.processmetrics import process_metrics
+from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.file_store import Shelf
 from penstock.spark.projections.known import KnownProjections
-from penstock.spark.projections.maker import Maker
-from penstock.spark.projections.shelf import Shelf
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.emitting import KeptEvents

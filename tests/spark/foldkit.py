@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.indexing.specs import parse_data_schema
 from penstock.spark.columns import row_shape
-from penstock.spark.folding import fold_of
+from penstock.spark.rollup import fold_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

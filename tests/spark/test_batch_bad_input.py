@@ -21,11 +21,11 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.finding import Finder
-from penstock.spark.batch.input.opening import local_size, translated
+from penstock.spark.batch.input.open_files import local_size, translated
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.topic.rowshape import TimeField
+from penstock.spark.topic.row_shape import TimeField
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from penstock.spark.batch.input.documents import (
     read_text,
 )
 from penstock.spark.batch.input.splits import InputFile, Source, Split
-from penstock.spark.topic.rowshape import RowShape
+from penstock.spark.topic.row_shape import RowShape
 
 TEXT = st.text(alphabet='ab"\\{}[],\n é', max_size=6)
 VALUES = st.recursive(

@@ -31,7 +31,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.batch.input.fetching import fetch
+from penstock.spark.batch.input.http_files import fetch
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.tables import TableFile, Tables
 

@@ -16,10 +16,10 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import JsonFormat, LocalInput
 from penstock.segments.deep_storage import DeepStore
+from penstock.spark.batch.final_files import BatchTarget, settle
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.batch.writing import BatchTarget, settle
-from penstock.spark.topic.rowshape import TimeField
+from penstock.spark.topic.row_shape import TimeField
 
 
 def test_the_names_of_an_attempt_are_durable_up_to_the_root(
@@ -91,7 +91,7 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import InlineInput, JsonFormat
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.topic.rowshape import TimeField
+from penstock.spark.topic.row_shape import TimeField
 finder = Finder(TimeField("at"), Path(sys.argv[1]), SparkBatchOptions(), lambda: None)
 given = ExternalInput(InlineInput(type="inline", data=chr(0x6F22)), JsonFormat())
 (found,) = finder.find(given).files

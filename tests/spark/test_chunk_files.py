@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.spark.batch import writing
-from penstock.spark.chunkfiles import Run, RunFiles, write_run, write_whole
+from penstock.spark.batch import final_files
+from penstock.spark.chunk_files import Run, RunFiles, write_run, write_whole
 from penstock.testing.injection import FAULTS
 
 HOUR_MS = 3_600_000
@@ -91,7 +91,7 @@ def test_a_segment_file_that_cannot_be_written_is_removed(
             Path(str(arguments[1])).write_bytes(b"half")
         raise error("no more")
 
-    monkeypatch.setattr(writing, name, fail)
+    monkeypatch.setattr(final_files, name, fail)
     with pytest.raises((error, PenstockError)):
-        writing._write_durably(pa.table({"n": [1]}), tmp_path, "0.parquet", 1)
+        final_files._write_durably(pa.table({"n": [1]}), tmp_path, "0.parquet", 1)
     assert list(tmp_path.iterdir()) == []

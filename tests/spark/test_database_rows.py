@@ -29,7 +29,7 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.spark.batch.input.columnar import FOUND_AS
-from penstock.spark.batch.input.statements import fetch_rows
+from penstock.spark.batch.input.database_rows import fetch_rows
 
 pytestmark = pytest.mark.postgres
 
@@ -450,7 +450,7 @@ import resource, sys
 from pathlib import Path
 import orjson, pyarrow.parquet as pq, pyarrow.csv, psycopg
 from penstock.indexing.specs.sources.databases import DatabaseInput
-from penstock.spark.batch.input.statements import fetch_rows
+from penstock.spark.batch.input.database_rows import fetch_rows
 wanted = DatabaseInput.model_validate(orjson.loads(sys.argv[1]))
 password = wanted.database.connector_config.password
 new_file = lambda name: Path(sys.argv[2]) / name

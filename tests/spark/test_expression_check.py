@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
-from penstock.spark.sqlwall import check_expressions
+from penstock.spark.sql_guard import check_expressions
 from penstock.spark.transforms.check import EXPRESSION_CONF, ExpressionCheck
 
 pytestmark = pytest.mark.spark

@@ -20,14 +20,14 @@ from penstock.core.intervals import Interval
 from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult, TopicRange
 from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
+from penstock.spark.chunk_work import renamed
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.chunkwork import renamed
 from penstock.spark.columns import folded_columns
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
-from penstock.spark.folding import fold_of
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.prefolding.plan import groups_of
+from penstock.spark.rollup import fold_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from penstock.indexing.engine import FileRange
 from penstock.spark.messages.formats import BesideColumns, TextFormat
 from penstock.spark.messages.records import RecordRows
 from penstock.spark.topic.parse import MessageParser
-from penstock.spark.topic.places import LongLine, _read_lines, as_source, read_place
-from penstock.spark.topic.reading import BadMessagePolicy, naming_split, read_parsed
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+from penstock.spark.topic.record_locations import LongLine, _read_lines, as_source, read_place
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
+from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.filesystem import OsFileSystem
 

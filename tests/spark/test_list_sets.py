@@ -23,8 +23,8 @@ from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.folding import fold_of
-from penstock.spark.topic.valuesets import in_order
+from penstock.spark.rollup import fold_of
+from penstock.spark.topic.value_sets import in_order
 
 if TYPE_CHECKING:
     from pathlib import Path

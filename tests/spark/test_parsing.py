@@ -17,7 +17,7 @@ from penstock.core.instants import parse_time
 from penstock.spark.topic import parse as parse_module
 from penstock.spark.topic.coerce import UnparseableError, row_of
 from penstock.spark.topic.parse import LEAF_MESSAGES, MessageParser, Parsed
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat
 
 FIELDS = (
     ("text", FieldType.STRING),

@@ -21,12 +21,12 @@ from penstock.core.time_patterns import TimePattern
 from penstock.indexing.engine import PersistRequest, RowCounts
 from penstock.indexing.specs import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.batch.input.conforming import conformed
+from penstock.spark.batch.input.schema_casts import conformed
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
-from penstock.spark.topic.patterntimes import by_pattern
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat, time_format
+from penstock.spark.topic.pattern_times import by_pattern
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat, time_format
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import Granularity
-from penstock.spark.chunkwork import Report, SpreadWork, Target, reports, spread_rows, write_rows
+from penstock.spark.chunk_work import Report, SpreadWork, Target, reports, spread_rows, write_rows
 from penstock.spark.pieces import (
     REPORT_SCHEMA,
     Work,

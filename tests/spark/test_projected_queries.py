@@ -20,13 +20,13 @@ from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.projections.choosing import Choice, ProjectionWish
-from penstock.spark.projections.maker import MakerOptions
-from penstock.spark.projections.shelf import UNNEEDED_S
+from penstock.spark.projections.builder import MakerOptions
+from penstock.spark.projections.file_store import UNNEEDED_S
+from penstock.spark.projections.selector import Choice, ProjectionWish
 from penstock.spark.sql.answerfiles import AnswersFull
 from penstock.spark.sql.fetching import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
-from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
+from penstock.spark.tables.visible_files import DECLARED_FOR_S, MetadataTables
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:

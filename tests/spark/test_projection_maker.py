@@ -15,12 +15,12 @@ from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.session import SparkDiskFull
-from penstock.spark.projections import maker as making
+from penstock.spark.projections import builder as making
+from penstock.spark.projections.build_job import Folder, Wrote
+from penstock.spark.projections.builder import Maker, MakerOptions
+from penstock.spark.projections.file_store import Shelf
 from penstock.spark.projections.known import KnownProjections
-from penstock.spark.projections.maker import Maker, MakerOptions
-from penstock.spark.projections.making import Folder, Wrote
 from penstock.spark.projections.plan import Key, Measure, ProjectionPlan
-from penstock.spark.projections.shelf import Shelf
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.testing.clock import VirtualClock
 

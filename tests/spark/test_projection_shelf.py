@@ -11,7 +11,7 @@ from penstock.core.intervals import Interval
 from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.layout import is_segment_file, projection_file, projection_folder
 from penstock.segments.model import SegmentId
-from penstock.spark.projections.shelf import UNNEEDED_S, Shelf
+from penstock.spark.projections.file_store import UNNEEDED_S, Shelf
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 

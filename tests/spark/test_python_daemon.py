@@ -31,7 +31,7 @@ for _ in range(2):
 
 @pytest.mark.spark
 def test_a_new_worker_has_all_that_it_needs(spark: SparkSession) -> None:
-    wanted = ("penstock.spark.chunkwork", "penstock.spark.batch.scanning", "pandas")
+    wanted = ("penstock.spark.chunk_work", "penstock.spark.batch.scan", "pandas")
 
     def loaded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [name for name in wanted if name in sys.modules]

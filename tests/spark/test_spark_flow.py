@@ -15,9 +15,9 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
 from penstock.spark.connect.server import SparkServer
-from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.spark.flow.builtin import SPARK_PROCESSORS
 from penstock.spark.flow.script import SparkScript
+from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
 

@@ -19,19 +19,19 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
 from penstock.spark.columns import folded_columns, output_columns, row_shape
-from penstock.spark.connect.classarchive import archive_options
+from penstock.spark.connect.class_archive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, find_java
 from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
-from penstock.spark.connect.serverconf import with_retries
+from penstock.spark.connect.server_settings import with_retries
 from penstock.spark.connect.session import shown
-from penstock.spark.topic.badfiles import (
+from penstock.spark.topic.bad_files import (
     BadFileWriter,
     BadRecord,
     bad_file_name,
     count_records,
     list_bad_files,
 )
-from penstock.spark.topic.rowshape import TIME_TYPE, FieldType
+from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 from penstock.storage.filesystem import OsFileSystem

@@ -13,7 +13,7 @@ from sql_statements import attacks
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_sizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
-from penstock.spark import sqlwall
+from penstock.spark import sql_guard
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import service
 from penstock.spark.sql.service import SqlQuery
@@ -191,8 +191,8 @@ def test_a_plan_that_is_cut_is_refused(own: Watch) -> None:
 
 def test_functions_over_constants_are_not_evaluated_for_a_plan(watch: Watch) -> None:
     with watch.service._sessions._outlined.use() as spark:
-        sqlwall.check_understood(spark, "SELECT raise_error('evaluated'), n FROM canary")
-        sqlwall.check_understood(spark, "SELECT 1 / 0")
+        sql_guard.check_understood(spark, "SELECT raise_error('evaluated'), n FROM canary")
+        sql_guard.check_understood(spark, "SELECT 1 / 0")
 
 
 def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.sql.statement import read_statement, with_stored_names
-from penstock.spark.sqlwall import without_paths
+from penstock.spark.sql_guard import without_paths
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.topic.parse import Parsed
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 COLUMNS = ("at", "name", "size")
 SHAPE = RowShape(

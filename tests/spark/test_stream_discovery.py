@@ -24,7 +24,7 @@ from penstock.indexing.specs.inputs import CsvFormat
 from penstock.spark.batch.input.discovery import Found, merge_found
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.messages.columns import json_columns
+from penstock.spark.messages.found_columns import json_columns
 from penstock.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.spark

@@ -13,8 +13,14 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineLost, EngineUnavailable
 from penstock.services.host.supervision import ChildLife
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.sql.crash_suspects import (
+    ENDS_MAX,
+    SUSPECTS_MAX,
+    TURN_WAIT_S,
+    WINDOW_S,
+    Suspects,
+)
 from penstock.spark.sql.service import SqlQuery, SqlService
-from penstock.spark.sql.suspects import ENDS_MAX, SUSPECTS_MAX, TURN_WAIT_S, WINDOW_S, Suspects
 from penstock.spark.tables import TableSource
 from penstock.testing.clock import VirtualClock
 

@@ -35,9 +35,9 @@ from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.projections.selector import ProjectionWish
 from penstock.spark.sql.service import SqlQuery, SqlService
-from penstock.spark.sqlwall import check_understood
+from penstock.spark.sql_guard import check_understood
 from penstock.spark.tables import TableFile
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from penstock.indexing.engine import DataFile
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.columns import output_columns, row_shape
-from penstock.spark.messages.columns import united, unlike
+from penstock.spark.messages.found_columns import united, unlike
 from penstock.spark.tables.columns import KnownColumns, union_columns, wider
 from penstock.spark.tables.model import Columns, TableFile
 

@@ -8,8 +8,8 @@ import sys
 import pyarrow as pa
 import pytest
 
-from penstock.spark.batch.input.conforming import as_text, conformed
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+from penstock.spark.batch.input.schema_casts import as_text, conformed
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 SHAPE = RowShape((("x", FieldType.STRING),), TimeField("t"))
 FAR = 2**61
@@ -37,8 +37,8 @@ class Nothing:
             raise ImportError(name)
 sys.meta_path.insert(0, Nothing())
 import pyarrow as pa
-from penstock.spark.batch.input.conforming import conformed
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+from penstock.spark.batch.input.schema_casts import conformed
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 shape = RowShape((("x", FieldType.STRING),), TimeField("t"))
 plain = pa.array([1_000_001], pa.int64()).cast(pa.timestamp("ns"))
 structs = pa.StructArray.from_arrays([plain], ["s"])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.messages.columns import columns_beside
 from penstock.spark.messages.formats import BesideColumns, TextFormat
+from penstock.spark.messages.found_columns import columns_beside
 from penstock.spark.messages.headers import header_texts
 from penstock.spark.messages.keys import KeyReader
 from penstock.spark.messages.records import RecordRows
@@ -26,7 +26,7 @@ from penstock.spark.topic.coerce import (
 )
 from penstock.spark.topic.parse import Parsed
 from penstock.spark.topic.records import Records, whole_records
-from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField
+from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField
 from penstock.storage.queue.log_reader import MessageSlice
 
 JSON = TextFormat()

@@ -21,7 +21,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.spark.batch import engine as batch_engine
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.batch.scanning import ScanWork, scan_pieces
+from penstock.spark.batch.scan import ScanWork, scan_pieces
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.connect.workermemory import limit_bytes, naming
 from penstock.spark.pieces import limited

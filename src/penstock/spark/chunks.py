@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.core.durations import DAY_MS
 from penstock.core.intervals import START_OF_TIME_MS, Granularity, Interval
 from penstock.core.zoned_time import ZonedBuckets
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.topic.row_shape import TIME_COLUMN
 
 _MONTHS_TO_1970: Final = 1970 * 12
 

@@ -36,7 +36,7 @@ from penstock.indexing.specs.filters import (
     TrueFilter,
 )
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, time_format
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, time_format
 from penstock.spark.transforms.identifiers import names_in
 
 _DIMENSION_TYPES: Final = {

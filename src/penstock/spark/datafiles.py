@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile
-from penstock.spark.chunkfiles import WrittenFile
+from penstock.spark.chunk_files import WrittenFile
 
 
 def as_data_files(

@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from penstock.core.column_case import ColumnNames, twins_in
 from penstock.core.errors import InvalidRequest
-from penstock.spark.schematext import ddl
+from penstock.spark.schema_text import ddl
 from penstock.spark.tables.columns import wider
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.tables.options import Selection, select
-from penstock.spark.tables.reading import read_file
+from penstock.spark.tables.parquet_reader import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,9 +36,8 @@ from penstock.indexing.engine import (
 )
 from penstock.spark import pipeline
 from penstock.spark.batch.input.discovery import Found, discovered
-from penstock.spark.chunkfiles import Run
-from penstock.spark.chunks import TimeLimits
-from penstock.spark.chunkwork import (
+from penstock.spark.chunk_files import Run
+from penstock.spark.chunk_work import (
     JoinWork,
     ReadWork,
     Report,
@@ -51,6 +50,7 @@ from penstock.spark.chunkwork import (
     read_splits,
     reports,
 )
+from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     can_fold,
     file_columns,
@@ -62,8 +62,9 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.datafiles import as_data_files
-from penstock.spark.folding import Fold, fold_of
-from penstock.spark.messages.columns import (
+from penstock.spark.equal_row_columns import is_foldable_when_computed, of_groups, of_rows
+from penstock.spark.messages.formats import beside_columns, text_format
+from penstock.spark.messages.found_columns import (
     AlikeWork,
     LookWork,
     found_in,
@@ -72,21 +73,20 @@ from penstock.spark.messages.columns import (
     unlike,
     write_alike,
 )
-from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
-from penstock.spark.prefolding.computing import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.prefolding.groups import Groups
 from penstock.spark.prefolding.plan import fold_of_groups, groups_of
-from penstock.spark.schematext import ddl
-from penstock.spark.topic.badfiles import count_records, list_bad_files
+from penstock.spark.rollup import Fold, fold_of
+from penstock.spark.schema_text import ddl
+from penstock.spark.topic.bad_files import count_records, list_bad_files
+from penstock.spark.topic.byte_counts import take_bytes
 from penstock.spark.topic.parse import BatchParser
-from penstock.spark.topic.places import as_source
-from penstock.spark.topic.reading import BadMessagePolicy, sized
+from penstock.spark.topic.record_locations import as_source
 from penstock.spark.topic.records import RecordParser
-from penstock.spark.topic.rowshape import TIME_TYPE, FieldType
+from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
+from penstock.spark.topic.split_reader import BadMessagePolicy, sized
 from penstock.spark.topic.splits import Split, cut
-from penstock.spark.topic.tallies import take_bytes
 from penstock.spark.transforms.raising import naming_transforms
 from penstock.spark.writer import spread_computed, write_computed
 from penstock.storage.filesystem import OsFileSystem

@@ -15,9 +15,9 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.spark.chunks import given_starts, lies_inside, zoned_starts
-from penstock.spark.schematext import quoted
-from penstock.spark.topic.rowshape import TIME_COLUMN
-from penstock.spark.topic.valuesets import in_order
+from penstock.spark.schema_text import quoted
+from penstock.spark.topic.row_shape import TIME_COLUMN
+from penstock.spark.topic.value_sets import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

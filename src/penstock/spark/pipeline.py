@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.specs import TIME_COLUMN, DataSchema
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.aggregating import aggregates, is_plain, plain
+from penstock.spark.aggregators import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
 from penstock.spark.expressions import (
@@ -32,7 +32,7 @@ from penstock.spark.expressions import (
     truncated,
 )
 from penstock.spark.filters import condition, expressions_in
-from penstock.spark.sqlwall import OUTLINE_CONF, check_expressions
+from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from penstock.core.column_case import ColumnNames, twins_in
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.expressions import column, instant
-from penstock.spark.schematext import ddl, quoted
+from penstock.spark.schema_text import ddl, quoted
 from penstock.spark.tables.columns import KnownColumns, union_columns
-from penstock.spark.tables.elsewhere import needs_workers, read_by_workers
 from penstock.spark.tables.model import Columns, TableFile
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.tables.remote_reads import needs_workers, read_by_workers
+from penstock.spark.topic.row_shape import TIME_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

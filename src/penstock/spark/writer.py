@@ -11,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.specs import DataSchema
-from penstock.spark.chunkwork import (
+from penstock.spark.chunk_work import (
     Report,
     SpreadWork,
     Target,

@@ -48,7 +48,7 @@ from penstock.services.api.sqltypes import TypeName
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
 from penstock.services.httpclient import TRUNCATED_HEADER
-from penstock.spark.projections.choosing import wish_of
+from penstock.spark.projections.selector import wish_of
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:

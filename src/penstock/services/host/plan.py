@@ -279,7 +279,7 @@ def trial_options(
     folder: Path, options: Options, environment: Mapping[str, str]
 ) -> SparkServerOptions:
     """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
-    from penstock.spark.connect.classarchive import makes_archive  # noqa: PLC0415
+    from penstock.spark.connect.class_archive import makes_archive  # noqa: PLC0415
     from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
 
     trial = SparkServerOptions(

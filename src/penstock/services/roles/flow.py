@@ -35,7 +35,7 @@ from penstock.services.readiness import Check
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.java import java_homes
-from penstock.spark.flow.address import SERVICE_SPARK
+from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 

@@ -64,12 +64,12 @@ from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.lightconnect import import_client
+from penstock.spark.connect.light_client import import_client
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
-from penstock.spark.tables.metadata import MetadataTables
+from penstock.spark.tables.visible_files import MetadataTables
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 

@@ -51,17 +51,18 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline
-from penstock.spark.batch.externs import StoredTable, shape_of, stored
+from penstock.spark.batch.external_tables import StoredTable, shape_of, stored
+from penstock.spark.batch.final_files import BatchTarget, MadeFile, is_remote, settle
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.finding import Finder, InputFiles
-from penstock.spark.batch.input.reading import InputWork, SplitReport, read_pieces, reports_of
-from penstock.spark.batch.input.selecting import selection_of
+from penstock.spark.batch.input.input_work import InputWork, SplitReport, read_pieces, reports_of
+from penstock.spark.batch.input.segment_selection import selection_of
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
-from penstock.spark.batch.queries import (
+from penstock.spark.batch.query_rows import (
     QueryRows,
     as_read,
     check_times,
@@ -69,7 +70,7 @@ from penstock.spark.batch.queries import (
     unseen,
     with_exact_names,
 )
-from penstock.spark.batch.scanning import (
+from penstock.spark.batch.scan import (
     BatchReport,
     ScanWork,
     batch_reports,
@@ -78,14 +79,13 @@ from penstock.spark.batch.scanning import (
     read_run_pieces,
     scan_pieces,
 )
-from penstock.spark.batch.shuffled import (
+from penstock.spark.batch.shuffle import (
     Buckets,
     Shuffled,
     rows_unshuffled,
     whole_chunks,
     write_shuffled,
 )
-from penstock.spark.batch.writing import BatchTarget, MadeFile, is_remote, settle
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     as_combined,
@@ -98,9 +98,9 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
-from penstock.spark.folding import fold_of
 from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
-from penstock.spark.schematext import ddl
+from penstock.spark.rollup import fold_of
+from penstock.spark.schema_text import ddl
 from penstock.spark.tables import TableSource
 from penstock.spark.transforms.raising import naming_transforms
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.class_archive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 

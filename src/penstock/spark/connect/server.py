@@ -27,9 +27,9 @@ from urllib.parse import quote
 from penstock.core.clock import Clock
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.spark.connect.classarchive import archive_options
+from penstock.spark.connect.class_archive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
-from penstock.spark.connect.serverconf import (
+from penstock.spark.connect.server_settings import (
     LOCAL_CLUSTER,
     SCHEDULER_POOLS,
     SERVER_CLASS,

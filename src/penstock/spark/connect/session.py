@@ -27,8 +27,8 @@ from penstock.indexing.engine import (
     EngineUnavailable,
     InputUnavailable,
 )
-from penstock.spark.connect.lightconnect import import_client
-from penstock.spark.connect.serverconf import NEEDS_SECRET, authentication
+from penstock.spark.connect.light_client import import_client
+from penstock.spark.connect.server_settings import NEEDS_SECRET, authentication
 
 if TYPE_CHECKING:
     import grpc

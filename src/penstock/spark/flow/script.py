@@ -23,7 +23,7 @@ from penstock.flow.processor import (
 from penstock.flow.processor.processor import declared_relationships
 from penstock.flow.user_modules import SERVICE_MODULES
 from penstock.spark.connect.session import translate
-from penstock.spark.flow.base import SparkProcessor
+from penstock.spark.flow.spark_processor import SparkProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

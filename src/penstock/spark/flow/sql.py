@@ -15,9 +15,9 @@ from penstock.flow.processor import (
     PropertyValue,
 )
 from penstock.flow.processors.routing.routes import name_problems
-from penstock.spark.flow.base import SparkProcessor
+from penstock.spark.flow.spark_processor import SparkProcessor
 from penstock.spark.sql.statement import read_statement
-from penstock.spark.sqlwall import check_understood, relation
+from penstock.spark.sql_guard import check_understood, relation
 from penstock.spark.views import hidden_name, outline
 
 if TYPE_CHECKING:

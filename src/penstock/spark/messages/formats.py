@@ -15,7 +15,7 @@ from penstock.spark.topic.parse import BatchParser, MessageParser
 
 if TYPE_CHECKING:
     from penstock.indexing.specs.rows.records import KafkaFormat, MessageFormat
-    from penstock.spark.topic.rowshape import RowShape
+    from penstock.spark.topic.row_shape import RowShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.batch.input.conforming import rows_of_objects
+from penstock.spark.batch.input.schema_casts import rows_of_objects
 from penstock.spark.topic.coerce import Json, UnparseableError, object_of
 from penstock.spark.topic.parse import BadMessage
-from penstock.spark.topic.rowshape import FieldType, RowShape
+from penstock.spark.topic.row_shape import FieldType, RowShape
 
 if TYPE_CHECKING:
     from penstock.spark.messages.formats import TextFormat

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.batch.input.conforming import conformed
+from penstock.spark.batch.input.schema_casts import conformed
 from penstock.spark.messages.headers import header_texts, header_values
 from penstock.spark.messages.keys import KeyReader
 from penstock.spark.topic.parse import BadMessage, Parsed
-from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape
+from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape
 from penstock.spark.topic.times import as_times
 
 if TYPE_CHECKING:

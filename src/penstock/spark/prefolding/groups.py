@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits, times_ms
-from penstock.spark.folding import Fold
-from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType
+from penstock.spark.rollup import Fold
+from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType
 
 ROWS: Final = f"{OWN_PREFIX}rows"
 # Mark of rows that are neither late nor early: null.

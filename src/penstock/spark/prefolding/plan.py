@@ -38,9 +38,9 @@ from penstock.spark.columns import (
     metric_type,
     row_shape,
 )
-from penstock.spark.folding import Fold, FoldedMetric, fold_of
 from penstock.spark.prefolding.groups import MOMENT, ROWS, Groups
-from penstock.spark.topic.rowshape import FieldType
+from penstock.spark.rollup import Fold, FoldedMetric, fold_of
+from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.transforms.identifiers import names_in
 from penstock.spark.transforms.repeatable import is_repeatable
 

@@ -21,7 +21,7 @@ from penstock.indexing.specs import (
 )
 from penstock.indexing.specs.druid_expressions import is_druids
 from penstock.indexing.specs.filters import ExpressionFilter, TrueFilter
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 
 Scalar = str | int | float | bool
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 from penstock.spark.expressions import column
 from penstock.spark.projections.plan import Measure, ProjectionPlan
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import table
 

@@ -37,7 +37,7 @@ from penstock.indexing.specs.rows.projections import (
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.projections.conditions import Unresolved, conditions
 from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 from penstock.spark.transforms.repeatable import is_repeatable
 

@@ -12,11 +12,7 @@ from typing import Final
 
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token
-from penstock.spark.projections.block import Block, NoMatch, is_name, is_number
-from penstock.spark.projections.holdings import Computed, Holdings, Normal
-from penstock.spark.projections.plan import Key
-from penstock.spark.projections.times import nests, starts_bucket
-from penstock.spark.projections.words import (
+from penstock.spark.projections.keywords import (
     AGGREGATES,
     BEFORE_PARENTHESIS,
     ENDING,
@@ -28,7 +24,11 @@ from penstock.spark.projections.words import (
     TRUNCATED,
     TYPES,
 )
-from penstock.spark.schematext import quoted
+from penstock.spark.projections.parsed_query import Block, NoMatch, is_name, is_number
+from penstock.spark.projections.plan import Key
+from penstock.spark.projections.projection_columns import Computed, Holdings, Normal
+from penstock.spark.projections.times import nests, starts_bucket
+from penstock.spark.schema_text import quoted
 
 _TIME_COLUMN: Final = "__time"
 _NOTHING: Final = Token("", "", -1)

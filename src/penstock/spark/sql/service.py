@@ -46,10 +46,11 @@ from penstock.spark.connect.session import (
     SparkSessions,
     message_of,
 )
-from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
+from penstock.spark.projections.selector import NO_WISH, Choice, Projections, ProjectionWish
 from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
+from penstock.spark.sql.column_case import QuerySessions, TwinTables
+from penstock.spark.sql.crash_suspects import Suspects
 from penstock.spark.sql.dialect import in_spark
-from penstock.spark.sql.exactness import QuerySessions, TwinTables
 from penstock.spark.sql.fetching import (
     Fetched,
     Fetcher,
@@ -58,8 +59,7 @@ from penstock.spark.sql.fetching import (
     fits_at_once,
 )
 from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
-from penstock.spark.sql.suspects import Suspects
-from penstock.spark.sqlwall import (
+from penstock.spark.sql_guard import (
     check_understood,
     explained,
     relation,

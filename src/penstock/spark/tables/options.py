@@ -66,7 +66,7 @@ def _within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFil
 
 def _from_metadata(options: Mapping[str, str], name: str) -> tuple[TableFile, ...]:
     # Imported here: with a router, the SQL drivers need not be installed.
-    from penstock.spark.tables.metadata import MetadataTables  # noqa: PLC0415
+    from penstock.spark.tables.visible_files import MetadataTables  # noqa: PLC0415
     from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
 
     address, deep_storage = _addresses(options)

@@ -28,7 +28,7 @@ import orjson
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
 from penstock.core.time_patterns import TimePattern
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat
 
 Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None
 Value = str | int | float | bool | Sequence["Value"] | None

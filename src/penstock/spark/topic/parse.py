@@ -28,7 +28,7 @@ import pyarrow.json as pj
 
 from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.coerce import UnparseableError, Value, row_of
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
+from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 from penstock.spark.topic.times import (
     WHOLE,
     NotCleanError,

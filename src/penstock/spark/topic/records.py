@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.spark.topic.parse import Parsed
-from penstock.spark.topic.places import LongLine, RecordSlice
+from penstock.spark.topic.record_locations import LongLine, RecordSlice
 from penstock.storage.queue.log_reader import MessageSlice
 
 

@@ -54,14 +54,14 @@ from penstock.broker.http_client import BrokerClient, PartitionOffsets, TopicOff
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
 from penstock.spark.topic.parse import MessageParser
-from penstock.spark.topic.reading import (
+from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
+from penstock.spark.topic.split_reader import (
     RAW_COLUMNS,
     BadMessagePolicy,
     read_parsed,
     read_raw,
     sized,
 )
-from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
 from penstock.spark.topic.splits import SourceRange, Split, cut
 from penstock.storage.filesystem import OsFileSystem
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
 from penstock.core.time_patterns import TimePattern
-from penstock.spark.topic.patterntimes import by_pattern
-from penstock.spark.topic.rowshape import TIME_TYPE, TimeField, TimeFormat
+from penstock.spark.topic.pattern_times import by_pattern
+from penstock.spark.topic.row_shape import TIME_TYPE, TimeField, TimeFormat
 
 WHOLE: Final = "^-?[0-9]+$"
 # Arrow units per JSON number: multiply by the first, then divide by the second to get milliseconds.

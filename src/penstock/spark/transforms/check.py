@@ -17,7 +17,7 @@ from penstock.core.sql_text import check_expression, tokens
 from penstock.core.sqlvalues import check_values
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
-from penstock.spark.sqlwall import OUTLINE_CONF, check_expressions
+from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:

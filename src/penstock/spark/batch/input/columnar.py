@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from penstock.core.parquetbounds import check_rows, runs_of_groups
 from penstock.core.rowbytes import check_no_unions
-from penstock.spark.batch.input.avro import read_avro
-from penstock.spark.batch.input.opening import opened
+from penstock.spark.batch.input.avro_files import read_avro
+from penstock.spark.batch.input.open_files import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
-from penstock.spark.topic.rowshape import RowShape
+from penstock.spark.topic.row_shape import RowShape
 
 BATCH_ROWS: Final = 64 * 1024
 _AS_THEY_ARE: Final[Mapping[str, str]] = MappingProxyType({})

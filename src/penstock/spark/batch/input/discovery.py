@@ -25,13 +25,13 @@ from penstock.core.rate_limited_log import Warn
 from penstock.indexing.specs import TIME_COLUMN, DataSchema, Dimension
 from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.batch.input.avro import avro_columns
+from penstock.spark.batch.input.avro_files import avro_columns
 from penstock.spark.batch.input.columnar import FOUND_AS, schema_of
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.documents import read_text
+from penstock.spark.batch.input.input_work import InputWork
 from penstock.spark.batch.input.lines import Lines
-from penstock.spark.batch.input.opening import translated
-from penstock.spark.batch.input.reading import InputWork
+from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.splits import Source, Split
 from penstock.spark.topic.parse import CELLS_MAX, cut_out
 from penstock.spark.topic.times import NotCleanError

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.batch.input.lines import BLOCK_BYTES, BOM, Lines, lines_in
-from penstock.spark.batch.input.opening import opened_text
+from penstock.spark.batch.input.open_files import opened_text
 from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.parse import cut_out
 

@@ -37,13 +37,13 @@ from penstock.indexing.specs.inputs import (
 )
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
-from penstock.spark.batch.input.avro import check_installed
+from penstock.spark.batch.input.avro_files import check_installed
 from penstock.spark.batch.input.delimited import header_of
-from penstock.spark.batch.input.fetching import fetch
-from penstock.spark.batch.input.opening import UNUSABLE, codec_of, local_size, size_of
+from penstock.spark.batch.input.http_files import fetch
+from penstock.spark.batch.input.open_files import UNUSABLE, codec_of, local_size, size_of
 from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
+from penstock.spark.topic.row_shape import RowShape, TimeField, TimeFormat
 
 if TYPE_CHECKING:
     from penstock.indexing.specs.inputs import InputFormat, SingleInput
@@ -125,7 +125,7 @@ class Finder:
 
     def _add_database(self, wanted: DatabaseInput) -> None:
         # Imported here: it loads database drivers, which other inputs do not need.
-        from penstock.spark.batch.input.statements import fetch_rows  # noqa: PLC0415
+        from penstock.spark.batch.input.database_rows import fetch_rows  # noqa: PLC0415
 
         number = len(self._sources)
         self._sources.append(Source("parquet", RowShape((), self.time)))

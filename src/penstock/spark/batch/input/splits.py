@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.spark.topic.rowshape import RowShape
+from penstock.spark.topic.row_shape import RowShape
 
 Kind = Literal["json", "delimited", "parquet", "orc", "avro"]
 

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.intervals import Interval
-from penstock.spark.batch.input.reading import InputWork
-from penstock.spark.batch.writing import BatchTarget, MadeFile
-from penstock.spark.chunkfiles import Run, RunFiles, write_run
+from penstock.spark.batch.final_files import BatchTarget, MadeFile
+from penstock.spark.batch.input.input_work import InputWork
+from penstock.spark.chunk_files import Run, RunFiles, write_run
+from penstock.spark.chunk_work import finished, renamed
 from penstock.spark.chunks import cut_sorted, lies_inside, times_ms
-from penstock.spark.chunkwork import finished, renamed
-from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.rollup import Fold
+from penstock.spark.topic.row_shape import TIME_COLUMN
 
 # A worker holds the rows of one run, or of one file.
 RUN_BYTES_MAX: Final = 512 << 20

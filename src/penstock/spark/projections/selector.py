@@ -24,13 +24,13 @@ from penstock.core.rate_limited_log import SparseLog
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
+from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.file_store import Shelf
 from penstock.spark.projections.known import Known, KnownProjections
-from penstock.spark.projections.maker import Maker
-from penstock.spark.projections.matching import rewritten, why_not
+from penstock.spark.projections.matcher import rewritten, why_not
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import Parts, ProjectionViews, view_name
-from penstock.spark.projections.shelf import Shelf
-from penstock.spark.sqlwall import relation
+from penstock.spark.sql_guard import relation
 from penstock.spark.tables.model import TableFile, Tables
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.column_case import shown_twins, twins_in
-from penstock.spark.sqlwall import OUTLINE_CONF
+from penstock.spark.sql_guard import OUTLINE_CONF
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import Outlines, Views

@@ -17,16 +17,16 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.text.clauses import overwrite_clause
-from penstock.spark.batch.externs import StoredTable
+from penstock.spark.batch.external_tables import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
+from penstock.spark.sql.column_case import TwinTables
 from penstock.spark.sql.dialect import in_spark
-from penstock.spark.sql.exactness import TwinTables
 from penstock.spark.sql.service import SQL_CONF, mentions
 from penstock.spark.sql.statement import read_statement
-from penstock.spark.sqlwall import OUTLINE_CONF, check_understood, relation, relocated_error
+from penstock.spark.sql_guard import OUTLINE_CONF, check_understood, relation, relocated_error
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile

@@ -22,9 +22,9 @@ import pyarrow as pa
 from penstock.core.errors import StorageUnavailable
 from penstock.core.intervals import Granularity, Interval
 from penstock.segments.local_files import folder_missing
-from penstock.spark.chunkfiles import chunk_name, write_table
+from penstock.spark.chunk_files import chunk_name, write_table
 from penstock.spark.chunks import cut_sorted, in_order, times_ms
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 SUFFIX: Final = ".parquet"

@@ -40,9 +40,9 @@ from penstock.flow.processors.records.formats.record_formats import Format
 from penstock.flow.queue.queue import Verdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.flow.address import SERVICE_SPARK
-from penstock.spark.flow.work import WorkFolder, work_folder
-from penstock.spark.sqlwall import OUTLINE_CONF
+from penstock.spark.flow.service_spark import SERVICE_SPARK
+from penstock.spark.flow.work_folder import WorkFolder, work_folder
+from penstock.spark.sql_guard import OUTLINE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

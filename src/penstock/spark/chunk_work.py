@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData
 from penstock.core.intervals import Granularity, Interval
-from penstock.spark.chunkfiles import (
+from penstock.spark.chunk_files import (
     Run,
     RunFiles,
     WrittenFile,
@@ -40,13 +40,13 @@ from penstock.spark.chunks import (
     keep_within,
     times_ms,
 )
-from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.prefolding.groups import Groups
+from penstock.spark.rollup import Fold
 from penstock.spark.topic.parse import BatchParser
-from penstock.spark.topic.reading import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.records import RecordParser
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
+from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
+from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.splits import Split
 from penstock.storage.filesystem import OsFileSystem
 

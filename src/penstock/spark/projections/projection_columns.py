@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.sql_text import Token, tokens
-from penstock.spark.projections.block import NoMatch, is_number
+from penstock.spark.projections.keywords import KEYWORDS, WITHOUT_ZERO
+from penstock.spark.projections.parsed_query import NoMatch, is_number
 from penstock.spark.projections.plan import Key, MeasureKind, ProjectionPlan
-from penstock.spark.projections.words import KEYWORDS, WITHOUT_ZERO
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 
 Normal = tuple[str, str]

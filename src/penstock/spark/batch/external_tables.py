@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.specs.inputs import extern_name
-from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
-from penstock.spark.chunkfiles import write_groups, write_whole
+from penstock.spark.batch.input.input_work import InputWork, SplitReport, reports_of
+from penstock.spark.chunk_files import write_groups, write_whole
 from penstock.spark.pieces import numbers, reported, run_pieces
 from penstock.spark.tables.model import TableFile
-from penstock.spark.topic.rowshape import FieldType, RowShape
+from penstock.spark.topic.row_shape import FieldType, RowShape
 from penstock.spark.views import hidden_name, table
 
 if TYPE_CHECKING:

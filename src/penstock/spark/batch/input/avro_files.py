@@ -26,8 +26,8 @@ from penstock.core.avrobounds import (
 )
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.outofmemory import is_out_of_memory
-from penstock.spark.batch.input.conforming import as_text
-from penstock.spark.batch.input.opening import opened
+from penstock.spark.batch.input.open_files import opened
+from penstock.spark.batch.input.schema_casts import as_text
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.connect.workermemory import out_of_memory
 

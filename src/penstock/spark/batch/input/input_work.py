@@ -20,15 +20,15 @@ import pyarrow as pa
 
 from penstock.core.rowbytes import bytes_of_rows, may_have_long_rows
 from penstock.spark.batch.input.columnar import read_columns
-from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.documents import read_text
 from penstock.spark.batch.input.lines import Lines
-from penstock.spark.batch.input.opening import translated
+from penstock.spark.batch.input.open_files import translated
+from penstock.spark.batch.input.schema_casts import conformed
 from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
 from penstock.spark.topic.parse import MessageParser, Parsed
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 ROW_SHOWN: Final = 1_000

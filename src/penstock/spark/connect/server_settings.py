@@ -13,7 +13,7 @@ from typing import Final
 from penstock.spark.connect.stuck import STUCK_CONF, stuck_file, stuck_log_conf
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-PYTHON_DAEMON: Final = "penstock.spark.connect.pythondaemon"
+PYTHON_DAEMON: Final = "penstock.spark.connect.python_daemon"
 STANDALONE: Final = "spark://"
 LOCAL_CLUSTER: Final = "local-cluster["
 # Masters that generate no secret by themselves; a standalone cluster's operator sets it.

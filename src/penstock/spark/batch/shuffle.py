@@ -26,12 +26,12 @@ from pyspark.sql.window import Window
 
 from penstock.indexing.batch.engine import Bucket, Partitioning
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.batch.scanning import BatchReport, batch_reports
-from penstock.spark.batch.writing import BatchTarget, MadeFile
+from penstock.spark.batch.final_files import BatchTarget, MadeFile
+from penstock.spark.batch.scan import BatchReport, batch_reports
 from penstock.spark.expressions import column
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
+from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -22,7 +22,7 @@ from penstock.core.errors import Unavailable
 from penstock.flow.processors.records.formats.columnar import ParquetWriter
 from penstock.flow.processors.records.formats.protocols import BATCH_ROWS, Records, translated
 from penstock.flow.write_guard import WRITE_GUARD
-from penstock.spark.connect.serverconf import hadoop_path
+from penstock.spark.connect.server_settings import hadoop_path
 
 _BROKEN = "Spark's output cannot be read"
 

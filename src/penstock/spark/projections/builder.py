@@ -23,12 +23,12 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
+from penstock.spark.projections.build_job import Folder, make_files
+from penstock.spark.projections.file_store import Shelf
 from penstock.spark.projections.known import KnownProjections
-from penstock.spark.projections.making import Folder, make_files
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.projections.shelf import Shelf
-from penstock.spark.tables.elsewhere import needs_workers
 from penstock.spark.tables.model import Columns, TableFile, TableSource
+from penstock.spark.tables.remote_reads import needs_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from penstock.core.column_case import ColumnNames
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
 from penstock.spark.tables.model import TableFile
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.topic.row_shape import TIME_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -13,12 +13,12 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
-from penstock.spark.projections.block import Block, NoMatch, commas, is_number, read
-from penstock.spark.projections.holdings import Holdings, Normal, closings, normal
+from penstock.spark.projections.keywords import KEYWORDS, RESERVED
+from penstock.spark.projections.parsed_query import Block, NoMatch, commas, is_number, read
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.projection_columns import Holdings, Normal, closings, normal
 from penstock.spark.projections.rewriting import Part, Rewriting
-from penstock.spark.projections.words import KEYWORDS, RESERVED
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 
 _LENGTH_MAX: Final = 10_000

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.core.intervals import Interval
 from penstock.spark.chunks import times_ms
-from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 # Small enough that the JVM can divide a file among its cores.

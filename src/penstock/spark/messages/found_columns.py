@@ -32,18 +32,18 @@ from penstock.spark.batch.input.discovery import (
     type_of,
     type_of_value,
 )
-from penstock.spark.chunkfiles import WrittenFile, write_parquet
-from penstock.spark.chunkwork import Report
+from penstock.spark.chunk_files import WrittenFile, write_parquet
+from penstock.spark.chunk_work import Report
 from penstock.spark.columns import output_columns
 from penstock.spark.messages.delimited import lines_of
 from penstock.spark.messages.headers import header_names
 from penstock.spark.messages.keys import KeyGroup, first_value, groups
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.tables.columns import wider
-from penstock.spark.tables.reading import widened
+from penstock.spark.tables.parquet_reader import widened
 from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
-from penstock.spark.topic.reading import naming_split, read_messages, read_whole
-from penstock.spark.topic.rowshape import FieldType
+from penstock.spark.topic.row_shape import FieldType
+from penstock.spark.topic.split_reader import naming_split, read_messages, read_whole
 from penstock.spark.topic.times import NotCleanError
 from penstock.storage.filesystem import OsFileSystem
 

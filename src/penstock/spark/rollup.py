@@ -32,7 +32,7 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.specs import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import truncated
 from penstock.spark.columns import is_picked, kept_time, metric_type
-from penstock.spark.topic.valuesets import in_order
+from penstock.spark.topic.value_sets import in_order
 
 # All bits but the sign's: inverts negative doubles, so that they sort as whole numbers.
 _NOT_SIGN: Final = np.int64(2**63 - 1)

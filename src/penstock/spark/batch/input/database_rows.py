@@ -27,7 +27,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import InputUnavailable
 from penstock.spark.batch.input.columnar import FOUND_AS
 from penstock.spark.batch.input.lines import BOM
-from penstock.spark.chunkfiles import write_groups
+from penstock.spark.chunk_files import write_groups
 from penstock.storage.databases.postgres import opened
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.connect.workermemory import naming
-from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
+from penstock.spark.topic.bad_files import BadFileWriter, BadRecord, bad_file_name
+from penstock.spark.topic.byte_counts import note_bytes
 from penstock.spark.topic.parse import BadMessage, BatchParser
-from penstock.spark.topic.places import (
+from penstock.spark.topic.record_locations import (
     LongLine,
     RecordSlice,
     is_folder,
@@ -29,7 +30,6 @@ from penstock.spark.topic.places import (
 )
 from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
-from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.queue.log_files import index_of_file, list_log_files, log_file_name
 from penstock.storage.queue.log_reader import MessageSlice

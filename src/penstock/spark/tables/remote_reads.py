@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.column_case import twins_in
 from penstock.spark.pieces import limited
-from penstock.spark.schematext import ddl
-from penstock.spark.tables.reading import read_file
+from penstock.spark.schema_text import ddl
+from penstock.spark.tables.parquet_reader import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
-from penstock.spark.schematext import quoted
+from penstock.spark.schema_text import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
 from penstock.spark.filters import condition
-from penstock.spark.topic.rowshape import FieldType, RowShape
+from penstock.spark.topic.row_shape import FieldType, RowShape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.sql_text import Token, tokens
-from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS, RESERVED
+from penstock.spark.projections.keywords import CLAUSES, ENDING, KEYWORDS, RESERVED
 
 _END: Final = Token("", "", -1)
 _NUMBER: Final = re.compile(r"[0-9]+(?:[lLsSyY]|(?:[eE][0-9]+)?(?:[fFdD]|[bB][dD])?)", re.ASCII)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.spark import pipeline
-from penstock.spark.aggregating import plain
+from penstock.spark.aggregators import plain
 from penstock.spark.columns import can_fold, is_picked, output_columns
 from penstock.spark.expressions import column
 from penstock.spark.prefolding.groups import EARLY, LATE, MOMENT, ROWS
