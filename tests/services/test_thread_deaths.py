@@ -47,8 +47,8 @@ from penstock.services.roles import runtime
 from penstock.services.roles.peonevents import PeonEvents
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.known import KnownProjections
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.emitting import KeptEvents

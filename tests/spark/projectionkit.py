@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.indexing.specs.rows.projections import Projection
+from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.projections.resolving import plans
 from penstock.spark.tables.model import Columns
 
 COLUMNS: Columns = (

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.sql_guard import check_expressions
-from penstock.spark.transforms.check import EXPRESSION_CONF, ExpressionCheck
+from penstock.spark.transforms.transform_errors import EXPRESSION_CONF, ExpressionCheck
 
 pytestmark = pytest.mark.spark
 

@@ -25,8 +25,8 @@ from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import folded_columns
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.equal_row_groups import groups_of
 from penstock.spark.pipeline import ENGINE_CONF
-from penstock.spark.prefolding.plan import groups_of
 from penstock.spark.rollup import fold_of
 
 if TYPE_CHECKING:

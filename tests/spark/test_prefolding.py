@@ -39,8 +39,7 @@ from penstock.indexing.specs import DataSchema
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
-from penstock.spark.prefolding.groups import Groups
-from penstock.spark.prefolding.plan import groups_of
+from penstock.spark.equal_row_groups import Groups, groups_of
 from penstock.spark.transforms.repeatable import REPEATABLE, is_repeatable
 
 if TYPE_CHECKING:

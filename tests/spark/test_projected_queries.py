@@ -18,7 +18,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.builder import MakerOptions
 from penstock.spark.projections.file_store import UNNEEDED_S

@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.keywords import PARTS
 from penstock.spark.projections.matcher import rewritten, why_not
 from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.relation import summed
-from penstock.spark.projections.resolving import plans
-from penstock.spark.projections.times import nests
+from penstock.spark.projections.rewriter import nests
 from penstock.spark.schema_text import ddl
 from penstock.spark.sql.service import SQL_CONF
 from penstock.spark.tables.model import Columns

@@ -18,8 +18,8 @@ from penstock.spark.connect.session import SparkDiskFull
 from penstock.spark.projections import builder as making
 from penstock.spark.projections.build_job import Folder, Wrote
 from penstock.spark.projections.builder import Maker, MakerOptions
+from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.plan import Key, Measure, ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.testing.clock import VirtualClock

@@ -11,7 +11,7 @@ from projectionkit import COLUMNS, METRICS, aggregator, plan, projection, virtua
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.projections.resolving import plans
+from penstock.spark.projections.catalog import plans
 
 
 def keys(*grouping: str, **more: object) -> dict[str, str]:

@@ -13,7 +13,7 @@ from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
-from penstock.spark.transforms.raising import naming_transforms
+from penstock.spark.transforms.transform_errors import naming_transforms
 
 RAISED = "[USER_RAISED_EXCEPTION] too large SQLSTATE: P0001"
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.indexing.engine import EngineFailure
-from penstock.spark.connect import running as running_module
-from penstock.spark.connect.running import Running
+from penstock.spark.connect import running_calls as running_module
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.testing.clock import VirtualClock

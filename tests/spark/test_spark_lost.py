@@ -34,7 +34,7 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.services.host.http2 import greet
 from penstock.spark.connect.java import VECTOR_MODULE
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.stuck import told_stuck

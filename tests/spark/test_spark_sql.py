@@ -21,7 +21,7 @@ from penstock.core.intervals import Interval
 from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.rows.declared_projections import Declared
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.sql.statement import Statement

@@ -32,7 +32,7 @@ from penstock.indexing.engine import DataFile, EngineFailure
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.projections.selector import ProjectionWish

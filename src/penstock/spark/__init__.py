@@ -43,7 +43,7 @@ def table(spark: SparkSession, **options: str) -> DataFrame:
         Unavailable: The router or the metadata store does not answer.
     """
     # Imported here, as in `register`.
-    from penstock.spark.tables.options import select  # noqa: PLC0415
+    from penstock.spark.datasource import select  # noqa: PLC0415
     from penstock.spark.views import table as read_by_the_jvm  # noqa: PLC0415
 
     selection = select(options)

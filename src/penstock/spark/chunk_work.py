@@ -40,8 +40,8 @@ from penstock.spark.chunks import (
     keep_within,
     times_ms,
 )
+from penstock.spark.equal_row_groups import Groups
 from penstock.spark.pieces import numbers, reported
-from penstock.spark.prefolding.groups import Groups
 from penstock.spark.rollup import Fold
 from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.records import RecordParser

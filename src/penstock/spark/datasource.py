@@ -1,39 +1,185 @@
-"""The Spark data source `penstock`: the rows of a datasource.
+"""Spark data source `penstock`: reads the rows of a datasource.
 
-Owns Spark's data source API; `penstock.spark.tables` owns the options, which files are visible, and
-how they are read. Spark's Python workers import its classes by name, so Penstock must be installed
-there, and the files must be reachable under their paths.
+`PenstockSource` owns Spark's data source API. `select` resolves the options to the visible
+files and does not use Spark; `ask_router` requests them from a router. Reading the files
+belongs to `penstock.spark.tables`. The options:
 
-Without a schema the rows have the columns of all files together. With `.schema(…)` only some of
-them are read, which is faster, because Spark does not tell a Python data source which columns a
-query needs.
+    datasource      its name
+    url, token      the router's HTTP address, and its bearer token; or
+    dataDir         the data folder of a Penstock on this host; or
+    metadata, deepStorage   addresses of the metadata store and of the deep storage
+    interval        only rows of this time, such as 2013-01-01/2013-02-01
+    includeRunning  true: also unpublished rows that running tasks announce
 
-Conditions of a query are ignored (`pushFilters`): Spark 4.3 caches the plan of a read with
-conditions, and uses it for every other use of the same DataFrame or view, which then lacks rows.
-Use the option `interval` to leave files out.
+Spark's Python workers import these classes by name, so Penstock must be installed there, and
+the files must have the same paths. Without a schema, rows have the columns of all files;
+`.schema(...)` selects some of them and saves time, because Spark does not tell a Python data
+source which columns a query needs.
 
-Invariant: schema and rows of a read are of one revision of the metadata.
+Filters are not pushed down (`pushFilters`): Spark 4.3 caches the plan of a filtered read and
+reuses it for other uses of the same DataFrame or view, which then lack rows. The option
+`interval` excludes files instead.
+
+Invariant: the schema and the rows of a read come from one revision of the metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import http.client
+import json
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.core.column_case import ColumnNames, twins_in
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.intervals import Interval
 from penstock.spark.schema_text import ddl
-from penstock.spark.tables.columns import wider
+from penstock.spark.tables.columns import union_columns, wider
 from penstock.spark.tables.model import Columns, TableFile
-from penstock.spark.tables.options import Selection, select
 from penstock.spark.tables.parquet_reader import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+TIMEOUT_S: Final = 30.0
+_TEXT_SHOWN: Final = 500
+
+
+def files_path(datasource: str) -> str:
+    """Return the router's path for the files of a datasource."""
+    return f"/penstock/v1/datasources/{quote(datasource, safe='')}/files"
+
+
+def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[TableFile, ...]:
+    """Return the visible files of a datasource, including announced ones.
+
+    Args:
+        url: URL of the router, such as `http://127.0.0.1:8888`.
+        datasource: Its name.
+        token: Bearer token, if the router requires one.
+
+    Raises:
+        InvalidRequest: The URL or the token is wrong.
+        NotFound: The datasource has no data.
+        Unavailable: The router does not answer, or its answer has no files.
+    """
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise InvalidRequest(f"invalid router address {url!r}: write http://HOST:PORT")
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    connection = kind(address.netloc, timeout=TIMEOUT_S)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        path = address.path.rstrip("/") + files_path(datasource)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error) or type(error).__name__
+        raise Unavailable(
+            f"{url} does not answer ({reason}): check that Penstock is running there (penstock up)"
+        ) from error
+    finally:
+        connection.close()
+    return _files(url, status, body)
+
+
+def _files(url: str, status: int, body: bytes) -> tuple[TableFile, ...]:
+    try:
+        answer = json.loads(body)
+        if status == 200:
+            return tuple(TableFile.from_json(file) for file in answer["files"])
+        text = str(answer["error"])
+    except (ValueError, KeyError, TypeError):
+        text = body[:_TEXT_SHOWN].decode(errors="replace")
+    if status == 401:
+        raise InvalidRequest(f'{url} requires a token: set option("token", …)')
+    if status == 404:
+        raise NotFound(text)
+    raise Unavailable(f"{url} answered {status} without files of a datasource: {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The selection: columns of the whole datasource, and its files, possibly none, clipped."""
+
+    columns: Columns
+    files: tuple[TableFile, ...]
+
+
+def select(options: Mapping[str, str]) -> Selection:
+    """Return the selection of the options, from one revision of the metadata.
+
+    Raises:
+        InvalidRequest: The options do not specify what to read.
+        NotFound: The datasource has no data.
+        Unavailable: The router or the metadata store does not answer.
+    """
+    name = options.get("datasource")
+    if not name:
+        raise InvalidRequest('set option("datasource", …) to the name of a datasource')
+    running = options.get("includeRunning", "false").strip().lower()
+    if running not in {"true", "false"}:
+        raise InvalidRequest(f"option includeRunning must be true or false, not {running!r}")
+    interval = Interval.parse(options["interval"]) if options.get("interval") else None
+    url = options.get("url")
+    files = ask_router(url, name, options.get("token")) if url else _from_metadata(options, name)
+    chosen = tuple(file for file in files if running == "true" or not file.announced)
+    if not chosen:
+        raise NotFound(
+            f'datasource "{name}" has no published segment yet:'
+            ' set option("includeRunning", "true") to read rows of running tasks'
+        )
+    clipped = chosen if interval is None else tuple(_within(chosen, interval))
+    return Selection(union_columns(chosen), clipped)
+
+
+def _within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFile]:
+    """Yield the files that may have rows of the interval, clipped to it."""
+    for file in files:
+        part = (file.clip or file.interval).intersection(interval)
+        if part is not None:
+            yield file if part == file.interval else replace(file, clip=part)
+
+
+def _from_metadata(options: Mapping[str, str], name: str) -> tuple[TableFile, ...]:
+    # Imported here: with a router, the SQL drivers need not be installed.
+    from penstock.spark.tables.visible_files import MetadataTables  # noqa: PLC0415
+    from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+
+    address, deep_storage = _addresses(options)
+    with MetadataStore.open(address) as store:
+        return MetadataTables(store, deep_storage).tables().of(name)
+
+
+def _addresses(options: Mapping[str, str]) -> tuple[str, str]:
+    folder = options.get("dataDir")
+    metadata = options.get("metadata")
+    deep_storage = options.get("deepStorage")
+    if folder:
+        base = Path(folder)
+        if not (base / "metadata.db").is_file() and not metadata:
+            raise InvalidRequest(
+                f"{folder} has no metadata.db: use the absolute path of Penstock's data folder,"
+                ' or set option("url", …) to its router'
+            )
+        metadata = metadata or f"sqlite:///{base / 'metadata.db'}"
+        deep_storage = deep_storage or str(base / "segments")
+    if not metadata or not deep_storage:
+        raise InvalidRequest(
+            'set option("url", "http://127.0.0.1:8888"), or option("dataDir", …),'
+            ' or option("metadata", …) and option("deepStorage", …)'
+        )
+    return metadata, deep_storage
+
 
 FORMAT: Final = "penstock"
 

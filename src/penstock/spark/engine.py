@@ -63,6 +63,7 @@ from penstock.spark.columns import (
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.equal_row_columns import is_foldable_when_computed, of_groups, of_rows
+from penstock.spark.equal_row_groups import Groups, fold_of_groups, groups_of
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.found_columns import (
     AlikeWork,
@@ -75,8 +76,6 @@ from penstock.spark.messages.found_columns import (
 )
 from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
-from penstock.spark.prefolding.groups import Groups
-from penstock.spark.prefolding.plan import fold_of_groups, groups_of
 from penstock.spark.rollup import Fold, fold_of
 from penstock.spark.schema_text import ddl
 from penstock.spark.topic.bad_files import count_records, list_bad_files
@@ -87,7 +86,7 @@ from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.split_reader import BadMessagePolicy, sized
 from penstock.spark.topic.splits import Split, cut
-from penstock.spark.transforms.raising import naming_transforms
+from penstock.spark.transforms.transform_errors import naming_transforms
 from penstock.spark.writer import spread_computed, write_computed
 from penstock.storage.filesystem import OsFileSystem
 

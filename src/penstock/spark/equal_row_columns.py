@@ -12,9 +12,16 @@ from penstock.indexing.specs import TIME_COLUMN
 from penstock.spark import pipeline
 from penstock.spark.aggregators import plain
 from penstock.spark.columns import can_fold, is_picked, output_columns
+from penstock.spark.equal_row_groups import (
+    EARLY,
+    LATE,
+    MOMENT,
+    ROWS,
+    order_name,
+    part_name,
+    time_name,
+)
 from penstock.spark.expressions import column
-from penstock.spark.prefolding.groups import EARLY, LATE, MOMENT, ROWS
-from penstock.spark.prefolding.plan import order_name, part_name, time_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

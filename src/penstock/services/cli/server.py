@@ -112,7 +112,7 @@ def prepare_spark_command() -> None:
     """Make Spark's class archive, which halves each later start; done by `make setup`."""
     # Imported here, because no other command needs them.
     from penstock.services.host.plan import spark_cache_folder  # noqa: PLC0415
-    from penstock.spark.connect.preparing import prepare_spark  # noqa: PLC0415
+    from penstock.spark.connect.server import prepare_spark  # noqa: PLC0415
 
     prepare_spark(spark_cache_folder(os.environ), os.environ, SystemClock())
 

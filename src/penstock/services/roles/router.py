@@ -31,14 +31,14 @@ from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.server import kill_leftover
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.builder import Maker, MakerOptions
+from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.selector import Projections
 from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.visible_files import MetadataTables
-from penstock.spark.transforms.check import ExpressionCheck
+from penstock.spark.transforms.transform_errors import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
 # A query that cannot be the cause of a failure: if it fails, Spark fails.

@@ -96,13 +96,13 @@ from penstock.spark.columns import (
     row_shape,
     sort_keys,
 )
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
 from penstock.spark.rollup import fold_of
 from penstock.spark.schema_text import ddl
 from penstock.spark.tables import TableSource
-from penstock.spark.transforms.raising import naming_transforms
+from penstock.spark.transforms.transform_errors import naming_transforms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

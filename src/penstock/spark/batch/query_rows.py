@@ -19,7 +19,7 @@ from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.text.clauses import overwrite_clause
 from penstock.spark.batch.external_tables import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
 from penstock.spark.sql.column_case import TwinTables

@@ -1,10 +1,14 @@
-"""Spark Connect server: one JVM per host that all Penstock processes share.
+"""Spark Connect server: one JVM for each host, shared by all Penstock processes.
 
-Owns the command line, environment and files of that child process, and its lifecycle. It does not
-own Spark sessions (`session`), nor the decision to restart it (the launcher).
+`SparkServer` owns the command line, environment, files and life of the child process.
+`prepare_spark` creates Spark's class archive in advance, so that the first start is fast too:
+it starts a server, loads the classes that indexing and SQL use, and stops it. Does not own
+Spark sessions (`session`), the archive file (`class_archive`) or the decision to restart the
+server (the launcher).
 
-Invariants: the JVM dies with the process that started it, if the system supports that; a JVM that
-an earlier process of the same run folder left behind is killed before another starts.
+Invariants: the JVM ends with the process that started it, where the operating system supports
+that. A JVM that an earlier process left over in the same run folder is killed before another
+one starts.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +32,7 @@ from urllib.parse import quote
 from penstock.core.clock import Clock
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.spark.connect.class_archive import archive_options
+from penstock.spark.connect.class_archive import archive_options, makes_archive
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
 from penstock.spark.connect.server_settings import (
     LOCAL_CLUSTER,
@@ -42,6 +47,7 @@ from penstock.spark.connect.server_settings import (
     python_sockets,
     spark_conf,
 )
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.stuck import stuck_file
 
 _MARK: Final = "-Dpenstock.run.folder="
@@ -396,3 +402,43 @@ def _answers(host: str, port: int) -> bool:
 
 def _empty(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+_START_TIMEOUT_S = 120.0
+# Writing the archive takes about ten seconds on two cores; no user waits for this stop.
+_STOP_TIMEOUT_S = 120.0
+
+
+def prepare_spark(cache_folder: Path, environment: Mapping[str, str], clock: Clock) -> bool:
+    """Create the class archive if it is missing; return whether it was created.
+
+    Raises:
+        Unavailable: There is no Java, or Spark does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-prepare-") as name:
+        folder = Path(name)
+        options = SparkServerOptions(
+            run_folder=folder / "run",
+            log_folder=folder / "log",
+            temp_folder=folder / "tmp",
+            cache_folder=cache_folder,
+        )
+        if not makes_archive(prepare(options, environment).argv):
+            return False
+        server = SparkServer(options, clock, environment)
+        server.start()
+        try:
+            _load_classes(server.wait_ready(_START_TIMEOUT_S), str(folder / "rows"))
+        finally:
+            server.stop(_STOP_TIMEOUT_S)
+        return True
+
+
+def _load_classes(remote: str, path: str) -> None:
+    sessions = SparkSessions(SparkSessionOptions(remote))
+    with sessions.use() as session:
+        rows = session.sql("SELECT id, id % 7 AS k, timestamp_millis(id) AS t FROM range(9)")
+        rows.repartition(2, "k").sortWithinPartitions("t").write.parquet(path)
+        session.read.parquet(path).createOrReplaceTempView("rows")
+        session.sql("SELECT k, count(*), avg(id) FROM rows GROUP BY k ORDER BY k").toArrow()
+    sessions.close()

@@ -21,11 +21,11 @@ from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.projections.build_job import Folder, make_files
+from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile, TableSource
 from penstock.spark.tables.remote_reads import needs_workers

@@ -17,7 +17,7 @@ from penstock.spark.projections.keywords import KEYWORDS, RESERVED
 from penstock.spark.projections.parsed_query import Block, NoMatch, commas, is_number, read
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.projection_columns import Holdings, Normal, closings, normal
-from penstock.spark.projections.rewriting import Part, Rewriting
+from penstock.spark.projections.rewriter import Part, Rewriting
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 

@@ -22,11 +22,11 @@ from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.metrics import Counter
 from penstock.core.rate_limited_log import SparseLog
 from penstock.segments.layout import projection_file
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.catalog import Known, KnownProjections
 from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.known import Known, KnownProjections
 from penstock.spark.projections.matcher import rewritten, why_not
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import Parts, ProjectionViews, view_name

@@ -23,7 +23,7 @@ from penstock.spark.views import Outlines, Views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.connect.running import Running
+    from penstock.spark.connect.running_calls import Running
     from penstock.spark.connect.session import SparkSessions
 
 _NAME: Final = r"`(?:[^`]|``)+`"

@@ -38,7 +38,7 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Storag
 from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.segments.layout import deep_storage_of
 from penstock.segments.local_files import folder_missing
-from penstock.spark.connect.running import Running
+from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.session import (
     EXACT_CONF,
     SparkDiskFull,

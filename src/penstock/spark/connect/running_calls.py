@@ -1,7 +1,15 @@
-"""Work in Spark for one call, which another thread can stop.
+"""Spark work of one call, which another thread can stop.
 
-Owns the tag of a call and the interrupt, which is repeated: Spark ignores an interrupt of work that
-does not run yet, and starts some interrupted work later.
+`RunningCall` owns the tag of a call and its interrupt. The interrupt is repeated, because Spark
+ignores an interrupt for work that has not started and starts some interrupted work later.
+`stop` may be called from any thread.
+
+`end_jobs` ends jobs that Spark starts after the operation has ended: Spark submits the jobs of
+broadcasts, subqueries and adaptive stages on its own threads, where no interrupt finds them any
+more. Spark Connect ends all jobs of an operation that fails, by the operation's id, so a second
+operation with the same id that fails before it needs a core ends them. This requires a server
+that forgets ids at once (`server_settings`); other servers refuse a known id, and the job runs
+to its end.
 """
 
 from __future__ import annotations
@@ -10,14 +18,34 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.threads import JobTimer
 from penstock.indexing.engine import EngineFailure
-from penstock.spark.connect.leftovers import end_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Connected
+
+
+_NO_TABLE: Final = "`penstock: there is no such table`"
+
+
+def end_jobs(session: SparkSession, operation: str) -> None:
+    """End the jobs that run under the id of an operation that has ended; never raises."""
+    if not hasattr(session, "client"):
+        return  # a classic session ends jobs by their tag, whenever they began
+    # Imported here: it costs a second and 60 MB, which a command that needs no Spark saves.
+    from pyspark.sql.connect.plan import Read  # noqa: PLC0415
+
+    client = cast("Connected", session).client
+    with contextlib.suppress(Exception):  # it is to fail; Spark may be gone, too
+        # Nothing public asks under an id that is given; PySpark's version is pinned.
+        request = client._execute_plan_request_with_metadata(operation)  # noqa: SLF001
+        request.plan.CopyFrom(Read(_NO_TABLE).to_proto(client))
+        for _ in client._execute_and_fetch_as_iterator(request, {}):  # noqa: SLF001
+            pass
+
 
 _INTERRUPT_EVERY_S: Final = 0.2
 # Times at which late work is ended, one after the other: on a busy machine a job began 3.3 s late.

@@ -1,13 +1,16 @@
-"""Check whether the expressions of a spec are valid Spark SQL, before a task uses them.
+"""Errors in a spec's expressions: the check before a task starts, and attribution at run time.
 
-Owns the question to Spark, which analyses and runs nothing. The router calls it, so it does not
-depend on specs. It reports only what is wrong for all types of the fields: syntax, functions that
-do not exist, wrong numbers of arguments, and expressions that use other rows or run foreign code.
-Field names cannot be wrong, because a message may have any field.
+`ExpressionCheck` lets Spark analyse the expressions; nothing is executed.
+The router uses it, so it has no knowledge of specs; any thread may call it. It reports only
+errors that do not depend on field types: syntax, unknown functions, numbers of arguments, and
+expressions that read more than their row or run other code. A field is never an error, because
+any message may have it. `naming_transforms` adds to a Spark error the transforms or filters
+that may have raised it, because Spark's message contains the expression and no name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,6 +25,33 @@ from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.indexing.specs import DataSchema
+
+
+_RAISED: Final = "[USER_RAISED_EXCEPTION]"
+_RAISING: Final = re.compile(r"\b(?:raise_error|assert_true)\s*\(", re.IGNORECASE)
+
+
+@contextlib.contextmanager
+def naming_transforms(schema: DataSchema) -> Iterator[None]:
+    """Name the transforms that may have raised an error of the block.
+
+    Raises:
+        SparkRefusal: The block's, with the names.
+    """
+    try:
+        yield
+    except SparkRefusal as error:
+        names = [t.name for t in schema.transforms if _RAISING.search(t.expression)]
+        if _RAISED not in str(error) or not names:
+            raise
+        which = f"transform {names[0]!r}" if len(names) == 1 else f"one of the transforms {names}"
+        raise SparkRefusal(
+            f"{which} fails on a row, as its expression says: {error}. Make it null instead, or"
+            " leave such rows out with the filter"
+        ) from error
+
 
 # As in the engine's Spark session: some functions exist in only one dialect.
 EXPRESSION_CONF: Final[Mapping[str, str]] = {

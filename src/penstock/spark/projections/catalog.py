@@ -1,26 +1,45 @@
-"""Resolve the projections of a spec to plans, against the datasource's current columns. Pure.
+"""Projections of each datasource, resolved against its present columns.
 
-Owns the Spark SQL of a projection's names and expressions, and which of its aggregators become
-measures: sums, minimum and maximum values. Sketches, first and last values do not, so a query for
-them reads the rows. A projection without an exact counterpart has no plan; its queries read the
-rows, too.
+Owns the cache of resolved projections (any thread may use it; concurrent results are equal),
+the resolution of a projection's names and expressions into Spark SQL, and the conversion of its
+filter into conditions as a query would write them. Resolution and conversion are pure.
 
-Imports the models of specs: processes without projections should not import this module.
+Measures are sums, minima and maxima; sketches and first and last values are not, so their
+queries read the rows. A filter is converted only if it means exactly the same as a plain
+comparison: a query with that comparison among its AND conditions asks for rows that the
+projection has. A projection that cannot be resolved exactly is left out, and its queries read
+the rows.
+
+Imports the models of specs, so it should not be imported if there are no projections.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-from collections.abc import Container, Sequence
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.column_case import twins_in
+from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token, tokens
-from penstock.indexing.specs import TIME_COLUMN, Aggregator
+from penstock.indexing.specs import (
+    TIME_COLUMN,
+    Aggregator,
+    AndFilter,
+    EqualsFilter,
+    Filter,
+    InFilter,
+    NotFilter,
+    NullFilter,
+    RangeFilter,
+    SelectorFilter,
+)
 from penstock.indexing.specs.druid_expressions import (
     Call,
     Literal,
@@ -29,17 +48,208 @@ from penstock.indexing.specs.druid_expressions import (
     is_druids,
     parse,
 )
-from penstock.indexing.specs.rows.projections import (
-    ExpressionColumn,
-    Projection,
-    VirtualColumn,
-)
+from penstock.indexing.specs.filters import ExpressionFilter, TrueFilter
+from penstock.indexing.specs.rows.projections import ExpressionColumn, Projection, VirtualColumn
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.projections.conditions import Unresolved, conditions
+from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
 from penstock.spark.schema_text import quoted
-from penstock.spark.tables.model import Columns
+from penstock.spark.tables.columns import union_columns
+from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
 from penstock.spark.transforms.repeatable import is_repeatable
+
+if TYPE_CHECKING:
+    from penstock.indexing.specs.rows.declared_projections import Declared
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The projections of a datasource.
+
+    Attributes:
+        files: The visible files.
+        declared: The declarations.
+        columns: The columns of all files together.
+        plans: Plans that can be made, in the order of the specs.
+        unresolved: Names of projections without a plan.
+    """
+
+    files: tuple[TableFile, ...]
+    declared: Sequence[Declared]
+    columns: Columns
+    plans: tuple[ProjectionPlan, ...]
+    unresolved: tuple[str, ...]
+
+
+class KnownProjections:
+    """Resolver of the projections of datasources.
+
+    Args:
+        source: Source of the declarations.
+    """
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._known: dict[str, Known] = {}
+
+    def of(self, datasource: str, files: tuple[TableFile, ...]) -> Known | None:
+        """Return the projections of a datasource with these visible files; None if it has none."""
+        try:
+            declared = self._source.projections(datasource)
+        except PenstockError as error:
+            logger.debug("projections of %s cannot be read: %s", datasource, error)
+            return None
+        if not declared or not files:
+            self._known.pop(datasource, None)
+            return None
+        known = self._known.get(datasource)
+        if known is not None and known.declared == declared:
+            if known.files is files:
+                return known
+            columns = union_columns(files)
+            if columns == known.columns:
+                known = Known(files, declared, columns, known.plans, known.unresolved)
+                self._known[datasource] = known
+                return known
+        columns = union_columns(files)
+        # Projections ignore the case of names, so datasources with twins have none.
+        plans = () if twins_in(n for n, _ in columns) else _resolved(declared, columns)
+        missing = {one.name for one in declared} - {plan.name for plan in plans}
+        known = Known(files, declared, columns, plans, tuple(sorted(missing)))
+        self._known[datasource] = known
+        return known
+
+    def needed(self, tables: Tables) -> Mapping[str, set[str]]:
+        """Return the folders of all plans, with the file names that belong to visible files."""
+        for gone in self._known.keys() - tables.files.keys():
+            self._known.pop(gone, None)
+        found: dict[str, set[str]] = {}
+        for datasource, files in tables.files.items():
+            if (known := self.of(datasource, files)) is None:
+                continue
+            names = {projection_file(file.path) for file in files if not file.announced}
+            for plan in known.plans:
+                # Two datasources whose names differ by a colon may share one folder.
+                found.setdefault(projection_folder(datasource, plan.digest), set()).update(names)
+        return found
+
+
+def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[ProjectionPlan, ...]:
+    # Imported here: most datasources have no projections, and do not need their models.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - said above
+
+    from penstock.indexing.specs.rows.projections import Projection  # noqa: PLC0415 - as above
+
+    adapter = TypeAdapter(Projection)
+    found: list[ProjectionPlan] = []
+    for one in declared:
+        try:
+            projection = adapter.validate_python(one.projection)
+        except ValidationError as error:
+            # Written by a later release.
+            logger.debug("projection %s cannot be read: %s", one.name, error)
+            continue
+        found += plans([projection], frozenset(one.metrics), columns)
+    return tuple(found)
+
+
+Scalar = str | int | float | bool
+
+_WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_LONG_MAX: Final = 2**63
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+
+
+class Unresolved(Exception):
+    """There is no exact counterpart in Spark SQL: the projection is left out."""
+
+
+class ColumnSource(Protocol):
+    """Lookup of a datasource's columns."""
+
+    def column(self, name: str) -> tuple[str, str]:
+        """Return (name, type) of a column.
+
+        Raises:
+            Unresolved: There is no such column.
+        """
+        ...
+
+    def inlined(self, sql: str, *, translated: bool, nested: int = 0) -> str:
+        """Return an expression over the columns.
+
+        Raises:
+            Unresolved: It has no exact counterpart.
+        """
+        ...
+
+
+def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
+    """Return the conditions that all rows meet; empty: every row counts.
+
+    Raises:
+        Unresolved: No comparison of Spark SQL has exactly this meaning.
+    """
+    match node:
+        case TrueFilter():
+            return ()
+        case AndFilter():
+            return tuple(one for field in node.fields for one in conditions(field, source))
+        case ExpressionFilter():
+            return (source.inlined(node.sql, translated=is_druids(node.expression)),)
+        case NotFilter(field=NullFilter() as inner):
+            return (f"{quoted(source.column(inner.column)[0])} IS NOT NULL",)
+        case NullFilter(column=column) | SelectorFilter(dimension=column, value=None):
+            return (f"{quoted(source.column(column)[0])} IS NULL",)
+        case SelectorFilter():
+            name, type_ = source.column(node.dimension)
+            return (f"{quoted(name)} = {_as_text(node.value, type_)}",)
+        case InFilter() if node.values:
+            name, type_ = source.column(node.dimension)
+            values = ", ".join(_as_text(value, type_) for value in node.values)
+            return (f"{quoted(name)} IN ({values})",)
+        case EqualsFilter():
+            name, type_ = source.column(node.column)
+            return (f"{quoted(name)} = {_typed(node.match_value, node.match_value_type, type_)}",)
+        case RangeFilter():
+            name, type_ = source.column(node.column)
+            signs = (">" if node.lower_open else ">=", "<" if node.upper_open else "<=")
+            return tuple(
+                f"{quoted(name)} {sign} {_typed(bound, node.match_value_type, type_)}"
+                for sign, bound in zip(signs, (node.lower, node.upper), strict=True)
+                if bound is not None
+            )
+        case _:
+            raise Unresolved(node.type)
+
+
+def _as_text(value: Scalar | None, type_: str) -> str:
+    """Return a literal that equals the column exactly if the column's text equals the value."""
+    if type_ == "string" and isinstance(value, str | int):
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"'{text.translate(_ESCAPES)}'"
+    if type_ == "bigint" and isinstance(value, int | str) and not isinstance(value, bool):
+        return _whole(str(value))
+    raise Unresolved(str(value))
+
+
+def _typed(value: Scalar, asked: str, type_: str) -> str:
+    """Return a literal of the requested type, which must be the column's type."""
+    if asked == type_ == "string":
+        return _as_text(value, type_)
+    if asked == "long" and type_ == "bigint" and type(value) is int:
+        return _whole(str(value))
+    raise Unresolved(str(value))
+
+
+def _whole(text: str) -> str:
+    if not _WHOLE_NUMBER.fullmatch(text) or not -_LONG_MAX < int(text) < _LONG_MAX:
+        raise Unresolved(text)
+    return text
+
 
 # Version of the files' content, for changes that the fields of a plan do not show.
 _FORMAT_NUMBER: Final = 1
