@@ -20,7 +20,7 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.input.file_finder import Finder
 from penstock.spark.batch.input.open_files import local_size, translated
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions

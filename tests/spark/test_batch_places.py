@@ -17,7 +17,7 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import JsonFormat, LocalInput
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.final_files import BatchTarget, settle
-from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.input.file_finder import Finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField
 
@@ -89,7 +89,7 @@ import sys
 from pathlib import Path
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import InlineInput, JsonFormat
-from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.input.file_finder import Finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField
 finder = Finder(TimeField("at"), Path(sys.argv[1]), SparkBatchOptions(), lambda: None)

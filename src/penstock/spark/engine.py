@@ -1,12 +1,18 @@
-"""Indexing engine on Spark: offset ranges to sorted Parquet files, and merging of files.
+"""Indexing engine on Spark: offset ranges to sorted Parquet files, and several files to one.
 
-Owns how a request is divided into work for Spark, and its result. Arrow in Spark's Python workers
-(`chunkwork`) reads and parses topics, and rolls up, sorts and writes files; the JVM computes
-transforms, filters and sketches in between (`pipeline`). This process and Spark must reach folders
-under the same paths.
+`SparkEngine` owns how a request is divided into work for Spark, how computed rows reach the
+files, and the conversion of results into data files. Arrow in Spark's Python workers reads and
+parses topics, rolls up, sorts and writes (`chunk_work`); the JVM computes transforms, filters
+and sketches in between (`pipeline`). This process and Spark must reach the folders under the
+same paths.
 
-Invariants: a request changes only its own folders; a result lists files only if all work succeeded
-and every message of the ranges is accounted for.
+Computed rows stay in their split if the rest needs only Arrow. Otherwise they are combined by
+time chunk: a small request is one piece of work without a shuffle; a large one is shuffled, and
+Spark evens out skewed partitions.
+
+Invariants: a request changes only its own folders. A result names files only if all work
+succeeded and every message of the ranges is accounted for. Any thread may call the engine,
+several at once.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import pyarrow as pa
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import NotFound, Unavailable, counted
+from penstock.core.intervals import Interval
 from penstock.core.rate_limited_log import SparseLogs, Warn
 from penstock.indexing.engine import (
     DataFile,
@@ -34,9 +41,10 @@ from penstock.indexing.engine import (
     PersistResult,
     RowCounts,
 )
+from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.batch.input.discovery import Found, discovered
-from penstock.spark.chunk_files import Run
+from penstock.spark.chunk_files import Run, WrittenFile
 from penstock.spark.chunk_work import (
     JoinWork,
     ReadWork,
@@ -49,6 +57,8 @@ from penstock.spark.chunk_work import (
     parse_splits,
     read_splits,
     reports,
+    spread_rows,
+    write_rows,
 )
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
@@ -61,9 +71,9 @@ from penstock.spark.columns import (
     sort_keys,
 )
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
-from penstock.spark.datafiles import as_data_files
 from penstock.spark.equal_row_columns import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.equal_row_groups import Groups, fold_of_groups, groups_of
+from penstock.spark.expressions import column
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.found_columns import (
     AlikeWork,
@@ -75,7 +85,16 @@ from penstock.spark.messages.found_columns import (
     write_alike,
 )
 from penstock.spark.messages.records import RecordRows
-from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
+from penstock.spark.pieces import (
+    REPORT_SCHEMA,
+    Work,
+    limited,
+    numbered,
+    reports_of,
+    run_pieces,
+    shared_out,
+)
+from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 from penstock.spark.rollup import Fold, fold_of
 from penstock.spark.schema_text import ddl
 from penstock.spark.topic.bad_files import count_records, list_bad_files
@@ -87,13 +106,67 @@ from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.split_reader import BadMessagePolicy, sized
 from penstock.spark.topic.splits import Split, cut
 from penstock.spark.transforms.transform_errors import naming_transforms
-from penstock.spark.writer import spread_computed, write_computed
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.indexing.specs import DataSchema
+
+def as_data_files(
+    written: Iterable[WrittenFile], columns: tuple[tuple[str, str], ...]
+) -> tuple[DataFile, ...]:
+    """Return the files in the order of time."""
+    files = (
+        DataFile(
+            file.path,
+            Interval(file.start_ms, file.end_ms),
+            file.rows,
+            file.bytes,
+            file.min_time_ms,
+            file.max_time_ms,
+            columns,
+        )
+        for file in written
+    )
+    return tuple(sorted(files, key=lambda file: (file.min_time_ms, file.path)))
+
+
+# More partitions than cores, so that few time chunks seldom share one; Spark joins small ones
+# again at run time.
+_SHUFFLE_PLACES: Final = 32
+
+
+def write_computed(
+    rows: DataFrame, schema: DataSchema, target: Target, pieces: int
+) -> tuple[list[Report], dict[str, int]]:
+    """Write the rows; return the reports, and the counts observed on the way (`OBSERVED`)."""
+    if pieces > 1:
+        rows = chunked(rows, schema.segment_granularity)
+        rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN))
+    else:
+        rows = rows.coalesce(1)
+    # By position, because PySpark passes names to `mapInArrow` without quoting them.
+    rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
+    written = rows.mapInArrow(limited(functools.partial(write_rows, target)), REPORT_SCHEMA)
+    return _done(written)
+
+
+def spread_computed(rows: DataFrame, work: SpreadWork) -> tuple[list[Report], dict[str, int]]:
+    """Write the rows of splits without a shuffle; return as `write_computed`.
+
+    Columns are named by position, because PySpark does not quote names for `mapInArrow`.
+    """
+    return _done(rows.mapInArrow(limited(functools.partial(spread_rows, work)), REPORT_SCHEMA))
+
+
+def _done(written: DataFrame) -> tuple[list[Report], dict[str, int]]:
+    found = reports(reports_of(written))
+    info = written.executionInfo
+    for seen in info._observations if info is not None else []:  # noqa: SLF001
+        # PySpark has no public access to them that does not cost another round trip.
+        if seen.name == OBSERVED:
+            return found, {name: int(value) for name, value in seen.pairs.items()}
+    return found, {}
 
 
 logger = logging.getLogger(__name__)

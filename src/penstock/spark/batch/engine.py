@@ -56,7 +56,7 @@ from penstock.spark.batch.final_files import BatchTarget, MadeFile, is_remote, s
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
-from penstock.spark.batch.input.finding import Finder, InputFiles
+from penstock.spark.batch.input.file_finder import Finder, InputFiles
 from penstock.spark.batch.input.input_work import InputWork, SplitReport, read_pieces, reports_of
 from penstock.spark.batch.input.segment_selection import selection_of
 from penstock.spark.batch.input.splits import cut

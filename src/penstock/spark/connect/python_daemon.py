@@ -36,7 +36,7 @@ _LOADED: Final = (
     "penstock.spark.messages.found_columns",
     "penstock.spark.tables.remote_reads",
     "penstock.spark.topic.source",
-    "penstock.spark.writer",
+    "penstock.spark.engine",
 )
 
 
