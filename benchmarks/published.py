@@ -41,7 +41,7 @@ from benchmarks.turns import ROUNDS, in_turns
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:

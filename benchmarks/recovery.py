@@ -27,7 +27,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services.demo.chaos import processes_of
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 
 VICTIMS = ("broker", "overlord", "worker", "peon", "router", "flow", "spark", "launcher")
 NAME = "recovery"

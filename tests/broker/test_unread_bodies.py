@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from penstock.broker.http_server.body_drain import DropUnread
 from penstock.services.api.asgi import application
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 
 LIMIT = 1 << 20
 # Far more than the socket buffers of both ends hold.

@@ -20,7 +20,7 @@ from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.services.cli.entry import run
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem

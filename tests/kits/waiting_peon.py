@@ -10,7 +10,7 @@ import argparse
 import signal
 import sys
 
-from penstock.services.host.forkserver import serve
+from penstock.services.host.fork_server import serve
 from penstock.services.host.process import die_with_parent
 
 

@@ -47,7 +47,7 @@ from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 from penstock.services.leases import Directory
 from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem

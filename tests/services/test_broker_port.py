@@ -14,7 +14,7 @@ from penstock.broker.http_client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.core.errors import NotFound, NotReachable
-from penstock.services.api.brokerport import HttpBrokerPort
+from penstock.services.api.broker_port import HttpBrokerPort
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from penstock.services.cli import exitcodes, publishing
+from penstock.services.cli import exit_codes, publish
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.entry import hoisted, run
 
@@ -98,11 +98,11 @@ def test_options_of_every_command_may_stand_anywhere() -> None:
 
 
 def test_help_and_usage_errors(capsys: Capture) -> None:
-    assert run(["--help"]) == exitcodes.OK
+    assert run(["--help"]) == exit_codes.OK
     assert "supervisor" in capsys.readouterr().out
-    assert run(["topic", "create"]) == exitcodes.USAGE
-    assert run(["nonsense"]) == exitcodes.USAGE
-    assert run(["--version"]) == exitcodes.OK
+    assert run(["topic", "create"]) == exit_codes.USAGE
+    assert run(["nonsense"]) == exit_codes.USAGE
+    assert run(["--version"]) == exit_codes.OK
 
 
 @pytest.mark.parametrize("group", ["", "task", "segment", "flow", "flow queue"])
@@ -110,14 +110,14 @@ def test_the_help_of_a_group_cuts_no_summary_off(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run([*group.split(), "--help"]) == exitcodes.OK
+    assert run([*group.split(), "--help"]) == exit_codes.OK
     lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
     assert lines
     assert not [line for line in lines if line.endswith("...") or len(line) > 80]
 
 
 def test_no_server_is_a_code_of_its_own(capsys: Capture) -> None:
-    assert run(["task", "list", "--url", "http://127.0.0.1:1"]) == exitcodes.NOT_REACHABLE
+    assert run(["task", "list", "--url", "http://127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "penstock up" in error
@@ -133,19 +133,19 @@ def test_a_named_folder_without_a_server_leads_to_no_other(
             monkeypatch.delenv(name)
     folder = tmp_path / "data"
     for arguments in (["status"], ["topic", "delete", "t", "--yes"], ["pub", "-t", "t", "a"]):
-        assert run([*arguments, "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+        assert run([*arguments, "--data-dir", str(folder)]) == exit_codes.NOT_REACHABLE
         assert f"no Penstock runs in {folder}" in capsys.readouterr().err
     # One that has its address in the options may be reached there.
     folder.mkdir()
     (folder / "penstock.toml").write_text('http = "127.0.0.1:1"\n')
-    assert run(["status", "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+    assert run(["status", "--data-dir", str(folder)]) == exit_codes.NOT_REACHABLE
     assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
     (folder / "penstock.toml").unlink()
     (folder / "penstock.lock").write_text(f"{os.getpid()}\n")
-    assert run(["status", "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+    assert run(["status", "--data-dir", str(folder)]) == exit_codes.NOT_REACHABLE
     assert f"(process {os.getpid()}) is not ready" in capsys.readouterr().err
     (folder / "penstock.lock").write_text("nonsense")
-    assert run(["status", "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+    assert run(["status", "--data-dir", str(folder)]) == exit_codes.NOT_REACHABLE
     assert "no Penstock runs" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GIVEN, "data_dir", None)
@@ -163,33 +163,33 @@ def test_the_token_is_sent(
 ) -> None:
     server.answers["/druid/indexer/v1/tasks"] = (200, [])
     (tmp_path / "token").write_text("s\n")
-    assert run(["task", "list", "--token-file", str(tmp_path / "token")]) == exitcodes.OK
+    assert run(["task", "list", "--token-file", str(tmp_path / "token")]) == exit_codes.OK
     monkeypatch.setenv("PENSTOCK_TOKEN", "t")
-    assert run(["task", "list"]) == exitcodes.OK
+    assert run(["task", "list"]) == exit_codes.OK
     assert server.tokens == ["Bearer s", "Bearer t"]
 
 
 @pytest.mark.parametrize("words", [["--token", "s"], ["--token=s"]])
 def test_the_token_is_not_taken_from_the_command_line(words: list[str], capsys: Capture) -> None:
     for command in (["task", "list"], ["up"], ["server", "router"]):
-        assert run([*command, *words]) == exitcodes.USAGE
+        assert run([*command, *words]) == exit_codes.USAGE
         assert "--token-file FILE, or set PENSTOCK_TOKEN" in capsys.readouterr().err
 
 
 def test_errors_of_the_server_are_one_line(server: FakeServer, capsys: Capture) -> None:
     path = "/druid/indexer/v1/supervisor/x/suspend"
     server.answers[path] = (400, {"error": "x is suspended already", "errorCode": "conflict"})
-    assert run(["supervisor", "suspend", "x"]) == exitcodes.FAILED
+    assert run(["supervisor", "suspend", "x"]) == exit_codes.FAILED
     assert capsys.readouterr().err == "penstock: x is suspended already\n"
     server.answers[path] = (400, {"error": "spec.dataSchema: wrong", "errorCode": "invalidInput"})
-    assert run(["supervisor", "suspend", "x"]) == exitcodes.USAGE
+    assert run(["supervisor", "suspend", "x"]) == exit_codes.USAGE
     server.answers[path] = (404, {"error": "no x", "errorCode": "notFound"})
-    assert run(["supervisor", "suspend", "x"]) == exitcodes.FAILED
+    assert run(["supervisor", "suspend", "x"]) == exit_codes.FAILED
 
 
 def test_topics(server: FakeServer, capsys: Capture) -> None:
     server.answers["/topic/create"] = (200, "")
-    assert run(["topic", "create", "t", "--partitions", "2"]) == exitcodes.OK
+    assert run(["topic", "create", "t", "--partitions", "2"]) == exit_codes.OK
     assert server.asked[-1][:3] == ("POST", "/topic/create", {"topic": ["t"], "partitions": ["2"]})
     parts = [{"earliest": 0, "latest": 4}, {"earliest": 2, "latest": 5}]
     server.answers["/stats"] = (
@@ -197,28 +197,28 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
         {"topics": [{"topic_name": "t", "depth": 1, "paused": False, "partitions": parts}]},
     )
     capsys.readouterr()
-    assert run(["topic", "list", "--json"]) == exitcodes.OK
+    assert run(["topic", "list", "--json"]) == exit_codes.OK
     expected = [{"topic": "t", "partitions": 2, "messages": 7, "channels": 0, "paused": False}]
     assert json.loads(capsys.readouterr().out) == expected
     server.answers["/offsets"] = (
         200,
         {"partitions": [{"partition": 0, "earliest": 3, "latest": 10, "folder": "/x"}]},
     )
-    assert run(["topic", "stats", "t"]) == exitcodes.OK
+    assert run(["topic", "stats", "t"]) == exit_codes.OK
     assert "7" in capsys.readouterr().out
     server.answers["/offsets"] = (404, {"message": "TOPIC_NOT_FOUND"})
     server.detail = "there is no topic 't': create it first"
     for command in ("stats", "peek"):
-        assert run(["topic", command, "t"]) == exitcodes.FAILED
+        assert run(["topic", command, "t"]) == exit_codes.FAILED
         assert capsys.readouterr().err == f"penstock: TOPIC_NOT_FOUND: {server.detail}\n"
 
 
 def test_what_cannot_be_undone_is_asked_for(server: FakeServer, capsys: Capture) -> None:
     server.answers["/topic/delete"] = (200, "")
-    assert run(["topic", "delete", "t"]) == exitcodes.USAGE
+    assert run(["topic", "delete", "t"]) == exit_codes.USAGE
     assert "--yes" in capsys.readouterr().err
     assert not server.asked
-    assert run(["topic", "delete", "t", "--yes"]) == exitcodes.OK
+    assert run(["topic", "delete", "t", "--yes"]) == exit_codes.OK
 
 
 def batches(server: FakeServer) -> list[list[bytes]]:
@@ -240,7 +240,7 @@ def test_publish_from_arguments_file_and_input(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     server.answers |= {"/mpub": (200, "OK"), "/offsets": (200, THERE)}
-    assert run(["pub", "--topic", "t", "a", "b", "--durable", "--key", "k"]) == exitcodes.OK
+    assert run(["pub", "--topic", "t", "a", "b", "--durable", "--key", "k"]) == exit_codes.OK
     assert server.asked[-1][2] == {
         "topic": ["t"],
         "binary": ["true"],
@@ -250,21 +250,21 @@ def test_publish_from_arguments_file_and_input(
     assert published(server.asked[-1][3]) == [b"a", b"b"]
     file = tmp_path / "events"
     file.write_bytes(b"1\n\n2\r\n3")
-    assert run(["pub", "-t", "t", "--file", str(file), "--batch", "2"]) == exitcodes.OK
+    assert run(["pub", "-t", "t", "--file", str(file), "--batch", "2"]) == exit_codes.OK
     assert batches(server)[-2:] == [[b"1", b"2"], [b"3"]]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x\ny\n")))
-    assert run(["pub", "-t", "t"]) == exitcodes.OK
+    assert run(["pub", "-t", "t"]) == exit_codes.OK
     assert published(server.asked[-1][3]) == [b"x", b"y"]
     assert "2 events published to t" in capsys.readouterr().out
-    assert run(["pub", "a"]) == exitcodes.USAGE
+    assert run(["pub", "a"]) == exit_codes.USAGE
     capsys.readouterr()
-    assert run(["pub", "-t", "t", "-f", str(tmp_path / "absent")]) == exitcodes.USAGE
+    assert run(["pub", "-t", "t", "-f", str(tmp_path / "absent")]) == exit_codes.USAGE
     error = f"penstock: {tmp_path / 'absent'}: cannot be read: No such file or directory\n"
     assert capsys.readouterr().err == error
-    assert run(["pub", "-t", "t", "a", ""]) == exitcodes.USAGE
+    assert run(["pub", "-t", "t", "a", ""]) == exit_codes.USAGE
     assert "event 2 is empty" in capsys.readouterr().err
     (tmp_path / "empty").touch()
-    assert run(["pub", "-t", "t", "-f", str(tmp_path / "empty")]) == exitcodes.OK
+    assert run(["pub", "-t", "t", "-f", str(tmp_path / "empty")]) == exit_codes.OK
     assert capsys.readouterr().out == "0 events published to t\n"
 
 
@@ -306,9 +306,9 @@ def test_a_line_without_end_is_refused_after_what_came_before_it(
             read += len(buffer)
             return len(buffer)
 
-    monkeypatch.setattr(publishing, "_LINE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(publish, "_LINE_BYTES_MAX", 1 << 20)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
-    assert run(["pub", "-t", "t", "--batch", "2"]) == exitcodes.USAGE
+    assert run(["pub", "-t", "t", "--batch", "2"]) == exit_codes.USAGE
     assert batches(server) == [[b"a", b"b"]]
     assert "line 3 is longer than 1,048,576 bytes" in capsys.readouterr().err
     assert read < 4 << 20
@@ -319,19 +319,19 @@ def test_long_lines_arrive_whole(server: FakeServer, tmp_path: Path) -> None:
     file = tmp_path / "events"
     long = b"x" * (5 << 19)
     file.write_bytes(b"1\r\n\n" + long + b"\r\n2\n" + long)
-    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.OK
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exit_codes.OK
     sent = [event for batch in batches(server) for event in batch]
     assert sent == [b"1", long, b"2", long]
 
 
 def test_a_publish_to_a_stream_partition_has_no_key(server: FakeServer, capsys: Capture) -> None:
-    assert run(["pub", "-t", "t", "--partition", "0", "--key", "k", "a"]) == exitcodes.USAGE
+    assert run(["pub", "-t", "t", "--partition", "0", "--key", "k", "a"]) == exit_codes.USAGE
     assert "not both" in capsys.readouterr().err
     assert not server.asked
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"), [("y", exitcodes.OK), ("n", exitcodes.FAILED), ("", exitcodes.FAILED)]
+    ("answer", "code"), [("y", exit_codes.OK), ("n", exit_codes.FAILED), ("", exit_codes.FAILED)]
 )
 def test_only_yes_deletes(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
@@ -341,7 +341,7 @@ def test_only_yes_deletes(
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
     assert run(["topic", "delete", "t"]) == code
-    assert bool(server.asked) == (code == exitcodes.OK)
+    assert bool(server.asked) == (code == exit_codes.OK)
 
 
 def test_a_question_is_interrupted(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_a_question_is_interrupted(server: FakeServer, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", interrupted)
-    assert run(["topic", "delete", "t"]) == exitcodes.INTERRUPTED
+    assert run(["topic", "delete", "t"]) == exit_codes.INTERRUPTED
     assert not server.asked
 
 
@@ -366,7 +366,7 @@ def test_ctrl_c_while_the_command_is_imported_is_told_by_the_code_alone() -> Non
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (exitcodes.INTERRUPTED, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.INTERRUPTED, b"", b"")
 
 
 def test_a_publish_that_fails_half_way_says_how_far_it_came(
@@ -375,17 +375,17 @@ def test_a_publish_that_fails_half_way_says_how_far_it_came(
     file = tmp_path / "events"
     file.write_bytes(b"1\n2\n3\n")
     server.answers["/mpub"] = (503, {"message": "EXITING"})
-    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.FAILED
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exit_codes.FAILED
     assert "published" not in capsys.readouterr().out
     server.detail = "topic t is full: raise max_bytes"
-    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.FAILED
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exit_codes.FAILED
     assert capsys.readouterr().err == f"penstock: {server.detail}\n"
 
 
 def test_another_part_of_a_server_is_told(server: FakeServer, capsys: Capture) -> None:
     server.answers["/stats"] = (404, {"message": "NOT_FOUND"})
     server.detail = "there is no /stats"
-    assert run(["topic", "list"]) == exitcodes.FAILED
+    assert run(["topic", "list"]) == exit_codes.FAILED
     assert "/stats is not served there: --url names the API" in capsys.readouterr().err
 
 
@@ -395,7 +395,7 @@ def test_a_wrong_token_is_told_with_the_mend(
     monkeypatch.setenv("PENSTOCK_TOKEN", "wrong")
     server.answers["/stats"] = (401, {"message": "UNAUTHORIZED"})
     server.detail = "send Authorization: Bearer and the token"
-    assert run(["topic", "list"]) == exitcodes.USAGE
+    assert run(["topic", "list"]) == exit_codes.USAGE
     assert "give --token-file, or set PENSTOCK_TOKEN" in capsys.readouterr().err
 
 
@@ -404,13 +404,13 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     spec = tmp_path / "spec.json"
     spec.write_text('{"type": "penstock"}')
     server.answers[prefix] = (200, {"id": "x"})
-    assert run(["supervisor", "submit", str(spec)]) == exitcodes.OK
+    assert run(["supervisor", "submit", str(spec)]) == exit_codes.OK
     assert json.loads(server.asked[-1][3]) == {"type": "penstock"}
     spec.write_text('{"type": 1, "type": 2}')
-    assert run(["supervisor", "submit", str(spec)]) == exitcodes.OK
+    assert run(["supervisor", "submit", str(spec)]) == exit_codes.OK
     assert server.asked[-1][3] == b'{"type": 1, "type": 2}'  # the overlord refuses it
     spec.write_text('{"type": ')
-    assert run(["supervisor", "submit", str(spec)]) == exitcodes.USAGE
+    assert run(["supervisor", "submit", str(spec)]) == exit_codes.USAGE
     assert "spec.json:1:10" in capsys.readouterr().err
     payload = {
         "dataSource": "x",
@@ -426,22 +426,22 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
         ],
     }
     server.answers[f"{prefix}/x/status"] = (200, {"id": "x", "payload": payload})
-    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert run(["supervisor", "status", "x"]) == exit_codes.OK
     said = capsys.readouterr().out
     assert "RUNNING" in said
     assert "0:12 1:7" in said
     assert "priority" not in said
     payload["activeTasks"][0]["serverPriority"] = -3
-    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert run(["supervisor", "status", "x"]) == exit_codes.OK
     assert re.search(r" priority .*\n.*\n.* ACTIVE .* -3 ", capsys.readouterr().out)
     payload["activeTasks"][0]["phase"] = "PENDING"
-    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert run(["supervisor", "status", "x"]) == exit_codes.OK
     assert "PENDING" in capsys.readouterr().out
     assert "error       2026  no topic\n" in said
-    assert run(["supervisor", "submit", str(tmp_path)]) == exitcodes.USAGE
+    assert run(["supervisor", "submit", str(tmp_path)]) == exit_codes.USAGE
     assert "Is a directory" in capsys.readouterr().err
     server.answers[f"{prefix}/x/taskGroups/handoff"] = (202, {})
-    assert run(["supervisor", "handoff", "x"]) == exitcodes.OK
+    assert run(["supervisor", "handoff", "x"]) == exit_codes.OK
     assert json.loads(server.asked[-1][3]) == {"taskGroupIds": [1]}
 
 
@@ -449,25 +449,27 @@ def test_a_supervisor_goes_on_where_it_is_told_to(server: FakeServer, capsys: Ca
     one = "/druid/indexer/v1/supervisor/x"
     for verb in ("reset", "resetOffsets"):
         server.answers[f"{one}/{verb}"] = (200, {"id": "x"})
-    assert run(["supervisor", "reset", "x", "-y"]) == exitcodes.OK
+    assert run(["supervisor", "reset", "x", "-y"]) == exit_codes.OK
     assert server.asked[-1][:2] == ("POST", f"{one}/reset")
-    assert run(["supervisor", "reset", "x", "--to", "0=12", "--to", "1=7", "-y"]) == exitcodes.OK
+    assert run(["supervisor", "reset", "x", "--to", "0=12", "--to", "1=7", "-y"]) == exit_codes.OK
     assert server.asked[-1][1] == f"{one}/resetOffsets"
     assert json.loads(server.asked[-1][3])["partitions"]["partitionOffsetMap"] == {"0": 12, "1": 7}
     told = len(server.asked)
     for wrong in ("0", "a=1", "0=", "=1", "0=-1", "0=1.5", "0=" + "9" * 5000):
-        assert run(["supervisor", "reset", "x", "--to", wrong, "-y"]) == exitcodes.USAGE
+        assert run(["supervisor", "reset", "x", "--to", wrong, "-y"]) == exit_codes.USAGE
         assert "PARTITION=OFFSET" in capsys.readouterr().err
-    assert run(["supervisor", "reset", "x", "--to", "0=1", "--to", "00=2", "-y"]) == exitcodes.USAGE
+    assert (
+        run(["supervisor", "reset", "x", "--to", "0=1", "--to", "00=2", "-y"]) == exit_codes.USAGE
+    )
     assert "twice" in capsys.readouterr().err
-    assert run(["supervisor", "reset", "x", "--to", "0=1"]) == exitcodes.USAGE
+    assert run(["supervisor", "reset", "x", "--to", "0=1"]) == exit_codes.USAGE
     assert "say --yes" in capsys.readouterr().err
     assert len(server.asked) == told
     other = {"id": "x", "backfillSupervisorId": "x_backfill_1"}
     server.answers[f"{one}/resetToLatestAndBackfill"] = (200, other)
-    assert run(["supervisor", "backfill", "x"]) == exitcodes.OK
+    assert run(["supervisor", "backfill", "x"]) == exit_codes.OK
     assert server.asked[-1][2] == {}
-    assert run(["supervisor", "backfill", "x", "--tasks", "3"]) == exitcodes.OK
+    assert run(["supervisor", "backfill", "x", "--tasks", "3"]) == exit_codes.OK
     assert server.asked[-1][2] == {"backfillTaskCount": ["3"]}
     assert "x_backfill_1 reads those before them" in capsys.readouterr().out
 
@@ -475,7 +477,7 @@ def test_a_supervisor_goes_on_where_it_is_told_to(server: FakeServer, capsys: Ca
 def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture) -> None:
     path = "/druid/indexer/v1/supervisor/x/stats"
     server.answers[path] = (200, {})
-    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    assert run(["supervisor", "stats", "x"]) == exit_codes.OK
     assert "no task" in capsys.readouterr().out
     totals = {"processed": 1_200, "processedBytes": 9_000, "thrownAway": 3, "unparseable": 2}
     rates = {"1m": {"processed": 20.5}, "5m": {}, "15m": {}}
@@ -484,13 +486,13 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
         "movingAverages": {"buildSegments": rates},
     }
     server.answers[path] = (200, {"1": {"index_x": counted}})
-    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    assert run(["supervisor", "stats", "x"]) == exit_codes.OK
     said = capsys.readouterr().out.splitlines()
     assert "thrown away" in said[0]
     assert said[2].split() == ["1", "index_x", "1,200", "2", "3", "9,000", "20.5"]
     # Of a release that tells something else.
     server.answers[path] = (200, {"1": {"index_x": None}, "2": ["index_y"]})
-    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    assert run(["supervisor", "stats", "x"]) == exit_codes.OK
     assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["1", "index_x"]
 
 
@@ -506,33 +508,33 @@ def test_numbers_of_a_lag_add_up_and_their_age_is_told(server: FakeServer, capsy
     }
     answer = {"generationTime": "2024-01-01T00:00:30.000Z", "payload": payload}
     server.answers["/druid/indexer/v1/supervisor/x/status"] = (200, answer)
-    assert run(["supervisor", "lag", "x"]) == exitcodes.OK
+    assert run(["supervisor", "lag", "x"]) == exit_codes.OK
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["partition", "latest", "read", "persisted", "committed", "lag"]
     assert said[2].split() == ["0", "11,001", "10,501", "10,001", "9,001", "1,000"]
     assert said[3].split() == ["1", "5"]
     assert said[-1] == "1,000 messages behind, as of 25 s ago"
-    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert run(["supervisor", "status", "x"]) == exit_codes.OK
     lag = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("lag"))
     assert lag.split(maxsplit=1)[1] == "1000, as of 25 s ago"
     # About now, as it is where the stream is asked each second; or nobody has looked yet.
     for looked in ("2024-01-01T00:00:28.500Z", None):
         payload["offsetsLastUpdated"] = looked
-        assert run(["supervisor", "lag", "x"]) == exitcodes.OK
+        assert run(["supervisor", "lag", "x"]) == exit_codes.OK
         assert capsys.readouterr().out.splitlines()[-1] == "1,000 messages behind"
 
 
 @pytest.mark.parametrize(
     ("command", "path", "answer", "code"),
     [
-        ("supervisor lag x", "/druid/indexer/v1/supervisor/x/status", lagging, exitcodes.OK)
+        ("supervisor lag x", "/druid/indexer/v1/supervisor/x/status", lagging, exit_codes.OK)
         for lagging in (
             {"payload": {"activeTasks": [{"currentOffsets": {"0": None}}, 5], "latestOffsets": {}}},
             {"payload": {"latestOffsets": {"0": None}, "aggregateLag": "many"}},
         )
     ]
     + [
-        ("sql SELECT", "/druid/v2/sql", answer, exitcodes.FAILED)
+        ("sql SELECT", "/druid/v2/sql", answer, exit_codes.FAILED)
         for answer in ([None], [[None]], [["a"], None])
     ],
 )
@@ -542,7 +544,7 @@ def test_an_answer_of_another_release_is_no_failure_of_ours(
     server.answers[path] = (200, answer)
     assert run(command.split()) == code
     assert ("check that it is the API of Penstock" in capsys.readouterr().err) is (
-        code != exitcodes.OK
+        code != exit_codes.OK
     )
 
 
@@ -561,41 +563,41 @@ def test_a_handoff_is_followed_until_its_tasks_have_published(
     ended("a", "SUCCESS")
     ended("b", "FAILED", "a replica has published")
     ended("c", "SUCCESS")
-    assert run(["supervisor", "handoff", "x", "--wait"]) == exitcodes.OK
+    assert run(["supervisor", "handoff", "x", "--wait"]) == exit_codes.OK
     said = capsys.readouterr()
     assert said.out.splitlines()[1:] == ["task a succeeded", "task c succeeded"]
     assert said.err == ""
     ended("c", "FAILED", "no disk")
-    assert run(["supervisor", "handoff", "x", "--group", "1", "--wait"]) == exitcodes.FAILED
+    assert run(["supervisor", "handoff", "x", "--group", "1", "--wait"]) == exit_codes.FAILED
     assert "task c failed: no disk" in capsys.readouterr().err
 
 
 def test_tasks_and_segments(server: FakeServer, capsys: Capture) -> None:
     server.answers["/druid/indexer/v1/tasks"] = (200, [{"id": "t", "statusCode": "RUNNING"}])
-    assert run(["task", "list", "--state", "running"]) == exitcodes.OK
+    assert run(["task", "list", "--state", "running"]) == exit_codes.OK
     assert server.asked[-1][2] == {"state": ["running"], "max": ["50"]}
     server.answers["/druid/indexer/v1/task/t/log"] = (200, "hello\n")
-    assert run(["task", "log", "t", "--offset", "-10"]) == exitcodes.OK
+    assert run(["task", "log", "t", "--offset", "-10"]) == exit_codes.OK
     assert capsys.readouterr().out.endswith("hello\n")
-    assert run(["task", "log", "u"]) == exitcodes.FAILED
+    assert run(["task", "log", "u"]) == exit_codes.FAILED
     base = "/druid/coordinator/v1/metadata/datasources"
     server.answers[base] = (200, ["x"])
     server.answers[f"{base}/x/segments"] = (200, [{"identifier": "x_1", "totalRows": 5, "size": 9}])
     capsys.readouterr()
-    assert run(["segment", "list"]) == exitcodes.OK
+    assert run(["segment", "list"]) == exit_codes.OK
     assert "x_1" in capsys.readouterr().out
     gone = {"dataSegment": {"identifier": "x_0"}, "usedStatusLastUpdatedDate": "2024"}
     server.answers[f"{base}/x/unusedSegments"] = (200, [gone])
-    assert run(["segment", "list", "x", "--unused"]) == exitcodes.OK
+    assert run(["segment", "list", "x", "--unused"]) == exit_codes.OK
     assert "x_0" in capsys.readouterr().out
-    assert run(["segment", "list", "--unused"]) == exitcodes.USAGE
+    assert run(["segment", "list", "--unused"]) == exit_codes.USAGE
     server.answers["/druid/indexer/v1/datasources/x/markUnused"] = (200, {"numChangedSegments": 1})
-    assert run(["segment", "disable", "x", "x_1"]) == exitcodes.OK
+    assert run(["segment", "disable", "x", "x_1"]) == exit_codes.OK
     assert json.loads(server.asked[-1][3]) == {"segmentIds": ["x_1"]}
     for wrong in ([], ["x_1", "--interval", "2013/2014"]):
-        assert run(["segment", "disable", "x", *wrong]) == exitcodes.USAGE
+        assert run(["segment", "disable", "x", *wrong]) == exit_codes.USAGE
     server.answers["/druid/indexer/v1/task/u/shutdown"] = (200, {"task": "u"})
-    assert run(["task", "stop", "u"]) == exitcodes.FAILED
+    assert run(["task", "stop", "u"]) == exit_codes.FAILED
     assert server.asked[-1][1].endswith("/status")
 
 
@@ -604,7 +606,7 @@ def test_sql_in_every_format(
 ) -> None:
     sql = "/druid/v2/sql"
     server.answers[sql] = (200, [["year", "x"], [2013, None]])
-    assert run(["sql", "SELECT 1;"]) == exitcodes.OK
+    assert run(["sql", "SELECT 1;"]) == exit_codes.OK
     out = capsys.readouterr().out
     assert "2013" in out
     assert "NULL" in out
@@ -613,7 +615,7 @@ def test_sql_in_every_format(
     server.answers[sql] = (200, "year\n2013\n\n")
     file = tmp_path / "q.sql"
     file.write_text("SELECT\n 2\n")
-    assert run(["sql", "-f", str(file), "--format", "csv"]) == exitcodes.OK
+    assert run(["sql", "-f", str(file), "--format", "csv"]) == exit_codes.OK
     assert capsys.readouterr().out == "year\n2013\n"
     assert json.loads(server.asked[-1][3]) == {
         "query": "SELECT\n 2",
@@ -624,11 +626,11 @@ def test_sql_in_every_format(
     server.answers[sql] = (200, [["year"], [2013]])
     for form in ("table", "json"):
         told = ["--format", form, "--context", "noProjections=true", "--context", "timeout=5"]
-        assert run(["sql", "SELECT 2", *told]) == exitcodes.OK
+        assert run(["sql", "SELECT 2", *told]) == exit_codes.OK
         wanted = {"noProjections": True, "timeout": 5}
         assert json.loads(server.asked[-1][3])["context"] == wanted
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 3"))
-    assert run(["sql", "--json"]) == exitcodes.OK
+    assert run(["sql", "--json"]) == exit_codes.OK
     assert json.loads(server.asked[-1][3])["resultFormat"] == "object"
     server.answers[sql] = (
         400,
@@ -636,25 +638,25 @@ def test_sql_in_every_format(
     )
     capsys.readouterr()
     for arguments in (["sql", "SELECT y"], ["sql", "SELECT y", "--format", "jsonl"]):
-        assert run(arguments) == exitcodes.USAGE
+        assert run(arguments) == exit_codes.USAGE
         assert capsys.readouterr().err == "penstock: no column y\n"
     # Such as a datasource that has no rows yet: the statement is right.
     server.answers[sql] = (400, {"errorCode": "conflict", "errorMessage": "no rows yet"})
     for arguments in (["sql", "SELECT y"], ["sql", "SELECT y", "--format", "jsonl"]):
-        assert run(arguments) == exitcodes.FAILED
+        assert run(arguments) == exit_codes.FAILED
         assert capsys.readouterr().err == "penstock: no rows yet\n"
-    assert run(["sql", "  ;"]) == exitcodes.USAGE
-    assert run(["sql", "SELECT 1", "-f", str(file)]) == exitcodes.USAGE
+    assert run(["sql", "  ;"]) == exit_codes.USAGE
+    assert run(["sql", "SELECT 1", "-f", str(file)]) == exit_codes.USAGE
 
 
 def test_a_result_that_the_row_limit_cut_warns(server: FakeServer, capsys: Capture) -> None:
     server.answers["/druid/v2/sql"] = (200, [["year"], [2013]])
     for form in ("table", "csv", "json", "jsonl"):
         server.more_headers = {"X-Penstock-Truncated": "true"}
-        assert run(["sql", "SELECT 1", "--format", form]) == exitcodes.OK
+        assert run(["sql", "SELECT 1", "--format", form]) == exit_codes.OK
         assert "the result was cut" in capsys.readouterr().err
         server.more_headers = {}
-        assert run(["sql", "SELECT 1", "--format", form]) == exitcodes.OK
+        assert run(["sql", "SELECT 1", "--format", form]) == exit_codes.OK
         assert capsys.readouterr().err == ""
 
 
@@ -674,7 +676,7 @@ def test_arguments_that_are_not_utf8(server: FakeServer, capsys: Capture) -> Non
         ["sql", "--format", "csv", name],
         ["sql", "INSERT " + name],
     ):
-        assert run(arguments) == exitcodes.USAGE
+        assert run(arguments) == exit_codes.USAGE
         expected = "a\\udcff' has bytes that are not UTF-8: write it in UTF-8\n"
         said = capsys.readouterr().err
         assert said.startswith("penstock: '")
@@ -687,7 +689,7 @@ def test_a_statement_on_standard_input_that_is_not_utf8(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"SELECT \xff"), "utf-8"))
-    assert run(["sql"]) == exitcodes.USAGE
+    assert run(["sql"]) == exit_codes.USAGE
     assert capsys.readouterr().err == "penstock: -: is not UTF-8 text: byte 7 is invalid\n"
     assert server.asked == []
 
@@ -698,11 +700,11 @@ def test_comments_of_rules_that_no_header_can_hold(
     file = tmp_path / "rules.json"
     file.write_text("[]")
     for comment in ("5 €", "two\nlines", "\x1b[31mred"):
-        assert run(["rule", "set", "clicks", str(file), "--comment", comment]) == exitcodes.USAGE
+        assert run(["rule", "set", "clicks", str(file), "--comment", comment]) == exit_codes.USAGE
         assert capsys.readouterr().err.startswith("penstock: --comment: ")
     assert server.asked == []
     server.answers["/druid/coordinator/v1/rules/clicks"] = (200, [])
-    assert run(["rule", "set", "clicks", str(file), "--comment", "größe"]) == exitcodes.OK
+    assert run(["rule", "set", "clicks", str(file), "--comment", "größe"]) == exit_codes.OK
 
 
 def test_the_prompt_goes_on_after_errors_and_interrupts(
@@ -730,7 +732,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     server.answers["/druid/coordinator/v1/metadata/datasources"] = (200, ["clicks", "orders"])
 
     typed[:] = ["\\d", "\\d clicks;", "\\x", "SELECT", KeyboardInterrupt, "SELECT 1,", "2;", ";"]
-    assert run(["sql"]) == exitcodes.OK
+    assert run(["sql"]) == exit_codes.OK
     said = capsys.readouterr()
     assert "clicks\norders\n" in said.out
     assert "true" in said.out
@@ -744,9 +746,9 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
 
     monkeypatch.setattr("penstock.services.cli.sql.ask", interrupted)
     typed[:] = ["SELECT 1;", "\\q"]
-    assert run(["sql"]) == exitcodes.OK
+    assert run(["sql"]) == exit_codes.OK
     assert capsys.readouterr().err == "penstock: stopped\n"
-    assert run(["sql", "SELECT 1"]) == exitcodes.INTERRUPTED
+    assert run(["sql", "SELECT 1"]) == exit_codes.INTERRUPTED
     assert capsys.readouterr().err == "penstock: stopped\n"
 
     insert = "INSERT INTO t SELECT 1 AS __time PARTITIONED BY ALL"
@@ -754,13 +756,13 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     monkeypatch.setattr("penstock.services.cli.sql.follow", interrupted)
     goes_on = "penstock: task x continues; to stop it: penstock task shutdown x\n"
     typed[:] = [f"{insert};", "\\q"]
-    assert run(["sql"]) == exitcodes.OK
+    assert run(["sql"]) == exit_codes.OK
     assert capsys.readouterr().err == goes_on
-    assert run(["sql", insert]) == exitcodes.INTERRUPTED
+    assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert capsys.readouterr().err == goes_on
 
     monkeypatch.setattr("penstock.services.httpclient.JsonClient.post", interrupted)
-    assert run(["sql", insert]) == exitcodes.INTERRUPTED
+    assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert (
         "its task may have been submitted: check with penstock task list" in capsys.readouterr().err
     )
@@ -769,9 +771,9 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:
     server.answers["/status"] = (200, {"version": "1", "broker_http": server.url, "services": []})
     server.answers["/topic/pause"] = (200, "")
-    assert run(["topic", "pause", "t", "--url", server.url]) == exitcodes.OK
+    assert run(["topic", "pause", "t", "--url", server.url]) == exit_codes.OK
     assert [one[1] for one in server.asked] == ["/status", "/topic/pause"]
-    assert run(["status"]) == exitcodes.OK
+    assert run(["status"]) == exit_codes.OK
     assert server.url in capsys.readouterr().out
 
 
@@ -793,28 +795,28 @@ def test_status_names_what_is_waited_for(server: FakeServer, capsys: Capture) ->
             "waits": [wait],
         },
     )
-    assert run(["status"]) == exitcodes.OK
+    assert run(["status"]) == exit_codes.OK
     out = capsys.readouterr().out
     assert "not ready: worker h:1: deep storage since then" in out
     line = "deep storage since 2026-11-23T02:00:00.000Z, 12 tries (publishing): s3://b: 503"
     assert f"waits for {line}" in out
     found = [{"id": "s", "detailedState": "WAITING_FOR_STORAGE", "healthy": False, "waits": [wait]}]
     server.answers["/druid/indexer/v1/supervisor"] = (200, found)
-    assert run(["supervisor", "list"]) == exitcodes.OK
+    assert run(["supervisor", "list"]) == exit_codes.OK
     assert f"s waits for {line}" in capsys.readouterr().out
     slot = "a worker with a free slot: w: it is disabled: enable it, or wait for others"
     payload = found[0] | {"tasksWaitFor": [slot]}
     server.answers["/druid/indexer/v1/supervisor/s/status"] = (200, {"payload": payload})
-    assert run(["supervisor", "status", "s"]) == exitcodes.OK
+    assert run(["supervisor", "status", "s"]) == exit_codes.OK
     out = capsys.readouterr().out
     assert f"waits for   {line}" in out
     assert f"tasks       wait for {slot}" in out
     task = {"id": "t", "statusCode": "RUNNING", "runnerStatusCode": "RUNNING", "waits": [wait]}
     server.answers["/druid/indexer/v1/task/t/status"] = (200, {"task": "t", "status": task})
-    assert run(["task", "status", "t"]) == exitcodes.OK
+    assert run(["task", "status", "t"]) == exit_codes.OK
     assert f"waits for           {line}" in capsys.readouterr().out
     server.answers["/druid/indexer/v1/tasks"] = (200, [task])
-    assert run(["task", "list"]) == exitcodes.OK
+    assert run(["task", "list"]) == exit_codes.OK
     assert f"t waits for {line}" in capsys.readouterr().out
 
 
@@ -827,21 +829,21 @@ def test_status_of_a_start_says_what_it_waits_for(
     text = "waits for Spark since 2026-11-23T02:00:00.000Z, 3 tries (answer a query): gone"
     children = {"router": {"pid": 1, "restarts": 0, "ready": False, "waits": text}}
     (tmp_path / "run" / "children.json").write_text(json.dumps(children))
-    assert run(["status", "--data-dir", str(tmp_path)]) == exitcodes.OK
+    assert run(["status", "--data-dir", str(tmp_path)]) == exit_codes.OK
     assert f"router {text}" in capsys.readouterr().out
-    assert run(["supervisor", "list", "--data-dir", str(tmp_path)]) != exitcodes.OK
+    assert run(["supervisor", "list", "--data-dir", str(tmp_path)]) != exit_codes.OK
     assert f"is not ready (router {text})" in capsys.readouterr().err
 
 
 def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "format.json").write_text('{"format": 1}')
-    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
+    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["Spark"]["verdict"] == "ok"
     assert "does not answer" in found["server"]["text"]
     reasons = ["worker 127.0.0.1:7: deep storage since 2026-11-23, 9 tries: 503"]
     server.answers["/status"] = (200, {"ready": False, "reasons": reasons})
-    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
+    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["server"]["text"] == f"running at {server.url}, and not ready: {reasons[0]}"
     server.answers["/status"] = (200, {"ready": True})
@@ -849,13 +851,13 @@ def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: 
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["server"]["verdict"] == "ok"
     assert found["server"]["text"].startswith(f"running at {server.url}")
-    assert run(["doctor", "--data-dir", "/proc/penstock"]) == exitcodes.FAILED
+    assert run(["doctor", "--data-dir", "/proc/penstock"]) == exit_codes.FAILED
     assert "cannot be written" in capsys.readouterr().out
     (tmp_path / "penstock.json").unlink()
     port = server.url.rpartition(":")[2]
     free = 'broker-http = "127.0.0.1:0"\nbroker-tcp = "127.0.0.1:0"'
     (tmp_path / "penstock.toml").write_text(f'http = "127.0.0.1:{port}"\n{free}')
-    assert run(["doctor", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
+    assert run(["doctor", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     out = capsys.readouterr().out
     assert f"port {port}" in out
     assert "→ stop that program, or choose another port with --http (port 0 picks" in out
@@ -863,7 +865,7 @@ def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: 
 
 
 def test_the_demo_is_in_the_help(capsys: Capture) -> None:
-    assert run(["--help"]) == exitcodes.OK
+    assert run(["--help"]) == exit_codes.OK
     assert "demo " in capsys.readouterr().out
 
 

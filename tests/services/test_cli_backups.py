@@ -21,10 +21,10 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 from penstock.services import config
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.config import Options
-from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, FolderLock
 from penstock.services.host.process import free_port
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
@@ -95,10 +95,10 @@ def test_options_that_the_running_penstock_does_not_have_are_refused(
     DataFolder(data).children_options.write_text(config.to_json(options))
     words = ["backup", "--data-dir", str(data), str(tmp_path / "backup"), "--deep-storage"]
     try:
-        assert run([*words, str(tmp_path / "other")]) == exitcodes.USAGE
+        assert run([*words, str(tmp_path / "other")]) == exit_codes.USAGE
         assert "leave out --deep-storage" in capsys.readouterr().err
         assert not (tmp_path / "backup").exists()
-        assert run([*words, str(data / "segments")]) == exitcodes.OK
+        assert run([*words, str(data / "segments")]) == exit_codes.OK
     finally:
         lock.release()
 
@@ -108,7 +108,7 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
     backup, restored = str(tmp_path / "backup"), tmp_path / "restored"
     umask = os.umask(0o022)
     try:
-        assert run(["backup", backup, "--data-dir", str(data)]) == exitcodes.OK
+        assert run(["backup", backup, "--data-dir", str(data)]) == exit_codes.OK
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(umask)
@@ -117,16 +117,16 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
     assert "metadata: 1 file" in shown.err
     for path in (tmp_path / "backup").rglob("*"):
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
-    assert run(["backup", backup, "--data-dir", str(data)]) == exitcodes.USAGE
+    assert run(["backup", backup, "--data-dir", str(data)]) == exit_codes.USAGE
     assert "is not empty" in capsys.readouterr().err
     command = ["restore", backup, "--data-dir", str(restored), "--json"]
-    assert run(command) == exitcodes.OK
+    assert run(command) == exit_codes.OK
     parts = {one["part"]: one["files"] for one in json.loads(capsys.readouterr().out)["parts"]}
     assert parts == {"metadata": 1, "segments": 4, "topics": 1}
     assert [one.id for one in every(sqlite_url(restored))] == [
         one.id for one in every(sqlite_url(data))
     ]
-    assert run(command) == exitcodes.USAGE
+    assert run(command) == exit_codes.USAGE
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_wrong_commands_say_what_to_do(
     words: list[str], said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PENSTOCK_DATA_DIR", raising=False)
-    assert run(words) == exitcodes.USAGE
+    assert run(words) == exit_codes.USAGE
     assert said in capsys.readouterr().err
 
 
@@ -169,7 +169,7 @@ def test_of_task_logs_elsewhere_the_backup_says_where_they_are(
     fill(data, str(data / "segments"), sqlite_url(data))
     if place is not None:
         monkeypatch.setenv("PENSTOCK_TASK_LOGS", place.format(data=data))
-    assert run(["backup", str(tmp_path / "backup"), "--data-dir", str(data)]) == exitcodes.OK
+    assert run(["backup", str(tmp_path / "backup"), "--data-dir", str(data)]) == exit_codes.OK
     said = capsys.readouterr().err
     if named is None:
         assert "--task-logs" not in said
@@ -183,17 +183,17 @@ def test_of_an_object_store_the_backup_says_what_to_copy(
 ) -> None:
     fill(data, bucket, sqlite_url(data))
     backup, words = tmp_path / "backup", ["--deep-storage", bucket]
-    assert run(["backup", str(backup), "--data-dir", str(data), *words]) == exitcodes.OK
+    assert run(["backup", str(backup), "--data-dir", str(data), *words]) == exit_codes.OK
     assert "Copy 4 objects with" in capsys.readouterr().err
     assert not (backup / "segments").exists()
     objects = json.loads((backup / "manifest.json").read_text())["objects"]
     assert len(objects) == 4
     restore = ["restore", str(backup), *words, "--data-dir"]
-    assert run([*restore, str(tmp_path / "whole")]) == exitcodes.OK
+    assert run([*restore, str(tmp_path / "whole")]) == exit_codes.OK
     # An object that the operator did not copy is missed.
     lost = every(sqlite_url(data))[0]
     DeepStore(bucket).kill(lost.load_spec)
-    assert run([*restore, str(tmp_path / "cut")]) == exitcodes.FAILED
+    assert run([*restore, str(tmp_path / "cut")]) == exit_codes.FAILED
     assert str(lost.load_spec["path"]) in capsys.readouterr().err
 
 
@@ -207,14 +207,14 @@ def test_metadata_of_a_postgres_is_in_the_backup(
         fill(data, str(data / "segments"), url)
         before = [(one.id, one.load_spec) for one in every(url)]
         backup = str(tmp_path / "backup")
-        assert run(["backup", backup, "--data-dir", str(data), *words]) == exitcodes.OK
+        assert run(["backup", backup, "--data-dir", str(data), *words]) == exit_codes.OK
         with MetadataStore.open(url) as metadata:
             metadata.roots.register("worker", str(data / "tasks"))
         restore = ["restore", backup, *words, "--data-dir", str(tmp_path / "restored")]
-        assert run(restore) == exitcodes.USAGE
+        assert run(restore) == exit_codes.USAGE
         assert "not empty" in capsys.readouterr().err
         assert server.empty_database() == url
-        assert run(restore) == exitcodes.OK
+        assert run(restore) == exit_codes.OK
         assert [(one.id, one.load_spec) for one in every(url)] == before
         assert not (tmp_path / "restored" / "metadata.db").exists()
 
@@ -236,12 +236,12 @@ def test_a_postgres_with_a_password_is_backed_up_and_restored_by_the_environment
             ["restore", str(backup), "--data-dir", str(restored)],
         )
         for command in commands:
-            assert run([*command, "--metadata-url", url]) == exitcodes.USAGE
+            assert run([*command, "--metadata-url", url]) == exit_codes.USAGE
             said = capsys.readouterr().err
             assert "set PENSTOCK_METADATA_URL" in said
             assert PASSWORD not in said
             monkeypatch.setenv("PENSTOCK_METADATA_URL", url)
-            assert run(command) == exitcodes.OK
+            assert run(command) == exit_codes.OK
             monkeypatch.delenv("PENSTOCK_METADATA_URL")
             if command[0] == "backup":
                 server.empty_database()
@@ -258,13 +258,13 @@ def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
     fill(data, str(data / "segments"), sqlite_url(data))
     (tmp_path / "link").symlink_to(data)
     words = ["--data-dir", str(data)]
-    assert run(["backup", str(tmp_path / "link" / "x"), *words]) == exitcodes.USAGE
+    assert run(["backup", str(tmp_path / "link" / "x"), *words]) == exit_codes.USAGE
     assert "would be in the folder" in capsys.readouterr().err
     assert not (data / "x").exists()
     content = (data / "metadata.db").read_bytes()
     (data / "metadata.db").write_bytes(content[: len(content) // 2])
     for command in (["up"], ["backup", str(tmp_path / "backup")]):
-        assert run([*command, *words]) == exitcodes.USAGE
+        assert run([*command, *words]) == exit_codes.USAGE
         assert "of its SQLite database" in capsys.readouterr().err
     assert not (tmp_path / "backup").exists()
 
@@ -279,7 +279,7 @@ def test_metadata_is_rebuilt_from_names_and_footers(
     before = every(sqlite_url(data))
     (data / "metadata.db").unlink()
     words = ["restore", "--from-segments", "--data-dir", str(data)]
-    assert run(words) == exitcodes.OK
+    assert run(words) == exit_codes.OK
     shown = capsys.readouterr()
     assert "supervisors are not rebuilt" in shown.err
     assert "marked unused" in shown.err
@@ -291,7 +291,7 @@ def test_metadata_is_rebuilt_from_names_and_footers(
         visible = Catalogue().view(metadata.snapshot()).visible("dé_f")
     assert {piece.segment.version for piece in visible} == {NEW}
     DataFolder(data).require_metadata()
-    assert run(words) == exitcodes.USAGE
+    assert run(words) == exit_codes.USAGE
     assert "exists" in capsys.readouterr().err
 
 
@@ -307,11 +307,11 @@ def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
     damaged = put(store, tmp_path, NEW, 7, 5)
     Path(store.location(damaged.load_spec)).write_text("not Parquet")
     words = ["restore", "--from-segments", "--data-dir", str(data)]
-    assert run(words) == exitcodes.USAGE
+    assert run(words) == exit_codes.USAGE
     assert "1 file of batch tasks and compactions" in capsys.readouterr().err
     assert not (data / "metadata.db").exists()
     assert attempt.exists()
-    assert run([*words, "--skip-unknown", "--json"]) == exitcodes.OK
+    assert run([*words, "--skip-unknown", "--json"]) == exit_codes.OK
     told = json.loads(capsys.readouterr().out)
     assert told["datasources"] == [{"datasource": "dé_f", "segments": 4, "rows": 20, "left_out": 2}]
     assert any("cannot be read" in sentence for sentence in told["unknown"])
@@ -337,7 +337,7 @@ def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
         if damaged in (name, "both"):
             path.write_text("not Parquet")
         os.utime(path, (1_700_000_000 + age_s,) * 2)
-    assert run(["restore", "--from-segments", "--data-dir", str(data), "--json"]) == exitcodes.OK
+    assert run(["restore", "--from-segments", "--data-dir", str(data), "--json"]) == exit_codes.OK
     (told,) = json.loads(capsys.readouterr().out)["datasources"]
     known = [one.load_spec for one in every(sqlite_url(data))]
     used = [name for name, spec in specs.items() if spec in known]
@@ -358,12 +358,12 @@ def test_a_rebuild_into_a_database_of_its_own_goes_on_where_it_was_interrupted(
     with MetadataStore.open(elsewhere) as metadata:
         for one in before[:2]:
             assert metadata.publish(PublishRequest("t", "dé_f", (one.to_row(),))).ok
-    assert run(words) == exitcodes.OK
+    assert run(words) == exit_codes.OK
     assert [one.id for one in every(elsewhere)] == [one.id for one in before]
     with MetadataStore.open(elsewhere) as metadata:
         foreign = put(DeepStore(str(tmp_path / "foreign")), tmp_path, NEW, 9, 5)
         assert metadata.publish(PublishRequest("t", "dé_f", (foreign.to_row(),))).ok
-    assert run(words) == exitcodes.USAGE
+    assert run(words) == exit_codes.USAGE
     assert "is not empty" in capsys.readouterr().err
 
 
@@ -371,9 +371,9 @@ def test_a_rebuild_that_was_interrupted_is_not_taken_for_whole(data: Path, capsy
     fill(data, str(data / "segments"), sqlite_url(data))
     (data / "metadata.db").rename(data / "metadata.db.rebuilt")
     words = ["--data-dir", str(data)]
-    assert run(["up", *words]) == exitcodes.USAGE
+    assert run(["up", *words]) == exit_codes.USAGE
     assert "is missing" in capsys.readouterr().err
-    assert run(["restore", "--from-segments", *words]) == exitcodes.OK
+    assert run(["restore", "--from-segments", *words]) == exit_codes.OK
     assert len(every(sqlite_url(data))) == 4
 
 
@@ -385,7 +385,7 @@ def test_a_backup_is_made_by_the_user_of_the_folder(
     user = data.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     target = tmp_path / "backup"
-    assert run(["backup", str(target), "--data-dir", str(data)]) == exitcodes.USAGE
+    assert run(["backup", str(target), "--data-dir", str(data)]) == exit_codes.USAGE
     assert f"this is user {user + 1}" in capsys.readouterr().err
     # A file of another user would stand in the way of each deletion.
     assert not (data / "run" / "hold").exists()

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.cron import distance
 from penstock.services.cli.entry import run
 
 
 def test_the_next_times_with_weekday_and_distance(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["cron", "0 15 10 ? * 6L", "--zone", "Europe/Berlin", "-n", "3"]
-    assert run([*arguments, "--after", "2026-01-15T10:20:30Z"]) == exitcodes.OK
+    assert run([*arguments, "--after", "2026-01-15T10:20:30Z"]) == exit_codes.OK
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert " ".join(lines[0]) == "at 10:15:00, on the last Friday of the month (Europe/Berlin)"
     assert lines[3] == ["2026-01-30", "10:15:00+01:00", "Friday", "14", "d", "22", "h"]
@@ -23,7 +23,7 @@ def test_the_next_times_with_weekday_and_distance(capsys: pytest.CaptureFixture[
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["cron", "0 0 0 1 1 ? 2030", "--after", "2026-01-15", "--json"]
-    assert run(arguments) == exitcodes.OK
+    assert run(arguments) == exit_codes.OK
     found = json.loads(capsys.readouterr().out)
     assert found["means"] == "at 00:00:00, on day 1 of the month, in January, in 2030"
     assert found["times"] == [
@@ -37,12 +37,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_expression_that_never_fires_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cron", "0 0 0 30 2 ?", "--after", "2026-01-15"]) == exitcodes.OK
+    assert run(["cron", "0 0 0 30 2 ?", "--after", "2026-01-15"]) == exit_codes.OK
     assert "it never fires after 2026-01-15T00:00:00.000Z" in capsys.readouterr().out
 
 
 def test_a_wrong_expression_is_shown_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cron", "0 60 * * * ?"]) == exitcodes.USAGE
+    assert run(["cron", "0 60 * * * ?"]) == exit_codes.USAGE
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
@@ -51,7 +51,7 @@ def test_a_wrong_expression_is_shown_with_its_place(capsys: pytest.CaptureFixtur
 
 
 def test_an_expression_without_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cron", "0", "0", "9", "?", "README.md", "MON"]) == exitcodes.USAGE
+    assert run(["cron", "0", "0", "9", "?", "README.md", "MON"]) == exit_codes.USAGE
     assert "put it in quotes" in capsys.readouterr().err
 
 
@@ -60,7 +60,7 @@ def test_an_expression_without_quotes(capsys: pytest.CaptureFixture[str]) -> Non
     [["--zone", "Mars/Olympus"], ["--count", "0"], ["--count", "9999999"], ["--after", "soon"]],
 )
 def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cron", "0 0 0 * * ?", *arguments]) == exitcodes.USAGE
+    assert run(["cron", "0 0 0 * * ?", *arguments]) == exit_codes.USAGE
     assert capsys.readouterr().err
 
 

@@ -20,8 +20,8 @@ from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.cli.entry import run
-from penstock.services.cli.flow.running import size
-from penstock.services.httpserver import HttpServer
+from penstock.services.cli.flow.run import size
+from penstock.services.http_server import HttpServer
 from penstock.storage.filesystem import OsFileSystem
 
 Command = Callable[..., str]

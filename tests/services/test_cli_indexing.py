@@ -16,12 +16,12 @@ from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.indexing import forms
 from penstock.services.config import Address
 from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 from penstock.services.leases import Directory
 from penstock.storage.metadata import PublishRequest
 
@@ -74,12 +74,12 @@ def written(folder: Path, content: object) -> str:
     return str(path)
 
 
-def out(capsys: Capture, *arguments: str, code: int = exitcodes.OK) -> str:
+def out(capsys: Capture, *arguments: str, code: int = exit_codes.OK) -> str:
     found = run(list(arguments))
     captured = capsys.readouterr()
     assert found == code, captured
     assert "Traceback" not in captured.err
-    return captured.out if code == exitcodes.OK else captured.out + captured.err
+    return captured.out if code == exit_codes.OK else captured.out + captured.err
 
 
 def test_a_task_is_submitted_explained_and_followed(
@@ -140,7 +140,7 @@ def test_a_task_is_submitted_explained_and_followed(
     out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
     world.runs("b")
     assert "asked task b to stop" in out(capsys, "task", "shutdown", "b")
-    assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exitcodes.FAILED)
+    assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exit_codes.FAILED)
     status = json.loads(out(capsys, "task", "status", "b", "--json"))["status"]
     ended = format_time(parse_time(status["createdTime"]) + status["duration"])
     told = f"it failed at {ended}: shut down by a user (its log: penstock task log b)\n"
@@ -167,7 +167,7 @@ def test_who_waits_for_a_task_is_told_once_that_it_tries_again(
     out(capsys, "task", "submit", written(tmp_path, noop("c", "cli")))
     world.runs("c")
     world.live = Failing(c=None)
-    assert run(["task", "wait", "c"]) == exitcodes.OK
+    assert run(["task", "wait", "c"]) == exit_codes.OK
     told = capsys.readouterr().err
     assert told.count("task c tries again: the database db:1/x is silent\n") == 1
 
@@ -175,17 +175,17 @@ def test_who_waits_for_a_task_is_told_once_that_it_tries_again(
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:
     wrong = written(tmp_path, {"type": "kil", "dataSource": "d"})
     for arguments, says, code in (
-        (["task", "submit", wrong], "kill", exitcodes.USAGE),
-        (["task", "why", "nobody"], "no task 'nobody'", exitcodes.FAILED),
-        (["task", "report", "nobody"], "no task 'nobody'", exitcodes.FAILED),
-        (["task", "wait", "nobody"], "nobody", exitcodes.FAILED),
-        (["supervisor", "lag", "nobody"], "nobody", exitcodes.FAILED),
-        (["worker", "disable", "x:1"], "no worker", exitcodes.FAILED),
-        (["rule", "set", "web", wrong], "list", exitcodes.USAGE),
-        (["compaction", "status", "nobody"], "nobody", exitcodes.FAILED),
-        (["segment", "timeline", "nobody"], "nobody", exitcodes.FAILED),
-        (["segment", "mark-used", "web"], "--interval", exitcodes.USAGE),
-        (["segment", "kill", "web", "--interval", DAY], "--yes", exitcodes.USAGE),
+        (["task", "submit", wrong], "kill", exit_codes.USAGE),
+        (["task", "why", "nobody"], "no task 'nobody'", exit_codes.FAILED),
+        (["task", "report", "nobody"], "no task 'nobody'", exit_codes.FAILED),
+        (["task", "wait", "nobody"], "nobody", exit_codes.FAILED),
+        (["supervisor", "lag", "nobody"], "nobody", exit_codes.FAILED),
+        (["worker", "disable", "x:1"], "no worker", exit_codes.FAILED),
+        (["rule", "set", "web", wrong], "list", exit_codes.USAGE),
+        (["compaction", "status", "nobody"], "nobody", exit_codes.FAILED),
+        (["segment", "timeline", "nobody"], "nobody", exit_codes.FAILED),
+        (["segment", "mark-used", "web"], "--interval", exit_codes.USAGE),
+        (["segment", "kill", "web", "--interval", DAY], "--yes", exit_codes.USAGE),
     ):
         assert says in out(capsys, *arguments, code=code)
 
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:
 def test_a_name_that_no_path_can_have_is_refused_by_the_command(
     capsys: Capture, command: tuple[str, ...], name: str
 ) -> None:
-    said = " ".join(out(capsys, *command, "--", name, code=exitcodes.USAGE).split())
+    said = " ".join(out(capsys, *command, "--", name, code=exit_codes.USAGE).split())
     assert f"{name!r} is not a valid name: a name is not empty and has no '/'" in said
 
 
@@ -214,7 +214,7 @@ def test_an_empty_spec_is_refused_with_the_name_of_its_file(
 ) -> None:
     file = tmp_path / "empty.json"
     file.write_text("\n")
-    said = out(capsys, kind, "submit", str(file), code=exitcodes.USAGE)
+    said = out(capsys, kind, "submit", str(file), code=exit_codes.USAGE)
     assert f"{file}: is empty: write a spec in JSON or YAML" in " ".join(said.split())
 
 
@@ -235,11 +235,11 @@ def test_broken_json_is_named_with_its_file_and_line(
     file = tmp_path / "broken.json"
     for text, why in BROKEN.items():
         file.write_text(text)
-        said = out(capsys, *command, str(file), code=exitcodes.USAGE)
+        said = out(capsys, *command, str(file), code=exit_codes.USAGE)
         assert f"{file}{why}" in " ".join(said.split()), said
     # Where no file can say so, the server does, with the place in the spec.
     file.write_text('{"dataSource": "web", "taskPriority": ' + "9" * 5_000 + "}")
-    said = out(capsys, *command, str(file), code=exitcodes.USAGE)
+    said = out(capsys, *command, str(file), code=exit_codes.USAGE)
     assert "64 bits" in said
     assert "9" * 100 not in said
 
@@ -316,7 +316,7 @@ def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -
 
 def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> None:
     config = {"dataSource": "web", "skipOffsetFromLatest": "PT1H"}
-    assert run(["compaction", "set", written(tmp_path, config)]) == exitcodes.OK
+    assert run(["compaction", "set", written(tmp_path, config)]) == exit_codes.OK
     said = capsys.readouterr()
     assert "compaction of web is configured" in said.out
     assert said.err == ""
@@ -331,7 +331,7 @@ def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> No
     assert shown.items() >= config.items()
     assert "web is no longer compacted" in out(capsys, "compaction", "remove", "web")
     for command in ("show", "remove"):
-        said = out(capsys, "compaction", command, "web", code=exitcodes.FAILED)
+        said = out(capsys, "compaction", command, "web", code=exit_codes.FAILED)
         assert "web has no compaction configuration" in said
 
 
@@ -345,7 +345,7 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
     )
     assert "RUNNING" in out(capsys, "supervisor", "list")
     other = {**spec, "spec": {"dataSource": "wbe"}}
-    assert run(["supervisor", "submit", written(tmp_path, other)]) == exitcodes.OK
+    assert run(["supervisor", "submit", written(tmp_path, other)]) == exit_codes.OK
     assert "is no datasource wbe" in capsys.readouterr().err
     out(capsys, "compaction", "remove", "wbe")
     assert "RUNNING" in out(capsys, "compaction", "status", "web")
@@ -353,7 +353,7 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
     assert "SUSPENDED" in out(capsys, "compaction", "status", "web")
     assert "suspended" in out(capsys, "supervisor", "history", name)
     for asked in (["reset", name, "-y"], ["lag", name], ["handoff", name]):
-        assert "reads no stream" in out(capsys, "supervisor", *asked, code=exitcodes.USAGE)
+        assert "reads no stream" in out(capsys, "supervisor", *asked, code=exit_codes.USAGE)
     out(capsys, "compaction", "remove", "web")
     assert name not in out(capsys, "supervisor", "list")
 
@@ -421,7 +421,7 @@ def test_supervisors_that_take_all_slots_are_told(
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide1")))
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide2")))
     assert "slots       2 supervisors need 2 slots" in out(capsys, "supervisor", "status", "wide1")
-    assert run(["supervisor", "list"]) == exitcodes.OK
+    assert run(["supervisor", "list"]) == exit_codes.OK
     told = capsys.readouterr()
     assert "wide2" in told.out
     assert told.err.count("2 supervisors need 2 slots") == 1
@@ -435,12 +435,12 @@ def test_a_datasource_without_segments_yet_says_why(tmp_path: Path, capsys: Capt
     assert said == "early has no segments yet; its supervisor early is SUSPENDED\n"
     assert json.loads(out(capsys, "segment", "list", "early", "--json")) == []
     out(capsys, "supervisor", "terminate", "early")
-    said = out(capsys, "segment", "list", "earl", code=exitcodes.FAILED)
+    said = out(capsys, "segment", "list", "earl", code=exit_codes.FAILED)
     assert "no datasource 'earl' with data in it, and no supervisor of it" in said
 
 
 def test_compaction_of_what_is_not_there_is_warned_of(tmp_path: Path, capsys: Capture) -> None:
-    assert run(["compaction", "set", written(tmp_path, {"dataSource": "wbe"})]) == exitcodes.OK
+    assert run(["compaction", "set", written(tmp_path, {"dataSource": "wbe"})]) == exit_codes.OK
     said = capsys.readouterr()
     assert "compaction of wbe is configured" in said.out
     assert "there is no datasource wbe" in said.err
@@ -465,7 +465,7 @@ def test_a_wait_for_a_slot_is_told_once(
 
     monkeypatch.setattr(forms.time, "sleep", go_on)
     arguments = ["compaction", "run", "web", "--interval", DAY, "--wait"]
-    assert run(arguments) == exitcodes.OK
+    assert run(arguments) == exit_codes.OK
     told = capsys.readouterr().err
     assert told.count("is pending: a worker with a free slot: w: it is disabled") == 1
 
@@ -479,7 +479,7 @@ def test_workers_are_taken_out_of_service(world: OverlordWorld, capsys: Capture)
 
 def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> None:
     text = "REPLACE INTO web OVERWRITE WHERE __time >= DATE '2024-01-01' PARTITIONED BY DAY"
-    assert "query: " in out(capsys, "sql", text, code=exitcodes.USAGE)
+    assert "query: " in out(capsys, "sql", text, code=exit_codes.USAGE)
     statement = "/* by a task */ INSERT INTO web SELECT * FROM other PARTITIONED BY DAY"
 
     def go_on(_s: float) -> None:
@@ -495,5 +495,5 @@ def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> N
     assert "succeeded" in said
     task = world.api.get(f"/druid/indexer/v1/task/{said.split()[2]}").json()["payload"]
     assert (task["rowsPerSegment"], task["context"]["who"]) == (7, "me=you")
-    assert run(["sql", statement, "--context", "maxParseExceptions"]) == exitcodes.USAGE
+    assert run(["sql", statement, "--context", "maxParseExceptions"]) == exit_codes.USAGE
     assert "write NAME=VALUE" in capsys.readouterr().err

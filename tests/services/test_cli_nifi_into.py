@@ -17,7 +17,7 @@ from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli.entry import run
-from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, FolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.nifiswap import nifi_swap_bytes

@@ -17,7 +17,7 @@ from test_cli import THERE, FakeServer, server
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import HIDDEN
-from penstock.services.cli import entry, exitcodes, output
+from penstock.services.cli import entry, exit_codes, output
 from penstock.services.cli.entry import run
 
 __all__ = ["server"]
@@ -39,7 +39,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def printed(capsys: Capture, *arguments: str, code: int = exitcodes.OK) -> str:
+def printed(capsys: Capture, *arguments: str, code: int = exit_codes.OK) -> str:
     capsys.readouterr()
     assert run(list(arguments)) == code
     said = capsys.readouterr()
@@ -65,7 +65,7 @@ def test_a_narrow_terminal_shows_them_escaped(
         terminal = Terminal()
         monkeypatch.setattr("sys.stdout", terminal)
         monkeypatch.setenv("COLUMNS", width)
-        assert run(["rule", "list"]) == exitcodes.OK
+        assert run(["rule", "list"]) == exit_codes.OK
         # What Rich itself sends for the head of the table.
         said = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
         assert f"{SHOWN}\\nforged" in said
@@ -105,7 +105,7 @@ def test_the_log_of_a_task_keeps_its_lines_and_tabs(server: FakeServer, capsys: 
 
 def test_errors_of_the_server_keep_their_lines(server: FakeServer, capsys: Capture) -> None:
     server.answers[f"{D}/supervisor/x/status"] = (400, {"error": f"2 mistakes:\n  {EVIL}"})
-    said = printed(capsys, "supervisor", "status", "x", code=exitcodes.USAGE)
+    said = printed(capsys, "supervisor", "status", "x", code=exit_codes.USAGE)
     assert said == f"penstock: 2 mistakes:\n  {SHOWN}\n"
 
 
@@ -115,7 +115,7 @@ def test_the_trace_of_an_error_is_escaped(capsys: Capture, monkeypatch: pytest.M
 
     monkeypatch.setattr(entry, "app", raising)
     monkeypatch.setattr(entry.GIVEN, "debug", True)
-    said = printed(capsys, code=exitcodes.USAGE)
+    said = printed(capsys, code=exit_codes.USAGE)
     assert "Traceback" in said
     assert said.endswith(f"penstock: {SHOWN}\n")
     assert traceback.format_exc() == "NoneType: None\n"
@@ -138,11 +138,11 @@ def test_results_of_sql(
     # CSV is for programs: exact in a pipe, escaped on a terminal.
     server.answers[sql] = (200, f"a\n\x1b[31m{EVIL}\n")
     capsys.readouterr()
-    assert run(["sql", "SELECT 1", "--format", "csv"]) == exitcodes.OK
+    assert run(["sql", "SELECT 1", "--format", "csv"]) == exit_codes.OK
     assert capsys.readouterr().out == f"a\n\x1b[31m{EVIL}\n"
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
-    assert run(["sql", "SELECT 1", "--format", "csv"]) == exitcodes.OK
+    assert run(["sql", "SELECT 1", "--format", "csv"]) == exit_codes.OK
     assert terminal.getvalue() == f"a\n\\x1b[31m{SHOWN}\n"
 
 

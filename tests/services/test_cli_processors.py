@@ -13,7 +13,7 @@ import pytest
 from penstock.flow.processor.documentation import describe
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.processor.reference import reference_page
 from penstock.services.cli.processor.template import new_files
@@ -41,50 +41,50 @@ def test_everything_is_documented(name: str) -> None:
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["processor", "list", "rotat", "--json"]) == exitcodes.OK
+    assert run(["processor", "list", "rotat", "--json"]) == exit_codes.OK
     assert json.loads(capsys.readouterr().out) == []
-    assert run(["processor", "list", "nsq", "--json"]) == exitcodes.OK
+    assert run(["processor", "list", "nsq", "--json"]) == exit_codes.OK
     found = [row["processor"] for row in json.loads(capsys.readouterr().out)]
     assert {"ConsumeTopic", "PublishTopic"} <= set(found)
-    assert run(["processor", "show", "TailFile"]) == exitcodes.OK
+    assert run(["processor", "show", "TailFile"]) == exit_codes.OK
     shown = capsys.readouterr().out
     assert "rotation_grace (period; default '1 sec')" in shown
-    assert run(["processor", "show", "TailFile", "--json"]) == exitcodes.OK
+    assert run(["processor", "show", "TailFile", "--json"]) == exit_codes.OK
     assert json.loads(capsys.readouterr().out)["input"] == "forbidden"
 
 
 def test_the_page_may_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["processor", "list", "--markdown"]) == exitcodes.OK
+    assert run(["processor", "list", "--markdown"]) == exit_codes.OK
     assert capsys.readouterr().out == reference_page()
 
 
 def test_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["processor", "show", "TailFiles"]) == exitcodes.FAILED
+    assert run(["processor", "show", "TailFiles"]) == exit_codes.FAILED
     assert "did you mean TailFile" in capsys.readouterr().err
 
 
 def test_a_new_one_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exitcodes.OK
+    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exit_codes.OK
     assert "count_words:CountWords" in capsys.readouterr().out
     files = ["count_words.py", "test_count_words.py"]
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(test, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exitcodes.FAILED
+    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exit_codes.FAILED
     assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["count", "Count-Words", "", "../X", "Cöunt", "A" + " " * 3])
 def test_what_is_no_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["processor", "new", name, "--folder", str(tmp_path)]) == exitcodes.USAGE
+    assert run(["processor", "new", name, "--folder", str(tmp_path)]) == exit_codes.USAGE
     assert "invalid class name" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "no")
-    assert run(["processor", "new", "CountWords", "--folder", folder]) == exitcodes.USAGE
+    assert run(["processor", "new", "CountWords", "--folder", folder]) == exit_codes.USAGE
     assert "does not exist" in capsys.readouterr().err
 
 
@@ -115,14 +115,14 @@ def test_the_commands_of_the_guide_find_a_class_of_a_listed_folder(
     monkeypatch.setattr(sys, "path", [*sys.path])
     listed = ["--flow-modules", f"{tmp_path}/"]
     validate = ["flow", "validate", str(tmp_path / "words.yaml")]
-    assert run([*validate, *listed]) == exitcodes.OK
+    assert run([*validate, *listed]) == exit_codes.OK
     assert "checked at apply: count_words:CountWords" in capsys.readouterr().out
     assert "count_words" not in sys.modules
-    assert run(["processor", "show", "count_words:CountWords", *listed]) == exitcodes.OK
+    assert run(["processor", "show", "count_words:CountWords", *listed]) == exit_codes.OK
     assert "at_least" in capsys.readouterr().out
     del sys.modules["count_words"]
-    assert run(validate) == exitcodes.USAGE
+    assert run(validate) == exit_codes.USAGE
     assert "flows may not name module count_words" in capsys.readouterr().err
-    assert run(["processor", "show", "count_words:CountWords"]) == exitcodes.USAGE
+    assert run(["processor", "show", "count_words:CountWords"]) == exit_codes.USAGE
     monkeypatch.setenv("PENSTOCK_FLOW_MODULES", str(tmp_path))
-    assert run(validate) == exitcodes.OK
+    assert run(validate) == exit_codes.OK

@@ -17,8 +17,8 @@ from portfaults import check_at_each_call
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.config import Address
-from penstock.services.host import datafolder, process
-from penstock.services.host.datafolder import FORMAT, DataFolder, FolderLock
+from penstock.services.host import data_folder, process
+from penstock.services.host.data_folder import FORMAT, DataFolder, FolderLock
 
 
 def test_a_new_folder_is_made_and_taken_again(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_folder_that_another_made_penstocks_meanwhile_is_taken(
 def test_one_killed_while_it_makes_a_folder_does_not_spoil_it(tmp_path: Path, step: str) -> None:
     script = (
         "import os, sys, signal; from pathlib import Path\n"
-        "from penstock.services.host.datafolder import DataFolder\n"
+        "from penstock.services.host.data_folder import DataFolder\n"
         "from penstock.storage.filesystem import OsAppendFile, OsFileSystem\n"
         "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
         "owner = OsAppendFile if sys.argv[2] == 'sync' else OsFileSystem\n"
@@ -290,7 +290,7 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     folder.prepare()
     script = (
         "import os, sys, signal; from pathlib import Path\n"
-        "from penstock.services.host.datafolder import DataFolder, FolderLock\n"
+        "from penstock.services.host.data_folder import DataFolder, FolderLock\n"
         "FolderLock(DataFolder(Path(sys.argv[1]))).take()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -336,7 +336,7 @@ def test_a_lock_that_cannot_be_taken_is_closed(
         lock.take()
         lock.release()
 
-    assert check_at_each_call(monkeypatch, datafolder, take_and_release) > 0
+    assert check_at_each_call(monkeypatch, data_folder, take_and_release) > 0
 
 
 def test_a_port_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services import demo
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.demo.chaos import kill_one, processes_of
 from penstock.services.demo.feeding import waiting
@@ -33,7 +33,7 @@ from penstock.services.demo.flights import (
 from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.demo.standstill import flow_at_work, tasks_at_work
 from penstock.services.demo.view import Progress
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 
 
 def test_the_flights_are_all_there() -> None:
@@ -178,7 +178,7 @@ def test_sigterm_ends_the_demo_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(demo, "run_demo", terminated)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        assert run(["demo"]) == exitcodes.INTERRUPTED
+        assert run(["demo"]) == exit_codes.INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stopped == [True]

@@ -17,7 +17,7 @@ from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
-from penstock.services.api.brokerport import HttpBrokerPort
+from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.clients import HttpActionClient
 from penstock.services.config import Address
 from penstock.services.errorcodes import error_body, error_from

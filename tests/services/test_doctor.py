@@ -12,10 +12,10 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services import doctor
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.spark.connect.java import MEND, JavaRuntime
 
 Capture = pytest.CaptureFixture[str]
@@ -100,7 +100,7 @@ def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
     folder = next(one for one in found if one.subject == "data folder")
     assert sorted(data.rglob("*")) == files
     assert folder.verdict is doctor.Verdict.FAILED
-    assert run(["up", "--data-dir", str(data)]) == exitcodes.USAGE
+    assert run(["up", "--data-dir", str(data)]) == exit_codes.USAGE
     assert folder.text in capsys.readouterr().err
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.emitting.alerts import send_alert
-from penstock.services.emitting.bounded import DropOldest
-from penstock.services.emitting.composing import ComposingSink, SwitchingSink
-from penstock.services.emitting.emitter import Record, ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, MetricEvent, Severity
-from penstock.services.emitting.logsink import LogSink
-from penstock.services.emitting.prometheussink import PrometheusSink
-from penstock.services.metricstext import metrics_text
+from penstock.services.emitter.alerts import send_alert
+from penstock.services.emitter.bounded import DropOldest
+from penstock.services.emitter.composing import ComposingSink, SwitchingSink
+from penstock.services.emitter.emitter import Record, ServiceEmitter
+from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
+from penstock.services.emitter.logsink import LogSink
+from penstock.services.emitter.prometheussink import PrometheusSink
+from penstock.services.metrics_text import metrics_text
 from penstock.testing.clock import VirtualClock
 
 

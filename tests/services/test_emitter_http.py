@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import resolve
-from penstock.services.emitting.batches import Batches, BatchOptions, framed
-from penstock.services.emitting.composing import ComposingSink, SwitchingSink
-from penstock.services.emitting.emitter import Record, ServiceEmitter
-from penstock.services.emitting.events import MetricEvent
-from penstock.services.emitting.httpsink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
-from penstock.services.emitting.logsink import LogSink
-from penstock.services.emitting.making import make_sink
+from penstock.services.emitter.composing import ComposingSink, SwitchingSink
+from penstock.services.emitter.emitter import Record, ServiceEmitter
+from penstock.services.emitter.events import MetricEvent
+from penstock.services.emitter.http_batches import Batches, BatchOptions, framed
+from penstock.services.emitter.http_sink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
+from penstock.services.emitter.logsink import LogSink
+from penstock.services.emitter.making import make_sink
 from penstock.testing.clock import VirtualClock
 
 SMALL = BatchOptions(

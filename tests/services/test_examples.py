@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import NotFound
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.examples import EXAMPLES, example, write_examples
 
 
 def test_init_writes_every_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "examples"
-    assert run(["init", str(folder)]) == exitcodes.OK
+    assert run(["init", str(folder)]) == exit_codes.OK
     assert {path.name for path in folder.iterdir()} == set(EXAMPLES)
     for name in EXAMPLES:
         assert (folder / name).read_bytes() == example(name)
@@ -29,7 +29,7 @@ def test_init_can_be_repeated(tmp_path: Path) -> None:
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "flights.yaml").write_text("mine")
-    assert run(["init", str(tmp_path)]) == exitcodes.USAGE
+    assert run(["init", str(tmp_path)]) == exit_codes.USAGE
     assert "flights.yaml exists with other content" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["flights.yaml"]
     assert (tmp_path / "flights.yaml").read_text() == "mine"
@@ -37,7 +37,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_init_into_a_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert run(["init", str(tmp_path / "file")]) == exitcodes.FAILED
+    assert run(["init", str(tmp_path / "file")]) == exit_codes.FAILED
     assert "choose a folder that you can write to" in capsys.readouterr().err
 
 

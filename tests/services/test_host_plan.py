@@ -12,9 +12,9 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.core.hostmemory import total_memory_bytes
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.memory import query_spark
-from penstock.services.host.plan import HostPlan
 from penstock.spark.connect.class_archive import makes_archive
 
 PYTHON = ["broker", "overlord", "flow", "worker", "router"]

@@ -24,7 +24,7 @@ from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
 from penstock.services.host.pulse import Pulse, PulseOptions
-from penstock.services.host.supervision import DEAD_THREAD
+from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """

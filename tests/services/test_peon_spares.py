@@ -25,8 +25,8 @@ import waiting_peon
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess, serve
-from penstock.services.roles.peons import PEON_PROGRAM, PeonChild, PeonOptions, Peons
+from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
+from penstock.services.roles.peon_processes import PEON_PROGRAM, PeonChild, PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
 from penstock.testing.settling import settle
 

@@ -26,7 +26,7 @@ from penstock.services.host.permissions import (
     make_deep_storage,
     private_data_folder,
 )
-from penstock.services.presence import BrokerFinder
+from penstock.services.membership.membership import BrokerFinder
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.filesystem import OsFileSystem

@@ -11,11 +11,11 @@ from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services import config
-from penstock.services.emitting.emitter import ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, MetricEvent
-from penstock.services.emitting.indexingevents import EmittedEvents
-from penstock.services.emitting.making import make_sink, service_emitter
-from penstock.services.roles.peonevents import PeonEvents, task_dimensions
+from penstock.services.emitter.emitter import ServiceEmitter
+from penstock.services.emitter.events import AlertEvent, MetricEvent
+from penstock.services.emitter.indexingevents import EmittedEvents
+from penstock.services.emitter.making import make_sink, service_emitter
+from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.startlog import options_line, start_line
 from penstock.testing.clock import VirtualClock
 from penstock.testing.emitting import KeptEvents

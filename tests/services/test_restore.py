@@ -25,7 +25,7 @@ from penstock.segments.shard_spec import ShardSpec
 from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.storage.deletion_hold import Hold, HoldingFileSystem
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest

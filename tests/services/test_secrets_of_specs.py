@@ -16,7 +16,7 @@ from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.specs.errors import SpecError
 from penstock.indexing.specs.sources.secretvalues import VARIABLE_PREFIX
-from penstock.services.host.plan import child_environment
+from penstock.services.host.host_plan import child_environment
 
 
 def test_children_have_the_secrets_of_specs_and_no_options():

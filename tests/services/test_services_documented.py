@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from penstock.indexing.ports import TaskState
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import app
 from penstock.services.config import option_entries
 
@@ -48,7 +48,7 @@ def test_commands(command: str) -> None:
 
 
 def test_exit_codes() -> None:
-    codes = {value for name, value in vars(exitcodes).items() if name.isupper()}
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper()}
     assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", CLI, re.MULTILINE)}
 
 

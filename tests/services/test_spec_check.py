@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services.api.speccheck import check_expressions, is_checked
+from penstock.services.api.spec_check import check_expressions, is_checked
 
 PATH = "/nobody/reads/the/rest"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.services.host.supervision import (
+from penstock.services.host.restart_policy import (
     BACK_OFF_FIRST_S,
     BACK_OFF_MAX_S,
     ENDS_BEFORE_READY_MAX,

@@ -33,19 +33,19 @@ from penstock.services.discovery.calls import CallThread
 from penstock.services.discovery.overleases import LeaseDiscovery
 from penstock.services.discovery.zookeeper import ZooKeeperDiscovery
 from penstock.services.election.selector import LeaderSelector
-from penstock.services.emitting.batches import BatchOptions
-from penstock.services.emitting.emitter import Record, ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, MetricEvent, Severity
-from penstock.services.emitting.httpsink import HttpSink, HttpSinkOptions
-from penstock.services.emitting.logsink import LogSink
+from penstock.services.emitter.emitter import Record, ServiceEmitter
+from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
+from penstock.services.emitter.http_batches import BatchOptions
+from penstock.services.emitter.http_sink import HttpSink, HttpSinkOptions
+from penstock.services.emitter.logsink import LogSink
+from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.process import listen
-from penstock.services.host.watching import ChildWatch
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 from penstock.services.leases import Announcement, Announcer
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import runtime
-from penstock.services.roles.peonevents import PeonEvents
-from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.peon_events import PeonEvents
+from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.projections.builder import Maker
 from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf

@@ -16,7 +16,7 @@ from penstock.broker.server import BrokerServer
 from penstock.services.api.asgi import application
 from penstock.services.config import Address
 from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 
 
 class Served:

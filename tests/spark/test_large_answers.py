@@ -26,8 +26,8 @@ from penstock.services.api.asgi import application
 from penstock.services.api.sql import PATH, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer, api_error
-from penstock.services.metricstext import metrics_text
+from penstock.services.http_server import HttpServer, api_error
+from penstock.services.metrics_text import metrics_text
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import fetching
 from penstock.spark.sql.answerfiles import AnswerFolder, SpilledRows, SpillTarget

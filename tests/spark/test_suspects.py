@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineLost, EngineUnavailable
-from penstock.services.host.supervision import ChildLife
+from penstock.services.host.restart_policy import ChildLife
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.crash_suspects import (
     ENDS_MAX,

@@ -24,7 +24,7 @@ from load_kit import (
 )
 from pydantic import JsonValue
 
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 EVERYBODY = ("peon", "spark", "worker", "overlord", "spark's python", "peon")
 # Spark's starts take most of the time: the first two stand for all, unless there is time for more.

@@ -21,9 +21,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.chaos import Victim, processes_of
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.httpclient import JsonClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 TOPIC = "load"
 PARTITIONS = 2

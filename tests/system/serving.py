@@ -13,7 +13,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compac
 from walking import Walk, commands_of, write_files
 
 from penstock.broker.http_client import BrokerClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

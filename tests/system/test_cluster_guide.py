@@ -30,7 +30,7 @@ from postgres_server import require_binaries, running_server
 from walking import ROOT, Walk, commands_of
 
 from penstock.core.clock import SystemClock
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import PenstockError
-from penstock.services.host.supervision import DEAD_THREAD
+from penstock.services.host.restart_policy import DEAD_THREAD
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 

@@ -33,7 +33,7 @@ from load_kit import (
 from postgres_server import PostgresServer, require_binaries, running_server
 
 from penstock.broker.http_client import BrokerClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.5"))
 RATE_PER_S = int(os.environ.get("PENSTOCK_INDEXING_RATE", "2500"))

@@ -27,7 +27,7 @@ from penstock.core.errors import PenstockError
 from penstock.services.config import Options
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory, LeaseView
-from penstock.services.presence import BrokerFinder
+from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.process import free_port
 from penstock.services.httpclient import JsonClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 

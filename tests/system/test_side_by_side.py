@@ -16,7 +16,7 @@ from serving import serving, until
 
 from penstock.core.errors import Unavailable
 from penstock.services.httpclient import JsonClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

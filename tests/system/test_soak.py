@@ -18,7 +18,7 @@ import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
 
 from penstock.broker.http_client import BrokerClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_SOAK_MINUTES", "0"))
 HAND_OFF_S = float(os.environ.get("PENSTOCK_SOAK_HAND_OFF_S", "60"))

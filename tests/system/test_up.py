@@ -34,7 +34,7 @@ from kinds_kit import (
 from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 
 from penstock.broker.http_client import BrokerClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 

@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState, WorkerTask
 from penstock.indexing.task_spec import parse_task
 from penstock.services.api.clients import HttpWorkerClient
-from penstock.services.host.forkserver import FORK_SERVER_NAME, FORKED_NAME
+from penstock.services.host.fork_server import FORK_SERVER_NAME, FORKED_NAME
 from penstock.services.leases import Directory
 from penstock.services.roles.peon import PEON_NAME
 from penstock.storage.metadata import MetadataStore

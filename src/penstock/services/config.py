@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
-from penstock.services import optionvalues as read
-from penstock.services.optionvalues import Address, masked
+from penstock.services import option_values as read
+from penstock.services.option_values import Address, masked
 
 CONFIG_FILE = "penstock.toml"
 METADATA_FILE = "metadata.db"

@@ -21,9 +21,9 @@ from penstock.core.hostmemory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
 from penstock.services.answers import part
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder, check_path
+from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
+from penstock.services.host.host_plan import trial_options
 from penstock.services.host.memory import query_spark
-from penstock.services.host.plan import trial_options
 from penstock.services.host.process import listen
 from penstock.services.httpclient import JsonClient
 from penstock.spark.connect.java import MEND, find_java

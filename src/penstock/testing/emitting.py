@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.services.emitting.events import Event
+    from penstock.services.emitter.events import Event
 
 
 class KeptEvents:

@@ -23,9 +23,9 @@ from penstock.services.api.coordinator.loaded import LoadedRoutes
 from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
-from penstock.services.api.indexer.sqltask import SqlTaskRoutes
+from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import Overview
-from penstock.services.api.speccheck import Mistakes, check_expressions, is_checked
+from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory

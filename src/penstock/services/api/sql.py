@@ -35,8 +35,8 @@ from penstock.core.sql_sizes import check_text, statement_tokens
 from penstock.core.wholenumbers import is_int64
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.indexer.answers import typed_error
-from penstock.services.api.indexer.sqltask import refuse_writes
+from penstock.services.api.indexer.sql_task import refuse_writes
+from penstock.services.api.indexer.task_json import typed_error
 from penstock.services.api.sqlanswer import SqlAnswer, close_on_thread, close_soon
 from penstock.services.api.sqlresults import (
     CONTENT_TYPES,
@@ -45,8 +45,8 @@ from penstock.services.api.sqlresults import (
     write_rows,
 )
 from penstock.services.api.sqltypes import TypeName
-from penstock.services.emitting.emitter import Emitter
-from penstock.services.emitting.events import MetricEvent
+from penstock.services.emitter.emitter import Emitter
+from penstock.services.emitter.events import MetricEvent
 from penstock.services.httpclient import TRUNCATED_HEADER
 from penstock.spark.projections.selector import wish_of
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue

@@ -32,7 +32,7 @@ from penstock.services.backup.manifest import (
     require_room,
 )
 from penstock.services.config import CONFIG_FILE
-from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, RESTORING_FILE
+from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, RESTORING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 
 __all__ = ["main"]
 
@@ -15,5 +15,5 @@ def main() -> None:
         # Imported here, because Ctrl-C may come during the import, too.
         from penstock.services.cli.entry import main as run  # noqa: PLC0415
     except KeyboardInterrupt:
-        sys.exit(exitcodes.INTERRUPTED)
+        sys.exit(exit_codes.INTERRUPTED)
     run()

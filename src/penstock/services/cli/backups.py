@@ -16,11 +16,11 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
 from penstock.services import config
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Bars, print_json, print_rows, progress_bars, say, warn
 from penstock.services.config import Options
-from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
+from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, FolderLock
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def backup(
             warn(f"penstock: {advice}")
     _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
     if manifest.missing:
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
@@ -189,7 +189,7 @@ def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
     _warn_of(report.absent, f"{where} lacks these objects of segments, or has them in another size")
     _warn_of(report.manifest.missing, "files of segments were missing when the backup was made")
     if report.absent:
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services import config
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.httpclient import JsonClient
 
 if TYPE_CHECKING:

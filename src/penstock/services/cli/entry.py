@@ -16,16 +16,7 @@ import typer
 import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.core.printable import quoted
-from penstock.services.cli import (
-    backups,
-    consuming,
-    cron,
-    exitcodes,
-    publishing,
-    server,
-    sql,
-    topics,
-)
+from penstock.services.cli import backups, cron, exit_codes, publish, server, sql, subscribe, topics
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.imports import commands as import_commands
@@ -100,8 +91,8 @@ def options(
 server.add_to(app)
 backups.add_to(app)
 topics.add_to(app)
-publishing.add_to(app)
-consuming.add_to(app)
+publish.add_to(app)
+subscribe.add_to(app)
 import_commands.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
@@ -138,12 +129,12 @@ def run(arguments: list[str]) -> int:
     try:
         app(args=hoisted(arguments), prog_name="penstock")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else exitcodes.OK
+        return end.code if isinstance(end.code, int) else exit_codes.OK
     except KeyboardInterrupt:
-        return exitcodes.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:  # `penstock … | head`
         sys.stderr.close()
-        return exitcodes.OK
+        return exit_codes.OK
     except PenstockError as error:
         return _failed(error)
     except UnicodeEncodeError as error:
@@ -153,7 +144,7 @@ def run(arguments: list[str]) -> int:
         return _failed(_not_utf8(arguments, error))
     except OSError as error:
         return _failed(error)
-    return exitcodes.OK
+    return exit_codes.OK
 
 
 def hoisted(arguments: list[str]) -> list[str]:
@@ -200,5 +191,5 @@ def _failed(error: Exception) -> int:
         warn_lines("".join(traceback.format_exception(error)).rstrip())
     warn_lines(f"penstock: {error}")
     if isinstance(error, NotReachable):
-        return exitcodes.NOT_REACHABLE
-    return exitcodes.USAGE if isinstance(error, InvalidRequest) else exitcodes.FAILED
+        return exit_codes.NOT_REACHABLE
+    return exit_codes.USAGE if isinstance(error, InvalidRequest) else exit_codes.FAILED

@@ -23,7 +23,7 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import escaped, escaped_json, escaped_lines
 from penstock.core.wholenumbers import int64_of
 from penstock.services.answers import objects, whole
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") ->
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         warn("penstock: nothing was changed")
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def read_text(file: Path) -> str:

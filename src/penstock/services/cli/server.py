@@ -15,7 +15,7 @@ import typer
 from penstock.core.clock import SystemClock
 from penstock.core.errors import NotReachable, PenstockError
 from penstock.services.answers import objects
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import (
     first_line,
@@ -25,9 +25,9 @@ from penstock.services.cli.output import (
     say_lines,
     wait_lines,
 )
-from penstock.services.cli.serveroptions import Config, DataDir, takes_options
+from penstock.services.cli.server_options import Config, DataDir, takes_options
 from penstock.services.config import CONFIG_VARIABLE, Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
 
 internal_app = typer.Typer(help="Commands for Penstock's own processes.")
@@ -104,14 +104,14 @@ def server(
     clock = SystemClock()
     end_on_thread_death()
     run_alone(role.value, options, clock, module.compose)
-    leave(exitcodes.OK, clock)
+    leave(exit_codes.OK, clock)
 
 
 @internal_app.command("prepare-spark")
 def prepare_spark_command() -> None:
     """Make Spark's class archive, which halves each later start; done by `make setup`."""
     # Imported here, because no other command needs them.
-    from penstock.services.host.plan import spark_cache_folder  # noqa: PLC0415
+    from penstock.services.host.host_plan import spark_cache_folder  # noqa: PLC0415
     from penstock.spark.connect.server import prepare_spark  # noqa: PLC0415
 
     prepare_spark(spark_cache_folder(os.environ), os.environ, SystemClock())
@@ -179,7 +179,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
             if finding.mend:
                 say(f"{'':<19} → {finding.mend}")
     if not all(finding.passes for finding in findings):
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def init(

@@ -29,7 +29,7 @@ from penstock.services.cli.output import (
 )
 from penstock.services.cli.tables import print_table
 from penstock.services.httpclient import JsonClient, error_of_answer, json_body
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 HISTORY = Path("~/.penstock_history")
 PROMPT_HELP = (

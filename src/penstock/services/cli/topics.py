@@ -11,7 +11,7 @@ from penstock.broker.names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.services.answers import objects, whole
-from penstock.services.cli import peeking
+from penstock.services.cli import peek
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import confirm, print_json, print_rows, say
 from penstock.services.httpclient import JsonClient
@@ -30,7 +30,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
-    peeking.add_to(topic_app)
+    peek.add_to(topic_app)
     app.add_typer(topic_app, name="topic")
 
 

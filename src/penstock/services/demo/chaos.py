@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.services.host.forkserver import FORK_SERVER_NAME
+from penstock.services.host.fork_server import FORK_SERVER_NAME
 
 # Parts of command lines, after the process's own name, and the names of such processes; the first
 # match counts. A forked process has the command line of its fork server.

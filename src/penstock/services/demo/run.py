@@ -38,9 +38,9 @@ from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.demo.standstill import tasks_at_work
 from penstock.services.demo.view import STILL_S, Progress, View
 from penstock.services.examples import example
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.httpclient import JsonClient
-from penstock.services.sqlclient import ask
+from penstock.services.sql_client import ask
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from pathlib import Path
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.threads import start_job
-from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
+from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, FolderLock
 
 READY_TIMEOUT_S = 600.0
 _LINES_KEPT = 200

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.core.errors import Dependency, Fenced, PenstockError, Unavailable
 from penstock.core.threads import OwnedThread
 from penstock.core.waits import WaitTable
-from penstock.services.emitting.alerts import send_alert
-from penstock.services.emitting.events import Severity
+from penstock.services.emitter.alerts import send_alert
+from penstock.services.emitter.events import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.services.election.contest import Contest
-    from penstock.services.emitting.emitter import Emitter
+    from penstock.services.emitter.emitter import Emitter
     from penstock.storage.metadata import Term
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.services.config import Address
-from penstock.services.host.supervision import DEAD_THREAD
+from penstock.services.host.restart_policy import DEAD_THREAD
 
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1

@@ -15,10 +15,10 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.logformat import LogFormatter
 from penstock.services.config import Options
-from penstock.services.host.datafolder import FolderLock, about_process, broker_addresses
+from penstock.services.host.data_folder import FolderLock, about_process, broker_addresses
+from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
-from penstock.services.host.plan import HostPlan
 from penstock.services.host.process import listen_patiently
 from penstock.storage.deletion_hold import clear_expired
 

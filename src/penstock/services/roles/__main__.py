@@ -17,10 +17,10 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.garbage_collection import lasting_objects
 from penstock.core.printable import escaped_lines
 from penstock.services import config
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
-from penstock.services.host.supervision import MEND_IT
+from penstock.services.host.restart_policy import MEND_IT
 from penstock.services.host.up import log_to_file
 from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
 

@@ -24,9 +24,9 @@ from penstock.core.looptasks import LoopThread
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import DataFolder, about_process, broker_addresses
+from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import Presence, broker_service
+from penstock.services.membership.membership import Presence, broker_service
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore

@@ -25,14 +25,14 @@ from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.config import CONFIG_VARIABLE, Options, local_path
-from penstock.services.emitting.events import AlertEvent, Severity
-from penstock.services.host.plan import spark_cache_folder
-from penstock.services.httpserver import HttpServer
+from penstock.services.emitter.events import AlertEvent, Severity
+from penstock.services.host.host_plan import spark_cache_folder
+from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Presence
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
-from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.java import java_homes
 from penstock.spark.flow.service_spark import SERVICE_SPARK

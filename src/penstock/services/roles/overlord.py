@@ -31,22 +31,22 @@ from penstock.indexing.specs.task_context import checked_context
 from penstock.indexing.worker.log_store import LogStore
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
-from penstock.services.api.brokerport import HttpBrokerPort
+from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
-from penstock.services.api.indexer.taskfiles import peon_reports
-from penstock.services.api.leading import LeaderOnly
+from penstock.services.api.indexer.task_files import peon_reports
+from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.config import Options
 from penstock.services.election.leading import LeadingOverlord
 from penstock.services.election.selector import LeaderSelector
-from penstock.services.emitting.indexingevents import EmittedEvents
-from penstock.services.httpserver import HttpServer
+from penstock.services.emitter.indexingevents import EmittedEvents
+from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Presence
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
-from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
 

@@ -43,13 +43,13 @@ from penstock.indexing.worker.task_attempts import WAITS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application
-from penstock.services.api.brokerport import HttpBrokerPort
+from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.clients import HttpActionClient
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.config import Address, Options
-from penstock.services.emitting.emitter import ServiceEmitter
-from penstock.services.emitting.making import service_emitter, stop_emitter
-from penstock.services.host.forkserver import serve
+from penstock.services.emitter.emitter import ServiceEmitter
+from penstock.services.emitter.making import service_emitter, stop_emitter
+from penstock.services.host.fork_server import serve
 from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import (
     die_with_parent,
@@ -58,10 +58,10 @@ from penstock.services.host.process import (
     name_process,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.http_server import HttpServer, api_guard
 from penstock.services.httpclient import JsonClient
-from penstock.services.httpserver import HttpServer, api_guard
-from penstock.services.roles.peonevents import PeonEvents, task_dimensions
-from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.peon_events import PeonEvents, task_dimensions
+from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.light_client import import_client

@@ -16,17 +16,17 @@ from penstock.core.threads import DEATHS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.api.routermetrics import RouterMetrics
+from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Options
-from penstock.services.host.datafolder import DataFolder, queries_run_folder
-from penstock.services.httpserver import HttpServer
+from penstock.services.host.data_folder import DataFolder, queries_run_folder
+from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.metricstext import metrics_text
-from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Presence
+from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import Check
-from penstock.services.roles.processmetrics import FAULTS
+from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.server import kill_leftover
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

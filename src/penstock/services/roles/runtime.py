@@ -29,14 +29,14 @@ from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
-from penstock.services.emitting.emitter import Emitter, ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, Severity
-from penstock.services.emitting.making import service_emitter, stop_emitter
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.emitter.emitter import Emitter, ServiceEmitter
+from penstock.services.emitter.events import AlertEvent, Severity
+from penstock.services.emitter.making import service_emitter, stop_emitter
+from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
-from penstock.services.httpserver import api_guard
+from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles.startlog import options_line, start_line

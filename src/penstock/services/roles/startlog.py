@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.indexing.secrets import MASK
 from penstock.services.config import Options
-from penstock.services.optionvalues import masked
+from penstock.services.option_values import masked
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})
 

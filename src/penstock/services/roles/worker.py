@@ -24,13 +24,13 @@ from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address, Options
-from penstock.services.httpserver import HttpServer
+from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Presence
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
-from penstock.services.roles.peons import PeonOptions, Peons
-from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.peon_processes import PeonOptions, Peons
+from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import check_answers
 from penstock.storage.filesystem import FileSystem, OsFileSystem

@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.names import DATASOURCE, TIER, check_name
 from penstock.indexing.specs.retention_rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.reading import (
     author_and_comment,
     datasource_of,
@@ -24,6 +23,7 @@ from penstock.services.api.indexer.reading import (
     query_flag,
     query_interval,
 )
+from penstock.services.api.indexer.task_json import audit_to_json
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 

@@ -27,7 +27,6 @@ from penstock.indexing.specs.compaction import (
 )
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     author_and_comment,
@@ -35,6 +34,7 @@ from penstock.services.api.indexer.reading import (
     query_count,
     query_interval,
 )
+from penstock.services.api.indexer.task_json import audit_to_json
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:

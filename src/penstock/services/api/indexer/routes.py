@@ -14,8 +14,8 @@ from penstock.services.api.indexer.locks import LockRoutes
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.segments import SegmentRoutes
 from penstock.services.api.indexer.supervisors import SupervisorRoutes
-from penstock.services.api.indexer.taskfiles import TaskFiles
-from penstock.services.api.indexer.tasklists import TaskListRoutes
+from penstock.services.api.indexer.task_files import TaskFiles
+from penstock.services.api.indexer.task_lists import TaskListRoutes
 from penstock.services.api.indexer.tasks import TaskRoutes
 from penstock.services.api.indexer.workers import WorkerAdminRoutes
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.overlord import Overlord
     from penstock.indexing.task_log import TaskLogReader
-    from penstock.services.api.indexer.taskfiles import Reports, WorkerHandles
+    from penstock.services.api.indexer.task_files import Reports, WorkerHandles
 
 
 @dataclass(frozen=True, slots=True)

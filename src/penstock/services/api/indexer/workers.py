@@ -15,7 +15,6 @@ from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.answers import audit_to_json, worker_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     author_and_comment,
@@ -23,7 +22,8 @@ from penstock.services.api.indexer.reading import (
     query_count,
     query_interval,
 )
-from penstock.services.api.indexer.taskfiles import WorkerHandle, WorkerHandles
+from penstock.services.api.indexer.task_files import WorkerHandle, WorkerHandles
+from penstock.services.api.indexer.task_json import audit_to_json, worker_to_json
 
 HISTORY_MAX: Final = 1_000
 

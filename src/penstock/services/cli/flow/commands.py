@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.services.cli.flow import changing, running
+from penstock.services.cli.flow import apply, run
 from penstock.services.cli.flow.queues import queue_app
 
 flow_app = typer.Typer(
@@ -12,8 +12,8 @@ flow_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-changing.add_to(flow_app)
-running.add_to(flow_app)
+apply.add_to(flow_app)
+run.add_to(flow_app)
 flow_app.add_typer(queue_app, name="queue")
 
 

@@ -9,8 +9,8 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.answers import objects, whole
-from penstock.services.cli.flow.asking import Object, ask_object
-from penstock.services.cli.flow.running import connection_row, size
+from penstock.services.cli.flow.flow_client import Object, ask_object
+from penstock.services.cli.flow.run import connection_row, size
 from penstock.services.cli.output import confirm, print_json, print_rows, say
 
 _ASK_EVERY_S = 0.2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from penstock.services.cli.imports import nifiswaps, nsqdfolder
+from penstock.services.cli.imports import nifiswaps, nsqd_folder
 
 import_app = typer.Typer(
     help="Import data of other servers.", no_args_is_help=True, rich_markup_mode=None
 )
-nsqdfolder.add_to(import_app)
+nsqd_folder.add_to(import_app)
 nifiswaps.add_to(import_app)
 
 

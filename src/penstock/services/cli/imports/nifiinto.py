@@ -17,10 +17,10 @@ import typer
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, counted
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, reading, say, warn
-from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, FolderLock
 from penstock.services.host.permissions import use_umask
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         lock.release()
     _show(outcome, str(connection), connection.id, as_json=as_json)
     if outcome.left_out or outcome.damage:
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _choose(paths: Sequence[Path], into: Into) -> list[Path]:

@@ -15,7 +15,7 @@ import typer
 from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, counted
 from penstock.core.instants import format_time
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.imports.nifiinto import Into, import_into
 from penstock.services.cli.output import Row, byte_output, print_rows, reading, say, warn
 
@@ -97,7 +97,7 @@ def nifi_swap(
         say()
         say(f"{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
     if damaged:
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _expand(files: Sequence[Path]) -> list[Path]:

@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavai
 from penstock.core.instants import format_time, parse_time
 from penstock.core.printable import quoted
 from penstock.services.answers import objects, part, whole
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import first_line, print_json, progress_bars, say, warn
 
@@ -144,7 +144,7 @@ def follow(task_id: str, *, as_json: bool) -> None:
     else:
         tell_end(task_id, status)
     if not succeeded(status):
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:

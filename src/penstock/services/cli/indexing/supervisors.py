@@ -12,7 +12,7 @@ import typer
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import parse_time
 from penstock.services.answers import objects, part, whole
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     AUTOCOMPACT,
@@ -374,7 +374,7 @@ def handoff(
     say(f"supervisor {name} starts a hand-off")
     failed = [group for group in chosen if wait and not _published(group, tasks.get(group, []))]
     if failed:
-        raise typer.Exit(exitcodes.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _published(group: int, tasks: list[str]) -> bool:

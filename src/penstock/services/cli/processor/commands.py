@@ -15,7 +15,7 @@ import typer
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say, say_lines, warn_lines
-from penstock.services.cli.serveroptions import FlowModulesOption as Modules
+from penstock.services.cli.server_options import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
     help="Processors, the components of flows.", no_args_is_help=True, rich_markup_mode=None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.services.host import supervision
+from penstock.services.host import restart_policy
 
 OK = 0
 FAILED = 1
 USAGE = 2
 NOT_REACHABLE = 3
-DEAD_THREAD = supervision.DEAD_THREAD
+DEAD_THREAD = restart_policy.DEAD_THREAD
 INTERRUPTED = 130

@@ -23,7 +23,6 @@ from penstock.core.names import DATASOURCE, known_name
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.task_index import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse, bounded_json
-from penstock.services.api.indexer.answers import TaskStatus, active_statuses, complete_statuses
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     LIST_MAX,
@@ -31,6 +30,7 @@ from penstock.services.api.indexer.reading import (
     query_interval,
     texts,
 )
+from penstock.services.api.indexer.task_json import TaskStatus, active_statuses, complete_statuses
 from penstock.storage.metadata import TaskFilter
 
 STATES: Final = {

@@ -24,7 +24,7 @@ from penstock.core.instants import format_time
 from penstock.core.metrics import Counter, Sample
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.emitting.events import Event
+from penstock.services.emitter.events import Event
 
 logger = logging.getLogger(__name__)
 

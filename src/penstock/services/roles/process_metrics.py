@@ -48,7 +48,7 @@ def process_metrics(
 
     def text() -> bytes:
         # Imported here, because a process without scrapes does not need the library.
-        from penstock.services.metricstext import metrics_text  # noqa: PLC0415
+        from penstock.services.metrics_text import metrics_text  # noqa: PLC0415
 
         return metrics_text(
             [

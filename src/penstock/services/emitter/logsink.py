@@ -13,8 +13,8 @@ from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.emitting.bounded import DropOldest
-from penstock.services.emitting.emitter import Record
+from penstock.services.emitter.bounded import DropOldest
+from penstock.services.emitter.emitter import Record
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker.peon_task import PeonTask
-from penstock.services.emitting.alerts import send_alert
-from penstock.services.emitting.emitter import Emitter
-from penstock.services.emitting.events import MetricEvent, Severity
+from penstock.services.emitter.alerts import send_alert
+from penstock.services.emitter.emitter import Emitter
+from penstock.services.emitter.events import MetricEvent, Severity
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from penstock.services.emitting.emitter import Emitter
-from penstock.services.emitting.events import AlertEvent, Severity
+from penstock.services.emitter.emitter import Emitter
+from penstock.services.emitter.events import AlertEvent, Severity
 
 _QUIET = frozenset({Severity.ANOMALY, Severity.DEPRECATED})
 

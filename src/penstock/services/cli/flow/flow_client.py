@@ -18,7 +18,7 @@ import typer
 from penstock.core.errors import counted
 from penstock.flow.graph.source_locations import Place, Problem
 from penstock.services.answers import objects, whole
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, reading, warn
 from penstock.services.httpclient import error_of_answer
@@ -108,7 +108,7 @@ def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
             warn(str(problem))
         count = counted(len(problems), "problem")
         warn(f"penstock: {count} in the flow; nothing was changed")
-    raise typer.Exit(exitcodes.USAGE)
+    raise typer.Exit(exit_codes.USAGE)
 
 
 def _problems(content: bytes) -> list[Problem]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from penstock.services.emitting.alerts import send_alert
-from penstock.services.emitting.emitter import Emitter
-from penstock.services.emitting.events import MetricEvent
+from penstock.services.emitter.alerts import send_alert
+from penstock.services.emitter.emitter import Emitter
+from penstock.services.emitter.events import MetricEvent
 
 logger = logging.getLogger(__name__)
 

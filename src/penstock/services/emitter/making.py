@@ -12,12 +12,12 @@ from penstock.core.clock import Clock
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import Options
-from penstock.services.emitting.batches import BatchOptions
-from penstock.services.emitting.composing import ComposingSink, SwitchingSink
-from penstock.services.emitting.emitter import ServiceEmitter, Sink
-from penstock.services.emitting.httpsink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
-from penstock.services.emitting.logsink import LogSink
-from penstock.services.emitting.prometheussink import PrometheusSink
+from penstock.services.emitter.composing import ComposingSink, SwitchingSink
+from penstock.services.emitter.emitter import ServiceEmitter, Sink
+from penstock.services.emitter.http_batches import BatchOptions
+from penstock.services.emitter.http_sink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
+from penstock.services.emitter.logsink import LogSink
+from penstock.services.emitter.prometheussink import PrometheusSink
 
 _FRAMINGS: Final[Mapping[str, Framing]] = {
     "array": "array",

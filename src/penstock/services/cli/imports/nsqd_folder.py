@@ -14,7 +14,7 @@ import typer
 from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, progress_bars, say, warn
-from penstock.services.host.datafolder import FolderLock
+from penstock.services.host.data_folder import FolderLock
 from penstock.services.host.permissions import private_data_folder
 
 if TYPE_CHECKING:

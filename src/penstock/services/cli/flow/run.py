@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.errors import NotFound
 from penstock.services.answers import objects, whole
-from penstock.services.cli.flow.asking import Object, ask, ask_object
+from penstock.services.cli.flow.flow_client import Object, ask, ask_object
 from penstock.services.cli.output import print_json, print_rows, say
 
 _Row = Mapping[str, object]

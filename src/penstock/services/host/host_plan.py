@@ -23,7 +23,7 @@ from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.hostmemory import total_memory_bytes
 from penstock.services import config
 from penstock.services.config import Address, Options, local_path
-from penstock.services.host.datafolder import DataFolder, check_path, queries_run_folder
+from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.memory import SHARED, query_spark

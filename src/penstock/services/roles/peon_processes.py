@@ -45,16 +45,16 @@ from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.host.forkserver import (
+from penstock.services.host.child_watch import ChildWatch
+from penstock.services.host.fork_server import (
     ForkedProcess,
     ForkServer,
     ForkServerLost,
     adopt_orphans,
     reap_orphans,
 )
-from penstock.services.host.plan import child_environment
+from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
-from penstock.services.host.watching import ChildWatch
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.emitting.emitter import Record
+from penstock.services.emitter.emitter import Record
 
 # Labels create time series, so only dimensions with few values become labels.
 LABELS: Final = ("type", "status", "success", "severity", "taskType", "taskStatus")

@@ -13,7 +13,7 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.services.answers import objects, whole
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.flow.asking import (
+from penstock.services.cli.flow.flow_client import (
     FlowDocument,
     Object,
     Refused,
@@ -22,7 +22,7 @@ from penstock.services.cli.flow.asking import (
     end_with,
 )
 from penstock.services.cli.output import print_json, say, say_lines
-from penstock.services.cli.serveroptions import FlowModulesOption as Modules
+from penstock.services.cli.server_options import FlowModulesOption as Modules
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

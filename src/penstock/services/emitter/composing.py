@@ -7,7 +7,7 @@ from itertools import chain
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.metrics import Sample
-from penstock.services.emitting.emitter import Record, Sink
+from penstock.services.emitter.emitter import Record, Sink
 
 
 class ComposingSink:
