@@ -25,7 +25,7 @@ from benchmarks.table import Row, print_rows
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.services.demo.chaos import processes_of
+from penstock.services.demo.run import processes_of
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
-from penstock.services.demo.chaos import processes_of
+from penstock.services.demo.run import processes_of
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from penstock.indexing.worker.running_task import write_end
 from penstock.indexing.worker.task_attempts import TaskEnd
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
-from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
+from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes

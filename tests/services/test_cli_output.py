@@ -196,7 +196,7 @@ OUTPUT_LAYER = {"services/cli/output.py", "services/cli/tables.py"}
 # The demo escapes what it prints itself; it and these print no data of others.
 OTHERS = {
     "services/demo/run.py": {"self._console.print"},
-    "services/demo/view.py": {"self._console.print"},
+    "services/demo/progress.py": {"self._console.print"},
     "indexing/specs/reference/__main__.py": {"sys.stdout.write"},
     "services/roles/__main__.py": {"sys.stderr.write"},
 }

@@ -15,8 +15,8 @@ from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
+from penstock.services.cli.processor.new_processor import new_files
 from penstock.services.cli.processor.reference import reference_page
-from penstock.services.cli.processor.template import new_files
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

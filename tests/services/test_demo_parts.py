@@ -18,8 +18,6 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services import demo
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
-from penstock.services.demo.chaos import kill_one, processes_of
-from penstock.services.demo.feeding import waiting
 from penstock.services.demo.flights import (
     AIRLINES,
     BAD_RECORDS,
@@ -30,9 +28,9 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
+from penstock.services.demo.progress import Progress, flow_at_work, tasks_at_work, waiting
+from penstock.services.demo.run import kill_one, processes_of
 from penstock.services.demo.server import DemoServer, fresh_folder
-from penstock.services.demo.standstill import flow_at_work, tasks_at_work
-from penstock.services.demo.view import Progress
 from penstock.services.host.data_folder import DataFolder
 
 

@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import Address
-from penstock.services.discovery.calls import CallThread
-from penstock.services.discovery.discovery import Discovery
-from penstock.services.discovery.node import Node
 from penstock.services.discovery.overleases import LeaseDiscovery, node_of
-from penstock.services.discovery.watcher import RoleWatcher
-from penstock.services.discovery.zkclient import ZooKeeper
-from penstock.services.discovery.zookeeper import ZooKeeperDiscovery
 from penstock.services.leases import RENEW_EVERY_S, TTL_MS
+from penstock.services.membership.discovery import Discovery, Node
+from penstock.services.membership.watchers import CallThread, RoleWatcher
+from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -486,7 +483,7 @@ def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:
 
 
 def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.services.discovery.zkclient.CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("penstock.services.membership.zookeeper.CONNECT_TIMEOUT_S", 0.3)
     port = zookeeper_server.free_port()
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()

@@ -26,12 +26,11 @@ from penstock.indexing.worker.peon_task import IngestionReport, IngestionState, 
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.asgi import application
-from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
 from penstock.services.api.peon import PeonRoutes, TaskControl
-from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
-from penstock.services.api.tables import TableRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
 from penstock.services.config import Address
 from penstock.services.leases import Directory

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.emitter.alerts import send_alert
-from penstock.services.emitter.bounded import DropOldest
-from penstock.services.emitter.composing import ComposingSink, SwitchingSink
-from penstock.services.emitter.emitter import Record, ServiceEmitter
+from penstock.services.emitter.emitter import (
+    ComposingSink,
+    Record,
+    ServiceEmitter,
+    SwitchingSink,
+    send_alert,
+)
 from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
-from penstock.services.emitter.logsink import LogSink
-from penstock.services.emitter.prometheussink import PrometheusSink
+from penstock.services.emitter.factory import PrometheusSink
+from penstock.services.emitter.log_sink import DropOldest, LogSink
 from penstock.services.metrics_text import metrics_text
 from penstock.testing.clock import VirtualClock
 

@@ -22,8 +22,8 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
 from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
+from penstock.services.host.liveness import Pulse, PulseOptions
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
-from penstock.services.host.pulse import Pulse, PulseOptions
 from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.testing.clock import VirtualClock
 

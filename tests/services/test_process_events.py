@@ -13,10 +13,10 @@ from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services import config
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent
-from penstock.services.emitter.indexingevents import EmittedEvents
-from penstock.services.emitter.making import make_sink, service_emitter
+from penstock.services.emitter.factory import make_sink, service_emitter
+from penstock.services.roles.overlord import EmittedEvents
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
-from penstock.services.roles.startlog import options_line, start_line
+from penstock.services.roles.runtime import options_line, start_line
 from penstock.testing.clock import VirtualClock
 from penstock.testing.emitting import KeptEvents
 

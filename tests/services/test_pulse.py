@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.services.host.http2 import greet
-from penstock.services.host.pulse import Pulse, PulseOptions
+from penstock.services.host.liveness import Pulse, PulseOptions, greet
 from penstock.testing.clock import VirtualClock
 
 OPTIONS = PulseOptions(every_s=10, answer_s=10, look_s=1, failures_max=3)

@@ -15,7 +15,7 @@ from penstock.core.errors import Dependency, StorageUnavailable
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
 from penstock.services.config import Options
-from penstock.services.emitter.making import service_emitter
+from penstock.services.emitter.factory import service_emitter
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import router, worker
 from penstock.services.roles.runtime import RoleContext

@@ -20,7 +20,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 
 # A plan of Spark on its way to whoever asked for it, in each format.
 EXPLAIN = """
-from penstock.services.api.sqlresults import CONTENT_TYPES, write_rows
+from penstock.services.api.sql_results import CONTENT_TYPES, write_rows
 from penstock.spark.sql.service import explanation
 table = explanation("Scan hidden ü", {"clicks": "hidden"}).table
 for form in CONTENT_TYPES:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
-from penstock.services.api.sqltypes import TypeName
+from penstock.services.api.sql_results import CONTENT_TYPES, TypeName, check_format, write_rows
 
 TABLE = pa.table(
     {

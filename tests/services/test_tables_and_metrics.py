@@ -22,8 +22,8 @@ from penstock.indexing.specs.rows.declared_projections import Declared, config_n
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
+from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
-from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Address
 from penstock.services.metrics_text import metrics_text
 from penstock.spark.tables import Feeder, what_comes, why_empty

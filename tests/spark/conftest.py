@@ -14,7 +14,7 @@ from servers import Served, running_broker
 from sparkserver import start_server
 
 from penstock.indexing.engine import TopicRange
-from penstock.services.api.tables import TableRoutes
+from penstock.services.api.router import TableRoutes
 from penstock.spark import register
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

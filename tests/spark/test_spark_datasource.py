@@ -13,7 +13,7 @@ from servers import Served
 import penstock.spark
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.intervals import Interval
-from penstock.services.api.tables import TableRoutes
+from penstock.services.api.router import TableRoutes
 from penstock.spark.datasource import PenstockSource
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.views import table as scanned_by_the_jvm

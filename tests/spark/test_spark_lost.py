@@ -32,7 +32,7 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.specs import parse_data_schema
-from penstock.services.host.http2 import greet
+from penstock.services.host.liveness import greet
 from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.running_calls import Running
 from penstock.spark.connect.server import SparkServer

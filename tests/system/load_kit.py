@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.demo.chaos import Victim, processes_of
+from penstock.services.demo.run import Victim, processes_of
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.httpclient import JsonClient

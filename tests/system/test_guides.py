@@ -12,7 +12,7 @@ import pytest
 from serving import serving
 from walking import FLOW_GUIDE, Walk, commands_of, first_flow, in_a_process, write_files
 
-from penstock.services.demo.chaos import processes_of
+from penstock.services.demo.run import processes_of
 from penstock.services.demo.server import DemoServer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

@@ -1,8 +1,11 @@
-"""Common parts of all HTTP applications of Penstock.
+"""Common parts of all HTTP applications: authentication, limits, errors and status routes.
 
-Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
-below `/status` and `/metrics`. It owns no route of a single application. Hosts, origins and headers
-are checked earlier (`penstock.broker.http_server`).
+Owns the bearer token, the body size limit, the translation of errors into Druid's response
+format, the routes below `/status` and `/metrics`, the JSON helpers for bodies and query
+parameters, and the advice for Druid paths that Penstock does not serve
+(docs/druid-compatibility.md lists the same paths). Does not own the routes of a single
+application. Host names, origins and header sizes are checked before
+(`penstock.broker.http_server`).
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import hmac
 import logging
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import orjson
 from starlette.applications import Starlette
@@ -26,9 +30,38 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.loop_stalls import loop_stalls
 from penstock.core.printable import quoted
 from penstock.core.wholenumbers import INT64_MAX, INT64_MIN, int64_of
-from penstock.services.api.instead import instead_of
 from penstock.services.errorcodes import BodyTooLarge, error_body, status_and_code
 from penstock.services.readiness import ReadyState
+
+_COORDINATOR: Final = "/druid/coordinator/v1"
+_COMPACTION: Final = "use the paths below /druid/indexer/v1/compaction"
+_LOADING: Final = "segments are read in place, so nothing is loaded: leave the request out"
+
+_PATHS: Final[Mapping[str, str]] = {
+    "/druid/v2": "use SQL: POST it to /druid/v2/sql",
+    "/druid/v2/datasources": "use SHOW TABLES in SQL, or GET /druid/coordinator/v1/datasources",
+    "/druid/indexer/v1/sampler": "submit the spec for a datasource to test it, and read the"
+    " report of the task",
+    f"{_COORDINATOR}/rules": f"POST rules of all datasources to {_COORDINATOR}/rules/_default",
+    f"{_COORDINATOR}/config": "a coordinator has no settings here: leave it out",
+}
+_BELOW: Final[Mapping[str, str]] = {
+    "/druid/v2/sql/statements": "POST queries to /druid/v2/sql, and what writes to"
+    " /druid/v2/sql/task",
+    f"{_COORDINATOR}/compaction": _COMPACTION,
+    f"{_COORDINATOR}/config/compaction": _COMPACTION,
+    f"{_COORDINATOR}/loadqueue": _LOADING,
+    f"{_COORDINATOR}/tiers": _LOADING,
+    f"{_COORDINATOR}/lookups": "there are no lookups: join a datasource in SQL",
+}
+
+
+def instead_of(path: str) -> str:
+    """Return the replacement of a path; empty if there is none."""
+    if path in _PATHS:
+        return _PATHS[path]
+    return next((mend for top, mend in _BELOW.items() if f"{path}/".startswith(f"{top}/")), "")
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,10 @@
-"""The router's API: SQL, forwarded paths of the overlord, visible files, and the status.
+"""HTTP routes of the router, except for SQL.
 
-Owns the routes of the router except SQL's. It keeps no state: segments are read from the metadata,
-and the overlord answers everything about tasks and supervisors.
+`RouterRoutes` serves the segments and the status of the cluster and forwards requests about
+tasks and supervisors to the overlord. `TableRoutes` serves `GET
+/penstock/v1/datasources/{name}/files`, the visible files of a datasource, for Spark's data
+source `penstock`. Both are stateless: segments are read from the metadata store, and visibility
+belongs to the catalog.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.clock import Clock
-from penstock.core.errors import NotReachable, Unavailable
+from penstock.core.errors import NotFound, NotReachable, Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
 from penstock.services.api.coordinator.loaded import LoadedRoutes
 from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
+from penstock.services.api.indexer.request_parts import (
+    AUTHOR_HEADER,
+    COMMENT_HEADER,
+    PREFIX,
+    datasource_of,
+)
 from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import Overview
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
@@ -30,6 +37,7 @@ from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory
 from penstock.services.readiness import ReadyState
+from penstock.spark.tables import TableSource, why_empty
 from penstock.storage.metadata import MetadataStore
 
 # The overlord answers within seconds, or reports that it is busy. If it hangs, it must not occupy
@@ -155,3 +163,26 @@ class RouterRoutes:
 
 def _given(request: Request, names: Sequence[str]) -> dict[str, str]:
     return {name: request.headers[name] for name in names if name in request.headers}
+
+
+PATH = "/penstock/v1/datasources/{datasource:path}/files"
+
+
+class TableRoutes:
+    """The route of the visible files."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [Route(PATH, self.files)]
+
+    def files(self, request: Request) -> Response:
+        """List the files of visible segments and the announced files, as of one revision."""
+        tables = self._source.tables()
+        name = datasource_of(request, lambda name: name in tables.files)
+        if not tables.files.get(name) and (why := why_empty(self._source, name)):
+            raise NotFound(why)
+        files = [file.to_json() for file in tables.of(name)]
+        return JsonResponse({"datasource": name, "revision": tables.revision, "files": files})

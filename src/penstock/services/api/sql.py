@@ -37,14 +37,14 @@ from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.sql_task import refuse_writes
 from penstock.services.api.indexer.task_json import typed_error
-from penstock.services.api.sqlanswer import SqlAnswer, close_on_thread, close_soon
-from penstock.services.api.sqlresults import (
+from penstock.services.api.sql_results import (
     CONTENT_TYPES,
+    TypeName,
     check_format,
     check_names,
     write_rows,
 )
-from penstock.services.api.sqltypes import TypeName
+from penstock.services.api.sqlanswer import SqlAnswer, close_on_thread, close_soon
 from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.httpclient import TRUNCATED_HEADER

@@ -29,7 +29,7 @@ from penstock.services.cli.indexing import (
     workers,
 )
 from penstock.services.cli.output import say, warn_lines
-from penstock.services.cli.processor import commands as processor_commands
+from penstock.services.cli.processor import new_processor as processor_commands
 
 EVERYWHERE = (
     "--data-dir, --url, --broker-url, --token-file, --config and --debug may be anywhere in a"

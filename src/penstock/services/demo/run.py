@@ -1,14 +1,19 @@
-"""Stages of the demo: start, publish by a flow, index, hand off, query; processes may be killed.
+"""Demo run: start, publish by a flow, index, hand over and query, with optional process kills.
 
-Owns the order of the stages and when each is done. One thread writes the files that the flow reads,
-another kills processes; the main thread watches, restarts a killed launcher and shows the progress.
+`Demo` owns the order of the stages and their completion rules. Writing the input files and
+killing processes have one thread each; the main thread watches, restarts a killed launcher and
+shows the progress. `processes_of` and `kill_one` own how the processes of one launcher are
+found and named, and the random choice among them; a process is killed with SIGKILL.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shlex
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +28,6 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.printable import escaped
 from penstock.services.answers import objects, whole
-from penstock.services.demo.chaos import kill_one
-from penstock.services.demo.feeding import FOLDER_VARIABLE, REJECTED, TOPIC, Feeding
 from penstock.services.demo.flights import (
     BAD_RECORDS,
     MONTHS,
@@ -34,16 +37,89 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
+from penstock.services.demo.progress import (
+    FOLDER_VARIABLE,
+    REJECTED,
+    STILL_S,
+    TOPIC,
+    Feeding,
+    Progress,
+    View,
+    tasks_at_work,
+)
 from penstock.services.demo.server import DemoServer, fresh_folder
-from penstock.services.demo.standstill import tasks_at_work
-from penstock.services.demo.view import STILL_S, Progress, View
 from penstock.services.examples import example
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.fork_server import FORK_SERVER_NAME
 from penstock.services.httpclient import JsonClient
 from penstock.services.sql_client import ask
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Parts of command lines, after the process's own name, and the names of such processes; the first
+# match counts. A forked process has the command line of its fork server.
+_NAMES = (
+    (f"{FORK_SERVER_NAME} ", "fork server"),
+    ("/run/queries -cp ", "queries"),
+    ("SparkConnectServer", "spark"),
+    ("pyspark", "spark's python"),
+    ("services.roles broker", "broker"),
+    ("services.roles overlord", "overlord"),
+    ("services.roles flow", "flow"),
+    ("services.roles worker", "worker"),
+    ("services.roles router", "router"),
+    ("services.roles.peon", "peon"),
+    ("penstock up", "launcher"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that may be killed."""
+
+    pid: int
+    name: str
+
+
+def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
+    """Return a launcher and all its descendants that have a name here."""
+    children: dict[int, list[int]] = {}
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name in parentheses may contain spaces; the parent is the second field after
+                # it.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[Victim] = []
+    waiting = [launcher]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        with contextlib.suppress(OSError):
+            own = (proc / str(pid) / "comm").read_text().strip()
+            line = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            words = f"{own} {line}"
+            name = next((name for part, name in _NAMES if part in words), None)
+            if name:
+                found.append(Victim(pid, name))
+    return found
+
+
+def kill_one(launcher: int, chance: random.Random) -> Victim | None:
+    """Kill one process, with equal probability for each name; return None if there is none."""
+    victims = processes_of(launcher)
+    if not victims:
+        return None
+    name = chance.choice(sorted({victim.name for victim in victims}))
+    victim = chance.choice([one for one in victims if one.name == name])
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim.pid, signal.SIGKILL)
+        return victim
+    return None
+
 
 T = TypeVar("T")
 

@@ -16,16 +16,15 @@ from penstock.core.errors import Dependency, InvalidRequest, PenstockError
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import WaitTable
 from penstock.services.config import Address
-from penstock.services.discovery.calls import CallThread
-from penstock.services.discovery.node import Node
-from penstock.services.discovery.watchers import RoleWatchers
 from penstock.services.leases import Announcement, Announcer, LeaseStore
+from penstock.services.membership.discovery import Node
+from penstock.services.membership.watchers import CallThread, RoleWatchers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Clock
-    from penstock.services.discovery.discovery import NodeListener, Watch
+    from penstock.services.membership.discovery import NodeListener, Watch
     from penstock.storage.metadata import LeaseRow
 
 logger = logging.getLogger(__name__)

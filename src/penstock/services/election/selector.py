@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.core.errors import Dependency, Fenced, PenstockError, Unavailable
 from penstock.core.threads import OwnedThread
 from penstock.core.waits import WaitTable
-from penstock.services.emitter.alerts import send_alert
+from penstock.services.emitter.emitter import send_alert
 from penstock.services.emitter.events import Severity
 
 if TYPE_CHECKING:

@@ -1,11 +1,16 @@
-"""Protocol of emitters, and the emitter of every process.
+"""Event emitter of a process: the `EventSink` protocol, composed sinks and alerts.
 
-    work --emit(event)--> ServiceEmitter --its thread: accept(record)--> a sink: log, HTTP, several
+    caller --emit(event)--> ServiceEmitter --its thread: accept(record)--> sink: log, HTTP, ...
 
-Owns the protocol: `emit` never blocks and never raises. Invalid events and internal errors cost
-the event, which is counted and logged, at most one line a minute. All sinks that buffer events
-share one drop policy: **when there is no room, the oldest are dropped** (`bounded`), because the
-newest describe the current problem.
+`ServiceEmitter` adds the data of the process to an event and passes it to a sink on its own
+thread. `ComposingSink` passes each record to several sinks, and `SwitchingSink` to those of the
+record's feed; a failing sink does not affect the others. `send_alert` logs an alert with its
+traceback and emits it.
+
+Invariants: `emit` and `send_alert` never block and never raise. An invalid event or an internal
+error loses the event, which is counted, and logged at most once a minute. All sinks that buffer
+events have one drop policy: **the oldest events are dropped when the buffer is full**
+(`DropOldest` in `log_sink`), because the newest ones describe the present problem.
 """
 
 from __future__ import annotations
@@ -14,17 +19,18 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Unavailable
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.instants import format_time
 from penstock.core.metrics import Counter, Sample
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.emitter.events import Event
+from penstock.services.emitter.events import AlertEvent, Event, Severity
 
 logger = logging.getLogger(__name__)
 
@@ -238,3 +244,123 @@ class ServiceEmitter:
             self._refuse(error)
         self._arrived += 1
         self._newest = max(self._newest, number)
+
+
+_QUIET = frozenset({Severity.ANOMALY, Severity.DEPRECATED})
+
+
+def send_alert(
+    emitter: Emitter,
+    logger: logging.Logger,
+    description: str,
+    severity: Severity = Severity.COMPONENT_FAILURE,
+    *,
+    data: Mapping[str, str] | None = None,
+    error: BaseException | None = None,
+) -> None:
+    """Log an alert with the trace of its error, and emit it; never blocks, never raises.
+
+    Args:
+        emitter: The emitter.
+        logger: Logger of the part that detected it.
+        description: Description of the problem.
+        severity: How bad it is.
+        data: Details that help to find the cause.
+        error: The exception.
+    """
+    level = logging.WARNING if severity in _QUIET else logging.ERROR
+    logger.log(level, "%s", description, exc_info=error)
+    event = (
+        AlertEvent(description, severity, data or {})
+        if error is None
+        else AlertEvent.of_error(description, error, severity, data)
+    )
+    emitter.emit(event)
+
+
+class ComposingSink:
+    """Passes each record to all of its sinks, even if one fails."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def accept(self, record: Record) -> None:
+        """Pass a record to all sinks; raise the last failure."""
+        failure: Exception | None = None
+        for sink in self._sinks:
+            # A boundary like `ServiceEmitter.emit`, which counts and logs this exception.
+            try:
+                sink.accept(record)
+            except Exception as error:  # noqa: BLE001
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def start(self) -> None:
+        """Start all."""
+        for sink in self._sinks:
+            sink.start()
+
+    def flush(self) -> None:
+        """Flush all; raises Unavailable, after all were flushed, if any failed."""
+        try_all("flushed", [sink.flush for sink in self._sinks])
+
+    def stop(self) -> None:
+        """Stop all; raises Unavailable, after all were stopped, if any failed."""
+        try_all("stopped", [sink.stop for sink in self._sinks])
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of all sinks."""
+        return chain.from_iterable(sink.samples() for sink in self._sinks)
+
+
+class SwitchingSink:
+    """Passes each record to the sinks of its feed, as `ComposingSink` does.
+
+    Args:
+        by_feed: The sinks of feeds; records of a feed with an empty list are dropped.
+        otherwise: The sinks of all other feeds.
+    """
+
+    def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
+        self._by_feed = {feed: ComposingSink(sinks) for feed, sinks in by_feed.items()}
+        self._otherwise = ComposingSink(otherwise)
+        # One sink may serve several feeds, but is started and stopped once.
+        every = chain(otherwise, *by_feed.values())
+        self._all = ComposingSink(list({id(sink): sink for sink in every}.values()))
+
+    def accept(self, record: Record) -> None:
+        """Pass a record to the sinks of its feed; raise the last failure."""
+        self._by_feed.get(record.feed, self._otherwise).accept(record)
+
+    def start(self) -> None:
+        """Start all."""
+        self._all.start()
+
+    def flush(self) -> None:
+        """Flush all; raises Unavailable, after all were flushed, if any failed."""
+        self._all.flush()
+
+    def stop(self) -> None:
+        """Stop all; raises Unavailable, after all were stopped, if any failed."""
+        self._all.stop()
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of all sinks."""
+        return self._all.samples()
+
+
+def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:
+    """Make all calls.
+
+    Raises:
+        Unavailable: Some failed; the message lists all failures.
+    """
+    failures: list[str] = []
+    for call in calls:
+        try:
+            call()
+        except (PenstockError, OSError) as error:
+            failures.append(str(error))
+    if failures:
+        raise Unavailable(f"not all sinks of events were {what}: {'; '.join(failures)}")

@@ -27,8 +27,7 @@ from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.rate_limited_log import SparseLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.emitter.composing import try_all
-from penstock.services.emitter.emitter import Record
+from penstock.services.emitter.emitter import Record, try_all
 from penstock.services.emitter.http_batches import Batch, Batches, BatchOptions, framed
 
 logger = logging.getLogger(__name__)

@@ -24,12 +24,11 @@ from penstock.core.hostmemory import total_memory_bytes
 from penstock.services import config
 from penstock.services.config import Address, Options, local_path
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
-from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
+from penstock.services.host.liveness import Pulse, greet
 from penstock.services.host.memory import SHARED, query_spark
 from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
-from penstock.services.host.pulse import Pulse
 from penstock.spark.connect.stuck import told_stuck
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from penstock.core.clock import Clock
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.data_folder import CHILDREN_FILE
+from penstock.services.host.liveness import Pulse
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
-from penstock.services.host.pulse import Pulse
 from penstock.services.host.restart_policy import MEND_IT, ChildLife, next_wait_s
 from penstock.services.host.signals import SignalPipe
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
-from penstock.services.discovery.node import Node, Service
 from penstock.services.discovery.overleases import LeaseDiscovery
 from penstock.services.election.contest import Contest, TermContest
 from penstock.services.election.probing import refuses
 from penstock.services.leases import Directory, LeaseView
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.membership.discovery import Node, Service
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 if TYPE_CHECKING:
-    from penstock.services.discovery.discovery import Announced, Discovery
-    from penstock.services.discovery.zkclient import ZooKeeper
+    from penstock.services.membership.discovery import Announced, Discovery
+    from penstock.services.membership.zookeeper import ZooKeeper
 
 
 BROKER_SERVICE = "brokerService"
@@ -58,8 +58,10 @@ class Presence:
             self.directory = Directory(view, leader=self._leader)
             return
         # Imported here, because the client is only installed if it is used.
-        from penstock.services.discovery.zkclient import ZooKeeper  # noqa: PLC0415
-        from penstock.services.discovery.zookeeper import ZooKeeperDiscovery  # noqa: PLC0415
+        from penstock.services.membership.zookeeper import (
+            ZooKeeper,  # noqa: PLC0415
+            ZooKeeperDiscovery,  # noqa: PLC0415
+        )
 
         self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base)
         self.discovery = ZooKeeperDiscovery(self._zookeeper, clock)
@@ -75,7 +77,7 @@ class Presence:
         terms = self._store.terms
         if self._zookeeper is None:
             return TermContest(terms, service, url, self._clock, refuses=refuses)
-        from penstock.services.election.overzookeeper import ZooKeeperContest  # noqa: PLC0415
+        from penstock.services.membership.zookeeper import ZooKeeperContest  # noqa: PLC0415
 
         return ZooKeeperContest(self._zookeeper, terms, service, url, uuid.uuid4().hex)
 

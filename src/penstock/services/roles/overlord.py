@@ -1,15 +1,21 @@
-"""Process of the overlord: it stands for election; the overlord itself implements leading.
+"""Overlord process: its composition and its participation in leader election.
 
-Any number of them may run: one leads, the others forward requests to it and wait for its end.
+Owns how the options of the process become overlord options, duties and components.
+`LeadingOverlord` begins and ends a term of the overlord when the election says so.
+`EmittedEvents` passes indexing events to the emitter of the process. Any number of overlord
+processes may run: one leads, the others forward requests to it. Does not own what a leader does
+(`penstock.indexing.overlord`) or the election (`services.membership.election`).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
 import secrets
 import string
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
@@ -33,14 +39,14 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
-from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
+from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.task_files import peon_reports
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.config import Options
-from penstock.services.election.leading import LeadingOverlord
 from penstock.services.election.selector import LeaderSelector
-from penstock.services.emitter.indexingevents import EmittedEvents
+from penstock.services.emitter.emitter import Emitter, send_alert
+from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.membership.membership import BrokerFinder, Presence
@@ -49,6 +55,50 @@ from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata import Term
+
+
+_START_TIMEOUT_S: Final = 30.0
+
+
+class LeadingOverlord:
+    """`LeaderListener` of an overlord.
+
+    Args:
+        overlord: The overlord; its mailbox runs.
+    """
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._overlord = overlord
+
+    def become_leader(self, term: Term) -> None:
+        """Begin the term; raises the errors of the overlord's start, and TimeoutError."""
+        self._overlord.start(term).result(_START_TIMEOUT_S)
+
+    def stop_being_leader(self) -> None:
+        """End the current term, if any."""
+        self._overlord.stop().result(_START_TIMEOUT_S)
+
+
+logger = logging.getLogger(__name__)
+
+
+class EmittedEvents:
+    """`penstock.indexing.events.Events` over an emitter."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+
+    def measured(self, metric: str, value: float, **dimensions: str) -> None:
+        """Emit a metric."""
+        self._emitter.emit(MetricEvent(metric, value, dimensions))
+
+    def alert(self, description: str, **data: str) -> None:
+        """Log an alert and emit it."""
+        send_alert(self._emitter, logger, description, data=data)
+
 
 # Workers are polled every second; several consecutive polls must be allowed to fail.
 WORKER_TIMEOUT_MS_MIN = 5_000

@@ -48,7 +48,7 @@ from penstock.services.api.clients import HttpActionClient
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.config import Address, Options
 from penstock.services.emitter.emitter import ServiceEmitter
-from penstock.services.emitter.making import service_emitter, stop_emitter
+from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.fork_server import serve
 from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import (

@@ -18,8 +18,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker.peon_task import PeonTask
-from penstock.services.emitter.alerts import send_alert
-from penstock.services.emitter.emitter import Emitter
+from penstock.services.emitter.emitter import Emitter, send_alert
 from penstock.services.emitter.events import MetricEvent, Severity
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from penstock.core.metrics import MetricRegistry
 from penstock.core.threads import DEATHS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
-from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
-from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolder, queries_run_folder
 from penstock.services.http_server import HttpServer

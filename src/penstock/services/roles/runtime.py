@@ -1,7 +1,10 @@
-"""Common parts of every role's process: options, log, signals, readiness.
+"""Process runtime that all roles share: options, logging, signals and readiness.
 
-Owns the lifecycle of such a process from its arguments to its exit code. The role's own module
-builds its parts.
+Owns the life of a role's process from its arguments to its exit code, its inherited listening
+sockets, and the progress lines that it reports to the launcher during its start. Also owns the
+start log: release, machine, and the options that differ from their defaults, without secrets.
+Does not own the components that run in the process; each role's module composes them.
+`StartReporter` may be used from any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import penstock
@@ -28,19 +31,46 @@ from penstock.core.logformat import log_to_stream
 from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
+from penstock.indexing.secrets import MASK
 from penstock.services.config import Address, Options
 from penstock.services.emitter.emitter import Emitter, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, Severity
-from penstock.services.emitter.making import service_emitter, stop_emitter
+from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.option_values import masked
 from penstock.services.readiness import Check, Readiness
-from penstock.services.roles.startlog import options_line, start_line
 from penstock.storage.deletion_hold import clear_expired
+
+_SECRETS: Final = frozenset({"token", "emitter_auth"})
+
+
+def start_line(version: str, python: str, processors: int, memory_bytes: int) -> str:
+    """Return the line about release and machine."""
+    memory = f"{memory_bytes / (1 << 30):.1f} GiB of memory" if memory_bytes else "memory unknown"
+    return f"Penstock {version} on Python {python}, {processors} processors, {memory}"
+
+
+def options_line(options: Options) -> str:
+    """Return the line with the options that differ from their defaults."""
+    given = [
+        f"{item.name.replace('_', '-')}={_shown(item.name, getattr(options, item.name))}"
+        for item in fields(options)
+        if getattr(options, item.name) != item.default
+    ]
+    return "options: " + (", ".join(sorted(given)) or "the defaults")
+
+
+def _shown(name: str, value: object) -> str:
+    if name in _SECRETS:
+        return MASK
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return masked(text, MASK)
+
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from penstock.segments.catalog import Catalogue
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
     datasource_of,
     query_count,
     query_flag,

@@ -17,7 +17,7 @@ from penstock.core.instants import format_time
 from penstock.core.intervals import Interval
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.rules import COORDINATOR
-from penstock.services.api.indexer.reading import datasource_of, interval_of, query_flag
+from penstock.services.api.indexer.request_parts import datasource_of, interval_of, query_flag
 
 if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore, SegmentRow, SegmentTotals

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.names import DATASOURCE, TIER, check_name
 from penstock.indexing.specs.retention_rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
     author_and_comment,
     datasource_of,
     query_count,

@@ -27,8 +27,8 @@ from penstock.indexing.specs.compaction import (
 )
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
+    PREFIX,
     author_and_comment,
     datasource_of,
     query_count,

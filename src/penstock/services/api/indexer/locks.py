@@ -17,7 +17,7 @@ from penstock.indexing.overlord import Overlord
 from penstock.indexing.specs.task_context import uses_concurrent_locks
 from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
 
 POLICIES_MAX: Final = 1_000

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.services.api.asgi import JSON_BYTES_MAX, JsonResponse
 from penstock.services.api.indexer.compaction import CompactionRoutes
 from penstock.services.api.indexer.locks import LockRoutes
-from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.segments import SegmentRoutes
 from penstock.services.api.indexer.supervisors import SupervisorRoutes
 from penstock.services.api.indexer.task_files import TaskFiles

@@ -18,8 +18,8 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import JsonResponse, bounded_body, json_object
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
+    PREFIX,
     datasource_of,
     interval_of,
     query_interval,

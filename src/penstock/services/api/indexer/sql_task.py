@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.batch.sql.statement import parse_ingest, writes
 from penstock.services.api.asgi import JsonResponse, json_object
-from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import typed_error
 from penstock.services.httpclient import JsonClient
 

@@ -21,8 +21,8 @@ from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.compaction import compaction_progress
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
+    PREFIX,
     looked_up,
     query_count,
     query_flag,

@@ -23,9 +23,9 @@ from penstock.core.names import DATASOURCE, known_name
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.task_index import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse, bounded_json
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
     LIST_MAX,
+    PREFIX,
     query_count,
     query_interval,
     texts,

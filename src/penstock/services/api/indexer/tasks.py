@@ -22,8 +22,12 @@ from penstock.services.api.asgi import (
 )
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.paths import ACTION_BYTES_MAX, PREFIX
-from penstock.services.api.indexer.reading import datasource_of, looked_up
+from penstock.services.api.indexer.request_parts import (
+    ACTION_BYTES_MAX,
+    PREFIX,
+    datasource_of,
+    looked_up,
+)
 from penstock.services.api.indexer.task_files import TaskFiles
 from penstock.services.api.indexer.task_json import task_to_json, typed_error
 

@@ -15,8 +15,8 @@ from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import (
+from penstock.services.api.indexer.request_parts import (
+    PREFIX,
     author_and_comment,
     looked_up,
     query_count,

@@ -1,13 +1,28 @@
-"""A node: one process in one role, in the form of its announcement.
+"""Discovery protocol for the processes of a cluster, and the document that a process announces.
 
-Owns the announced document, whose fields are Druid's. Roles are text: `overlord`, `worker`,
-`router`, `flow`, `broker`, or any other word. Unknown fields of documents are ignored.
+    announce(node) -> Announced .withdraw()
+    watch(role, listener) -> Watch .stop()
+    nodes(role) -> the nodes known now
+
+A `Node` is one process in one role: `overlord`, `worker`, `router`, `flow`, `broker` or any
+other text. Its document has Druid's fields; unknown parts of another process's document are
+ignored.
+
+A listener receives all known nodes in one call, then the notice that the view is initialised,
+then each change in a call of its own. If the view is not initialised within 30 s, it receives
+the nodes known so far and a time-out notice; later ones are changes. A listener that is added
+later receives the same sequence from its start.
+
+Invariants: calls to listeners never overlap, whatever their roles. An exception of a listener
+is logged. A listener must not block, because all others wait for it. Implementations (`leases`,
+`zookeeper`) may be called from any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
@@ -102,3 +117,78 @@ def _time(value: object) -> int:
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
+
+
+INITIALISED_WITHIN_S: Final = 30.0
+
+
+class NodeListener(Protocol):
+    """Receives the changes of one role's nodes."""
+
+    def nodes_added(self, nodes: Sequence[Node]) -> None:
+        """Nodes appeared; the sequence is empty only in the first call, if at all."""
+        ...
+
+    def nodes_removed(self, nodes: Sequence[Node]) -> None:
+        """Nodes disappeared."""
+        ...
+
+    def view_initialised(self) -> None:
+        """All initial nodes have been reported."""
+        ...
+
+    def view_initialised_timed_out(self) -> None:
+        """The initial list was not complete in time; the nodes known so far have been reported."""
+        ...
+
+
+class Watch(Protocol):
+    """Registration of one listener for a role."""
+
+    def stop(self) -> None:
+        """Stop calling the listener; a call that is running may still finish."""
+        ...
+
+
+class Announced(Protocol):
+    """One node that stays announced until it is withdrawn, whatever fails meanwhile."""
+
+    def withdraw(self) -> None:
+        """Report to others at once that the node is gone; does not raise."""
+        ...
+
+
+class Discovery(Protocol):
+    """Announces nodes and finds those of other processes; thread-safe."""
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            Unavailable: The store of announcements does not answer.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop, and withdraw all announcements."""
+        ...
+
+    def announce(self, node: Node) -> Announced:
+        """Make a node known to others.
+
+        Raises:
+            Unavailable: The store of announcements does not answer.
+        """
+        ...
+
+    def watch(self, role: str, listener: NodeListener) -> Watch:
+        """Register a listener for the nodes of a role."""
+        ...
+
+    def nodes(self, role: str) -> Sequence[Node]:
+        """Return the nodes of a role; waits for the view to be initialised, or for the time limit.
+
+        Raises:
+            Unavailable: No nodes of the role were received in time.
+        """
+        ...

@@ -1,4 +1,13 @@
-"""Display of the running demo: one progress bar on a terminal, short lines elsewhere."""
+"""Progress of the demo: requests to its flow, activity while counts stand still, and display.
+
+`FlowFeed` applies and starts the flow, and reads the counts of the two topics that it publishes
+to. `flow_at_work` and `tasks_at_work` list what is active while no count changes, because a
+first Spark job can take half a minute; they are pure. `DemoView` shows a `Progress` as one
+progress bar on a terminal and as short lines elsewhere. Does not own the input files
+(`flights`) or when a stage is complete (`run`).
+
+Threading: each thread that counts writes only its own fields of `Progress`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +23,42 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.core.errors import counted
+from penstock.broker.http_client import BrokerClient
+from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.core.printable import escaped
+from penstock.services.answers import objects, part
+from penstock.services.demo.server import DemoServer
+from penstock.services.examples import example
+from penstock.services.httpclient import JsonClient
+
+_MS_PER_S: Final = 1_000
+_PHASES: Final = {
+    "PENDING": "a task that has no slot yet",
+    "STARTING": "a task that starts",
+    "READING": "a task that indexes on Spark",
+    "PAUSED": "a task that waits for its checkpoint",
+    "PUBLISHING": "a task that publishes segments",
+}
+
+
+def flow_at_work(status: Mapping[str, object]) -> list[str]:
+    """Return the running components of a flow and their run times, from its status."""
+    return [
+        f"{one.get('name')} of the flow, at work for {took_ms // _MS_PER_S} s"
+        for one in objects(status, "components")
+        if one.get("activeTasks") and isinstance(took_ms := one.get("longestActiveMs"), int)
+    ]
+
+
+def tasks_at_work(status: Mapping[str, object]) -> list[str]:
+    """Return what the tasks of a supervisor do, from its status."""
+    payload = part(status, "payload")
+    tasks = [*objects(payload, "publishingTasks"), *objects(payload, "activeTasks")]
+    if not tasks:
+        return ["a task of the supervisor"]
+    found = [_PHASES.get(str(one.get("phase"))) for one in tasks]
+    return list(dict.fromkeys(text for text in found if text is not None))
+
 
 LINE_EVERY_S: Final = 5.0
 STILL_S: Final = 3.0
@@ -140,3 +183,66 @@ class View:
             if now.waits
             else Group(row)
         )
+
+
+TOPIC: Final = "flights"
+REJECTED: Final = "flights.rejected"
+PARTITIONS: Final = 2
+# Variable of the flow's parameter.
+FOLDER_VARIABLE: Final = "FLIGHTS_FOLDER"
+_TIMEOUT_S: Final = 30
+
+
+class Feeding:
+    """The flow in a server, and its topics.
+
+    Args:
+        server: The server of the flow.
+        flow: Name of the example with the flow.
+    """
+
+    def __init__(self, server: DemoServer, flow: str) -> None:
+        self._server = server
+        self._flow = flow
+
+    def begin(self) -> None:
+        """Create the topic, apply the flow and start it; may be repeated.
+
+        Raises:
+            PenstockError: A request was refused, or the server does not answer.
+        """
+        with BrokerClient(self._server.broker_http) as broker:
+            broker.create_topic(TOPIC, PARTITIONS)
+        api = JsonClient(self._server.http, timeout_s=_TIMEOUT_S)
+        api.request("PUT", "/flow", example(self._flow), query={"file": self._flow})
+        api.post("/flow/start")
+
+    def look(self, progress: Progress) -> None:
+        """Record the progress of the flow; counts of parts that do not answer stay unchanged."""
+        try:
+            with BrokerClient(self._server.broker_http, timeout_s=_TIMEOUT_S) as broker:
+                progress.published = _messages(broker, TOPIC)
+                progress.rejected = _messages(broker, REJECTED)
+            status = JsonClient(self._server.http, timeout_s=_TIMEOUT_S).get("/flow/status")
+        except PenstockError:  # just killed
+            return
+        if isinstance(status, dict):
+            progress.waiting = waiting(status)
+            progress.at_work = flow_at_work(status)
+
+
+def _messages(broker: BrokerClient, topic: str) -> int:
+    try:
+        return sum(one.latest for one in broker.offsets(topic).partitions)
+    except NotFound:  # nothing published yet
+        return 0
+
+
+def waiting(status: Mapping[str, object]) -> dict[str, int]:
+    """Return how many FlowFiles wait for each component, from the flow's status."""
+    found: dict[str, int] = {}
+    connections = status.get("connections")
+    for one in connections if isinstance(connections, list) else ():
+        destination = str(one["name"]).rpartition("→")[2].strip()
+        found[destination] = found.get(destination, 0) + int(one["queued"])
+    return {name: count for name, count in found.items() if count}

@@ -1,15 +1,16 @@
-r"""SQL results in the formats of Druid's clients: five formats over consecutive Arrow batches.
+"""SQL results in Druid's five result formats, written from Arrow batches.
 
-Owns the formats and the representation of each type. It runs no query.
+Owns the formats, how a value of each type is written, and Druid's names for the column types:
+its own (`LONG`) and SQL's (`BIGINT`). Runs no query.
 
-    object       [{"a": 1}, …]        array       [[1], …]
-    objectLines  {"a": 1}\n…          arrayLines  [1]\n…
-    csv          1\n…
+    object       [{"a": 1}, ...]        array       [[1], ...]
+    objectLines  {"a": 1} per line      arrayLines  [1] per line
+    csv          1 per line
 
 With `header` the first row has the column names (for objects: the names with null values), and
-if types are requested, one more row for each kind of type name (for objects: `{"type": …,
-"sqlType": …}` instead of null). The line formats and CSV end with an empty line, which tells a
-client that the answer is complete.
+each requested kind of type name adds one row (for objects: `{"type": ..., "sqlType": ...}`
+instead of null). The line formats and CSV end with an empty line, which shows the client that
+the result is complete.
 """
 
 from __future__ import annotations
@@ -21,18 +22,50 @@ import decimal
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_any_time, format_day
-from penstock.services.api.sqltypes import TypeName, type_name
 from penstock.spark.sql.answerfiles import pieces
 
 if TYPE_CHECKING:
     from penstock.spark.sql.fetching import RowSource
+
+
+TypeName = Literal["type", "sqlType"]
+"""Kind of a type's name; the values are the keys in an object's header."""
+
+# By the prefix of an Arrow type's text: (Druid's own, SQL's).
+_NAMES: Final[Sequence[tuple[tuple[str, ...], tuple[str, str]]]] = (
+    (("bool",), ("LONG", "BOOLEAN")),
+    (("int8", "uint8"), ("LONG", "TINYINT")),
+    (("int16", "uint16"), ("LONG", "SMALLINT")),
+    (("int32", "uint32"), ("LONG", "INTEGER")),
+    (("int64", "uint64"), ("LONG", "BIGINT")),
+    (("halffloat", "float"), ("FLOAT", "FLOAT")),
+    (("double",), ("DOUBLE", "DOUBLE")),
+    (("decimal",), ("DOUBLE", "DECIMAL")),
+    (("timestamp",), ("LONG", "TIMESTAMP")),
+    (("date",), ("LONG", "DATE")),
+    (("string", "large_string", "null"), ("STRING", "VARCHAR")),
+)
+_OTHER: Final = ("COMPLEX", "OTHER")
+
+
+def type_name(of: pa.DataType, name: TypeName) -> str:
+    """Return one of the names of a column's type."""
+    text = str(of)
+    if text.startswith(("list", "large_list")):
+        inner = type_name(of.value_type, "type")
+        return "ARRAY" if name == "sqlType" else f"ARRAY<{inner}>"
+    if text.startswith(("struct", "map")):
+        return "OTHER" if name == "sqlType" else "COMPLEX<json>"
+    found = next((names for begins, names in _NAMES if text.startswith(begins)), _OTHER)
+    return found[0] if name == "type" else found[1]
+
 
 ROWS_PER_CHUNK = 5_000
 CHUNK_BYTES = 256 << 10

@@ -1,7 +1,8 @@
-"""Reading of requests: parts of paths, queries and bodies, each within a limit.
+"""Validated parts of requests to the overlord's API: paths, query parameters and bodies.
 
-Owns the checks that many routes share, except those of a whole body (`asgi`). Every error is an
-`InvalidRequest` that names its place; nothing was changed then.
+Owns the checks that many routes share, the path prefix of the overlord's API and its largest
+request size. Does not own the check of a whole body (`asgi`). An invalid part raises
+`InvalidRequest` with its place, before anything was changed.
 """
 
 from __future__ import annotations
@@ -108,3 +109,9 @@ def author_and_comment(request: Request) -> tuple[str, str]:
     author = request.headers.get(AUTHOR_HEADER, "")
     comment = request.headers.get(COMMENT_HEADER, "")
     return author[:_HEADER_CHARACTERS_MAX], comment[:_HEADER_CHARACTERS_MAX]
+
+
+PREFIX: Final = "/druid/indexer/v1"
+
+# Tasks announce and publish thousands of files at once when they read a backlog of years.
+ACTION_BYTES_MAX: Final = 64 << 20

@@ -1,36 +1,46 @@
-"""Known nodes of one role, and the listeners that are called for changes.
+"""Watchers of the nodes of each role, and the thread that calls their listeners.
 
     NOT_INITIALISED --initialise--> INITIALISED      one nodes_added of all, view_initialised
                     --30 s--------> TIMED_OUT        the same with view_initialised_timed_out;
-                                                     an initialisation that comes later is ignored
+                                                     a later initialisation is ignored
 
     change            before initialisation          afterwards
-       add, unknown      recorded                       listeners called
-       add, known        ignored: the first one stays   ignored
-       add, other role   logged, ignored                logged, ignored
-       remove, known     recorded                       listeners called
-       remove, unknown   logged                         logged
-       synchronise       recorded                       one call for all added, one for all removed
+    add, unknown      recorded                       reported
+    add, known        ignored: the first one stays   ignored
+    add, other role   logged, ignored                logged, ignored
+    remove, known     recorded                       reported
+    remove, unknown   logged                         logged
+    synchronise       recorded                       one call for all added, one for all removed
 
-Owns the state; the back ends report the changes. Invariant: the sum of the calls to a listener
-equals the known nodes, except for calls that are still queued.
+`RoleWatcher` owns this state for one role, `RoleWatchers` creates the watchers on demand, and
+`CallThread` makes the calls to listeners, one after the other. The changes come from the
+implementations of discovery. All classes may be used from any thread; a mutex guards each
+table.
+
+Invariant: the calls that a listener received add up to the known nodes, except for calls that
+are still queued.
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
+import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.services.discovery.discovery import INITIALISED_WITHIN_S, NodeListener
+from penstock.core.errors import Unavailable
+from penstock.core.threads import OnDeath, OwnedThread
+from penstock.services.membership.discovery import INITIALISED_WITHIN_S, NodeListener
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.services.discovery.calls import CallThread
-    from penstock.services.discovery.node import Node
+    from penstock.services.membership.discovery import Node, Watch
+
 
 logger = logging.getLogger(__name__)
 
@@ -196,3 +206,119 @@ class RoleWatcher:
                 self._calls.call(partial(one.removed, removed))
             if added:
                 self._calls.call(partial(one.added, added))
+
+
+class RoleWatchers:
+    """Watchers by role; thread-safe. Its mutex guards the table.
+
+    Args:
+        calls: Queue of calls to listeners.
+        clock: Time.
+        asked: Called once with each requested role; it must not block.
+    """
+
+    def __init__(self, calls: CallThread, clock: Clock, asked: Callable[[str], None]) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._asked = asked
+        self._mutex = threading.Lock()
+        self._watchers: dict[str, RoleWatcher] = {}
+
+    def watch(self, role: str, listener: NodeListener) -> Watch:
+        """Register a listener for a role."""
+        return self._of(role).listen(listener)
+
+    def nodes(self, role: str) -> Sequence[Node]:
+        """Return the nodes of a role, after a wait for its first view.
+
+        Raises:
+            Unavailable: No nodes of the role were received in time.
+        """
+        found = self._of(role).nodes()
+        if found is None:
+            raise Unavailable(f"the {role}s are not known yet: try again")
+        return found
+
+    def all(self) -> Sequence[RoleWatcher]:
+        """Return the watchers of all requested roles."""
+        with self._mutex:
+            return list(self._watchers.values())
+
+    def _of(self, role: str) -> RoleWatcher:
+        with self._mutex:
+            found = self._watchers.get(role)
+            if found is not None:
+                return found
+            made = self._watchers[role] = RoleWatcher(role, self._calls, self._clock)
+        self._asked(role)
+        return made
+
+
+Call = Callable[[], None]
+
+
+class CallThread:
+    """Runs calls in the order in which they were submitted, and delayed calls when due.
+
+    Its mutex guards the two queues: any thread may submit, and never waits for a call. The number
+    of queued calls is bounded by how often nodes appear and disappear.
+
+    Args:
+        clock: Time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._calls: deque[Call] = deque()
+        self._later: list[tuple[float, int, Call]] = []
+        self._numbers = itertools.count()
+        self._stopped = False
+        self._thread = OwnedThread("discovery calls", self._run, on_death=OnDeath.RESTART)
+
+    def start(self) -> None:
+        """Start to run calls, including those submitted before."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Run no further calls; return when the current call has ended."""
+        self._thread.expect_end()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def call(self, call: Call) -> None:
+        """Run a call after those submitted before."""
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
+
+    def call_later(self, delay_s: float, call: Call) -> None:
+        """Run a call after a delay."""
+        with self._changed:
+            at_s = self._clock.monotonic_s() + delay_s
+            heapq.heappush(self._later, (at_s, next(self._numbers), call))
+            self._changed.notify_all()
+
+    def _next(self) -> Call | None:
+        with self._changed:
+            while not self._stopped:
+                if self._calls:
+                    return self._calls.popleft()
+                wait_s = None
+                if self._later:
+                    wait_s = self._later[0][0] - self._clock.monotonic_s()
+                    if wait_s <= 0:
+                        return heapq.heappop(self._later)[2]
+                self._clock.wait(self._changed, wait_s)
+        return None
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            # The documented top-level boundary: an error of one listener must not affect others.
+            try:
+                call()
+            except Exception:
+                logger.exception("a listener failed; it will be called for the next change")

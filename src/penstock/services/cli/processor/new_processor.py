@@ -1,14 +1,17 @@
-"""`penstock processor list`, `show` and `new`.
+"""Commands `penstock processor list`, `show` and `new`.
 
-Owns the output about processors' declarations. Does not own the declarations, the reference page
-(`reference`), nor the text of a new processor (`template`). No server is needed.
+Owns the output about processors' declarations and the template of a new processor: a class that
+runs, and a test that passes. Does not own the declarations or the reference page (`reference`).
+The commands need no server.
 """
 
 from __future__ import annotations
 
+import keyword
+import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -96,7 +99,6 @@ def new(
     ] = Path(),
 ) -> None:
     """Create your own processor: a class that runs, and its test."""
-    from penstock.services.cli.processor.template import new_files  # noqa: PLC0415
 
     if not folder.is_dir():
         raise InvalidRequest(f"folder {folder} does not exist: create it first")
@@ -113,3 +115,78 @@ def new(
     say(f"In a flow: type: {module}:{name}")
     where = shlex.quote(str(folder.resolve()))
     say(f"The service finds it with: penstock up --flow-modules {where}")
+
+
+_CLASS: Final = '''"""{name}: a processor."""
+
+from penstock.flow.processor import (
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+
+
+class {name}(Processor):
+    """Describe in one sentence what it does with FlowFiles."""
+
+    success = Relationship("FlowFiles with the suffix.")
+    failure = Relationship("Empty FlowFiles.")
+    suffix = Property(str, default="!", about="Text that is appended to the content.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Work on one FlowFile."""
+        flowfile = session.get()
+        if flowfile is None:
+            return
+        if not flowfile.size:
+            session.transfer(flowfile, self.failure)
+            return
+        with session.append(flowfile) as content:
+            content.write(self.suffix.encode())
+        session.transfer(flowfile, self.success)
+'''
+
+_TEST: Final = '''"""{name}."""
+
+from penstock.testing.flow import ProcessorRunner
+
+from {module} import {name}
+
+
+def test_the_suffix_is_added() -> None:
+    with ProcessorRunner({name}, {{"suffix": "?"}}) as runner:
+        runner.enqueue(b"hello", filename="greeting")
+        runner.run()
+        [sent] = runner.sent("success")
+        assert sent.content == b"hello?"
+        assert sent.attributes["filename"] == "greeting"
+
+
+def test_what_is_empty_fails() -> None:
+    with ProcessorRunner({name}) as runner:
+        runner.enqueue(b"")
+        runner.run()
+        assert runner.counts() == {{"failure": 1}}
+'''
+
+
+def new_files(name: str) -> dict[str, str]:
+    """Return the text of each file, the class first.
+
+    Args:
+        name: Name of the class.
+
+    Raises:
+        InvalidRequest: The name is not a class name.
+    """
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name, re.ASCII) or keyword.iskeyword(name):
+        raise InvalidRequest(f"invalid class name {name!r}: write one such as CountWords")
+    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    if keyword.iskeyword(module):
+        module += "_"
+    return {
+        f"{module}.py": _CLASS.format(name=name),
+        f"test_{module}.py": _TEST.format(name=name, module=module),
+    }

@@ -1,18 +1,23 @@
-"""Liveness of a child process: it is asked at intervals, and its silence is measured.
+"""Liveness check of a child process: periodic probes, judged by missing responses.
 
-Owns the rule and the state of one child's questions. The caller asks the question and ends a child
-that hangs. Time is passed in.
+`LivenessCheck` owns the rule and the state of one child's probes. The caller sends the probe,
+ends a child that hangs, and passes in the time. `greet` probes an HTTP/2 server such as Spark
+Connect: the client sends the connection preface and its settings, and the server responds with
+its own settings (RFC 9113, 3.4 and 6.5). This needs no token and costs the server almost
+nothing; a stopped process, or one in a long garbage collection, does not respond although its
+kernel still accepts connections.
 
-Invariants: one question at a time; only questions that were sent and awaited count, so a machine
-that slept, or a parent that was stopped, does not make a child count as hung; one answer resets all
-earlier failures.
+Invariants: one probe is in progress at a time. Only probes that were sent and waited for count,
+so a machine that slept or a stopped parent does not make a child appear hung. One response
+resets all earlier failures.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +128,53 @@ class Pulse:
         if self._question is not None:
             self._question.close()
             self._question = None
+
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS: Final = 4
+# Length 0, type, no flags, stream 0.
+_NO_SETTINGS: Final = b"\x00\x00\x00" + bytes([_SETTINGS]) + b"\x00" + b"\x00\x00\x00\x00"
+_HEADER_BYTES: Final = 9
+_TYPE_AT: Final = 3
+_CONNECT_S: Final = 0.1
+
+
+class Greeting:
+    """A greeting in progress; a `Question`."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._heard = b""
+
+    def answered(self) -> bool | None:
+        """Return whether settings arrived; False if something else did or nothing can arrive."""
+        try:
+            heard = self._socket.recv(_HEADER_BYTES - len(self._heard))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+        self._heard += heard
+        if not heard:
+            return False
+        if len(self._heard) < _HEADER_BYTES:
+            return None
+        return self._heard[_TYPE_AT] == _SETTINGS
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+def greet(port: int) -> Greeting | None:
+    """Greet the server at a port of this host; return None if it accepts no connection."""
+    connected = socket.socket()
+    try:
+        connected.settimeout(_CONNECT_S)
+        connected.connect(("127.0.0.1", port))
+        connected.sendall(_PREFACE + _NO_SETTINGS)
+        connected.settimeout(0.0)
+    except OSError:
+        connected.close()
+        return None
+    return Greeting(connected)
