@@ -21,9 +21,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import HistoryPlace
 from penstock.indexing.task_spec import parse_task
-from penstock.services.api.clients import HttpWorkerClient, chat_path
+from penstock.services.api.process_clients import HttpWorkerClient, chat_path
 from penstock.services.httpclient import JsonClient
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:

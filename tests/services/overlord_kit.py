@@ -48,7 +48,7 @@ from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore

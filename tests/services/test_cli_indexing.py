@@ -22,7 +22,7 @@ from penstock.services.cli.indexing import forms
 from penstock.services.config import Address
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import PublishRequest
 
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"

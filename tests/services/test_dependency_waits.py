@@ -18,7 +18,7 @@ from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
-from penstock.services.api.clients import HttpActionClient
+from penstock.services.api.process_clients import HttpActionClient
 from penstock.services.config import Address
 from penstock.services.errorcodes import error_body, error_from
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import Address
-from penstock.services.discovery.overleases import LeaseDiscovery, node_of
-from penstock.services.leases import RENEW_EVERY_S, TTL_MS
 from penstock.services.membership.discovery import Discovery, Node
+from penstock.services.membership.leases import RENEW_EVERY_S, TTL_MS, LeaseDiscovery, node_of
 from penstock.services.membership.watchers import CallThread, RoleWatcher
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
 from penstock.storage.metadata import LeaseRow, MetadataStore

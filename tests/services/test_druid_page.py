@@ -33,7 +33,7 @@ from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
 from penstock.services.config import Address
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
 from penstock.testing.emitting import KeptEvents

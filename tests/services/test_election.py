@@ -17,13 +17,17 @@ from penstock.core.errors import Dependency, Fenced, Unavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.config import Address
-from penstock.services.election.contest import TERM_TTL_MS, TermContest
-from penstock.services.election.probing import refuses
-from penstock.services.election.selector import LeaderSelector, SelectorOptions
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
 from penstock.services.httpclient import error_of_answer
-from penstock.services.leases import Directory
+from penstock.services.membership.election import (
+    TERM_TTL_MS,
+    LeaderSelector,
+    SelectorOptions,
+    TermContest,
+    refuses,
+)
+from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
 from penstock.testing.emitting import KeptEvents

@@ -12,8 +12,7 @@ import zookeeper_server
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
-from penstock.services.election.contest import Contest
-from penstock.services.election.selector import LeaderSelector, SelectorOptions
+from penstock.services.membership.election import Contest, LeaderSelector, SelectorOptions
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperContest
 from penstock.storage.metadata import MetadataStore, Term
 from penstock.testing.emitting import KeptEvents

@@ -42,19 +42,19 @@ from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services.api import peon
 from penstock.services.api.asgi import application
-from penstock.services.api.clients import (
+from penstock.services.api.indexer.tasks import TaskRoutes
+from penstock.services.api.peon import PeonRoutes
+from penstock.services.api.process_clients import (
     HttpActionClient,
     HttpTaskClient,
     HttpWorkerClient,
 )
-from penstock.services.api.indexer.tasks import TaskRoutes
-from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.httpclient import JsonClient
-from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.services.membership.leases import Announcement, Announcer, Directory
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes

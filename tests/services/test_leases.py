@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.services.config import Address
-from penstock.services.leases import Directory, LeaseView
+from penstock.services.membership.leases import Directory, LeaseView
 from penstock.services.roles.runtime import InheritedSocket, StartReporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock

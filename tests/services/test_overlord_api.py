@@ -14,7 +14,7 @@ from penstock.segments.model import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.config import Address
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 

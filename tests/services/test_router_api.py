@@ -27,7 +27,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionWish

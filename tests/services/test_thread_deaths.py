@@ -29,8 +29,6 @@ from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
 from penstock.services.config import Address
-from penstock.services.discovery.overleases import LeaseDiscovery
-from penstock.services.election.selector import LeaderSelector
 from penstock.services.emitter.emitter import Record, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
 from penstock.services.emitter.http_batches import BatchOptions
@@ -39,7 +37,8 @@ from penstock.services.emitter.log_sink import LogSink
 from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.leases import Announcement, Announcer
+from penstock.services.membership.election import LeaderSelector
+from penstock.services.membership.leases import Announcement, Announcer, LeaseDiscovery
 from penstock.services.membership.watchers import CallThread
 from penstock.services.membership.zookeeper import ZooKeeperDiscovery
 from penstock.services.readiness import Check, Readiness

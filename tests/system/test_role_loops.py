@@ -26,7 +26,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.config import Options
 from penstock.services.httpclient import JsonClient
-from penstock.services.leases import Directory, LeaseView
+from penstock.services.membership.leases import Directory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import MetadataStore
 

@@ -10,8 +10,8 @@ from worker_kit import RealWorker, wait_for
 from penstock.core.clock import SystemClock
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import parse_task
-from penstock.services.api.clients import LeasedWorkers
-from penstock.services.leases import Directory
+from penstock.services.api.process_clients import LeasedWorkers
+from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import MetadataStore
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

@@ -15,9 +15,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState, WorkerTask
 from penstock.indexing.task_spec import parse_task
-from penstock.services.api.clients import HttpWorkerClient
+from penstock.services.api.process_clients import HttpWorkerClient
 from penstock.services.host.fork_server import FORK_SERVER_NAME, FORKED_NAME
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.roles.peon import PEON_NAME
 from penstock.storage.metadata import MetadataStore
 

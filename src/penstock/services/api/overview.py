@@ -18,7 +18,7 @@ from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavai
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.readiness import ReadyState
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")

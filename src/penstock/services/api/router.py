@@ -20,7 +20,6 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.clock import Clock
 from penstock.core.errors import NotFound, NotReachable, Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
-from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
 from penstock.services.api.coordinator.loaded import LoadedRoutes
 from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
@@ -32,10 +31,11 @@ from penstock.services.api.indexer.request_parts import (
 )
 from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import Overview
+from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty
 from penstock.storage.metadata import MetadataStore

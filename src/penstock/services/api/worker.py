@@ -28,7 +28,7 @@ from penstock.indexing.ports import HistoryPlace, WorkerChanges, WorkerReport
 from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
 from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.services.api.asgi import JSON_BYTES_MAX, JsonResponse, integer, json_object
-from penstock.services.api.clients import (
+from penstock.services.api.process_clients import (
     LOG_OFFSET_HEADER,
     LOG_SIZE_HEADER,
     worker_changes_to_json,

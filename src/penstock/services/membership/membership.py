@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
-from penstock.services.discovery.overleases import LeaseDiscovery
-from penstock.services.election.contest import Contest, TermContest
-from penstock.services.election.probing import refuses
-from penstock.services.leases import Directory, LeaseView
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.membership.discovery import Node, Service
+from penstock.services.membership.election import Contest, TermContest, refuses
+from penstock.services.membership.leases import Directory, LeaseDiscovery, LeaseView
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ import orjson
 
 from penstock.core.errors import Fenced, InvalidRequest, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.election.contest import TERM_TTL_MS, TermStore
 from penstock.services.membership.discovery import Node
+from penstock.services.membership.election import TERM_TTL_MS, TermStore
 from penstock.services.membership.watchers import CallThread, RoleWatchers
 
 if TYPE_CHECKING:

@@ -38,17 +38,17 @@ from penstock.indexing.worker.log_store import LogStore
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
-from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.task_files import peon_reports
 from penstock.services.api.leader_only import LeaderOnly
+from penstock.services.api.process_clients import HttpTaskClient, LeasedWorkers
 from penstock.services.config import Options
-from penstock.services.election.selector import LeaderSelector
 from penstock.services.emitter.emitter import Emitter, send_alert
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.membership import BrokerFinder, Presence
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox

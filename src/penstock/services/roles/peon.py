@@ -44,8 +44,8 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
-from penstock.services.api.clients import HttpActionClient
 from penstock.services.api.peon import PeonRoutes
+from penstock.services.api.process_clients import HttpActionClient
 from penstock.services.config import Address, Options
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.factory import service_emitter, stop_emitter

@@ -18,7 +18,7 @@ from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
-from penstock.services.election.contest import TermContest
+from penstock.services.membership.election import TermContest
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.simulation.broker import SimBroker, Topics
 from penstock.testing.simulation.database import SharedDatabase, store_of

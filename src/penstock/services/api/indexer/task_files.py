@@ -13,7 +13,7 @@ import orjson
 
 from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
-from penstock.services.api.clients import chat_path
+from penstock.services.api.process_clients import chat_path
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 

@@ -20,7 +20,6 @@ from penstock.services.api.asgi import (
     integer,
     json_object,
 )
-from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.request_parts import (
     ACTION_BYTES_MAX,
@@ -30,6 +29,7 @@ from penstock.services.api.indexer.request_parts import (
 )
 from penstock.services.api.indexer.task_files import TaskFiles
 from penstock.services.api.indexer.task_json import task_to_json, typed_error
+from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 
 
 class TaskRoutes:

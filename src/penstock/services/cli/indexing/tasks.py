@@ -39,7 +39,7 @@ TaskId = Annotated[str, typer.Argument(help="Id of the task.")]
 
 _TASK: Final = f"{INDEXER}/task"
 
-# Names in `penstock.services.api.clients`, whose import would slow each command's start.
+# Names in `penstock.services.api.process_clients`, whose import would slow each command's start.
 LOG_OFFSET: Final = "X-Penstock-Log-Offset"
 LOG_SIZE: Final = "X-Penstock-Log-Size"
 

@@ -29,7 +29,7 @@ from penstock.indexing.ports import (
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 from penstock.services.config import Address
 from penstock.services.httpclient import Answer, JsonClient
-from penstock.services.leases import Directory
+from penstock.services.membership.leases import Directory
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets

@@ -1,1 +1,0 @@
-"""Discovery: processes announce themselves, and others watch the nodes of each role."""

@@ -1,1 +1,0 @@
-"""Election of the leader of a service: standing, leading, stepping down."""
