@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from call_faults_kit import FAULTS
 from fault_world import Client, FaultyLoop, World, turns
 from faultcases import DrawnCases
 
 from penstock.broker.topics.placement import ANYWHERE
-from penstock.testing.injection import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

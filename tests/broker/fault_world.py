@@ -14,6 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
+from call_faults_kit import Faults
 from stepped_loop import InlineExecutor, SteppedLoop
 
 from penstock.broker.channel.policy import ChannelOptions
@@ -25,7 +26,6 @@ from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

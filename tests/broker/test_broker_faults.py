@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from broker_faults_suite import OPERATIONS, PAIRS, Case, Operation, call_count, play
-
-from penstock.testing.injection import FAULTS
+from call_faults_kit import FAULTS
 
 # A task or thread that is refused leaves a coroutine that nobody awaits.
 pytestmark = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from call_faults_kit import FAULTS, Faults
 from fault_world import FaultyLoop, World
 from stepped_loop import run_stepped
 
@@ -20,7 +21,6 @@ from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from markdown import ROOT, fences
+from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
@@ -24,7 +25,6 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.nifiswap import nifi_swap_bytes
 
 PAGE = ROOT / "docs" / "guides" / "moving-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from call_faults_kit import Faults
+
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key, Prioritizer
@@ -15,7 +17,6 @@ from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import Faults
 
 SMALL = QueueOptions(swap_threshold=8, swap_batch=4)
 

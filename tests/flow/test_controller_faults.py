@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from call_faults_kit import FAULTS
 from controller_kit import LINE, World, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
@@ -17,7 +18,6 @@ from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import Component
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.injection import FAULTS
 
 # All go to whoever gave the command. Others than these end the control thread, too.
 ANSWERS = tuple(one for one in FAULTS if issubclass(one, PenstockError))

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nifi_swap_kit import nifi_swap_bytes
 from repository_kit import Opened
 from test_nifi_swap import legacy
 
@@ -27,7 +28,6 @@ from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
-from penstock.testing.nifiswap import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 FOLDER = "/nifi"

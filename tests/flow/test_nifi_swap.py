@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nifi_swap_kit import nifi_swap_bytes, schema_of
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
@@ -17,7 +18,6 @@ from penstock.flow.swap.nifi.reader import open_nifi_swap
 from penstock.flow.swap.nifi.schema import write_schema
 from penstock.flow.swap.nifi.swap_files import SwapName, reading_order
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.testing.nifiswap import nifi_swap_bytes, schema_of
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 NOW = 1_700_000_000_000

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from call_faults_kit import FAULTS
 from faultcases import FaultCase, FaultCases
 from queue_world import World, flowfile, ids
 
@@ -18,7 +19,6 @@ from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.swap import columns
-from penstock.testing.injection import FAULTS
 
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)

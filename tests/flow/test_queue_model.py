@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from call_faults_kit import FAULTS
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,7 +22,6 @@ from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdict
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import columns
-from penstock.testing.injection import FAULTS
 
 EXPIRATION_MS = 1_000
 ORDERS = st.sampled_from(

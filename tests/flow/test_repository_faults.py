@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCase, FaultCases
 from repository_kit import Opened
 
@@ -21,7 +22,6 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.state import State
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 Where = dict[int, str]  # the queue of each FlowFile, by its id
 

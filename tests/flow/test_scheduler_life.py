@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
+from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 from schedulingkit import Part, World
@@ -18,7 +19,6 @@ from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.strategy import Schedule, Strategy, every
-from penstock.testing.injection import Faults
 
 S = ComponentState
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pytest
+from call_faults_kit import Faults
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
@@ -20,7 +21,6 @@ from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, 
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import Schedule
 from penstock.mailbox import MailboxThread
-from penstock.testing.injection import Faults
 from penstock.testing.triggers import StepPool
 
 LIMIT_S = 30.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCases
 from session_world import World
 
@@ -15,7 +16,6 @@ from penstock.flow.processor import ProcessSession, Relationship
 from penstock.flow.session.transaction import Transaction
 from penstock.storage.content.writer import ContentWriter
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 SUCCESS = Relationship(name="success")
 

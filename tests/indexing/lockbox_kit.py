@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lock_store_kit import MemoryLockStore
+
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lockbox.lockbox import Acquire, Add, Command, Lockbox, Release, Remove
@@ -22,7 +24,6 @@ from penstock.indexing.lockbox.model import (
     TaskLock,
 )
 from penstock.indexing.lockbox.store import StoredLocks
-from penstock.testing.locks import MemoryLockStore
 
 HOUR_MS = 3_600_000
 DAY_START_MS = 1_704_067_200_000  # 2024-01-01

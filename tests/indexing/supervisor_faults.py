@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
+from call_faults_kit import Faults
+from cluster_simulation.memory import MemoryDatabase
 from faultcases import DrawnCases, DrawnPair, count_single
 from indexing_kit import FakeBroker, spec_json
 from queue_kit import KeptEvents, SaidWorker
@@ -33,10 +35,8 @@ from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes, StepLanes
 from penstock.testing.settling import settle
-from penstock.testing.simulation.memory import MemoryDatabase
 
 TOPIC = ID = "flights"
 _FULL = 8

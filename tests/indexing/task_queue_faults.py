@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from call_faults_kit import Faults
+from cluster_simulation.memory import MemoryDatabase
 from faultcases import DrawnCases, DrawnPair, count_single
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
@@ -22,10 +24,8 @@ from penstock.indexing.ports import TaskState
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes, StepLanes
 from penstock.testing.settling import settle
-from penstock.testing.simulation.memory import MemoryDatabase
 
 T = TypeVar("T")
 

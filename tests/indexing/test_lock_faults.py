@@ -7,15 +7,15 @@ from concurrent.futures import Future
 
 import pytest
 from action_kit import Desk, allocate, batch
+from call_faults_kit import FAULTS
 from lock_faults import OPERATIONS, LockWorld, Operation, pair, single
+from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import FAULTS
-from penstock.testing.locks import MemoryLockStore
 
 PAIRS = range(300)
 

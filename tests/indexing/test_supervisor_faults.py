@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from call_faults_kit import FAULTS
 from supervisor_faults import (
     OPERATIONS,
     Operation,
@@ -20,7 +21,6 @@ from supervisor_faults import (
 )
 
 from penstock.core.errors import Unavailable
-from penstock.testing.injection import FAULTS
 
 # Each operation meets one kind of error here; the soak has pairs of all kinds.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))

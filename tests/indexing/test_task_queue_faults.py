@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from call_faults_kit import FAULTS
 from task_queue_faults import OPERATIONS, Operation, pair, single
-
-from penstock.testing.injection import FAULTS
 
 # Each operation meets one kind of error here; the soak has all of them, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))

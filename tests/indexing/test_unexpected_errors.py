@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
+from call_faults_kit import Faults
 from queue_kit import noop
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
@@ -16,7 +17,6 @@ from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.task_service import Intake
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import Faults
 from penstock.testing.lanes import StepLanes
 
 UNEXPECTED = [MemoryError, OSError, RuntimeError]

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from call_faults_kit import Faults
 from indexing_kit import make_task
 
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
@@ -22,7 +23,6 @@ from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes
 from penstock.testing.settling import settle
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from call_faults_kit import Faults
 from faultcases import DrawnCases, DrawnPair, count_single
 from indexing_kit import make_task
 
@@ -19,7 +20,6 @@ from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import Faults
 from penstock.testing.lanes import StepLanes
 from penstock.testing.settling import settle
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from penstock.testing.injection import FAULTS, Faults
+from call_faults_kit import FAULTS, Faults
 
 # Neighbouring numbers are different cases of all kinds, so that any range of numbers is a sample.
 _STRIDE: Final = 1_000_003

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import fsspec
 import pytest
+from call_faults_kit import FAULTS, Faults
 from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.core.errors import (
@@ -23,7 +24,6 @@ from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.model import SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
-from penstock.testing.injection import FAULTS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

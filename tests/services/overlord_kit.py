@@ -16,6 +16,7 @@ from typing import NoReturn, TypeVar
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from event_kit import KeptEvents
 from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
@@ -53,7 +54,6 @@ from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.emitting import KeptEvents
 
 T = TypeVar("T")
 

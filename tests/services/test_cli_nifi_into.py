@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
@@ -20,7 +21,6 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder, FolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.nifiswap import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 OTHER = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d5"

@@ -11,6 +11,7 @@ from typing import cast, get_args
 
 import pytest
 from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
+from event_kit import KeptEvents
 from overlord_kit import OverlordWorld, ready, supervisor_spec
 from starlette.routing import BaseRoute, Route
 
@@ -36,7 +37,6 @@ from penstock.services.config import Address
 from penstock.services.membership.leases import Directory
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
-from penstock.testing.emitting import KeptEvents
 
 SERVED = [one for one in endpoints() if one.line.here != "refused"]
 REFUSED = [one for one in endpoints() if one.line.here == "refused"]

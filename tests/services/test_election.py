@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from event_kit import KeptEvents
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -30,7 +31,6 @@ from penstock.services.membership.election import (
 from penstock.services.membership.leases import Directory
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
-from penstock.testing.emitting import KeptEvents
 
 pytestmark = pytest.mark.anyio
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import zookeeper_server
+from event_kit import KeptEvents
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
 from penstock.services.membership.election import Contest, LeaderSelector, SelectorOptions
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperContest
 from penstock.storage.metadata import MetadataStore, Term
-from penstock.testing.emitting import KeptEvents
 
 A, B = "http://a:1", "http://b:2"
 

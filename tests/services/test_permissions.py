@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from event_kit import KeptEvents
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
@@ -31,7 +32,6 @@ from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import LeaseRow, MetadataStore
-from penstock.testing.emitting import KeptEvents
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
 

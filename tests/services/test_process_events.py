@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from event_kit import KeptEvents
 
 import penstock
 from penstock.core.errors import InvalidRequest, Unavailable
@@ -18,7 +19,6 @@ from penstock.services.roles.overlord import EmittedEvents
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.runtime import options_line, start_line
 from penstock.testing.clock import VirtualClock
-from penstock.testing.emitting import KeptEvents
 
 
 class Kept(KeptEvents):

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from event_kit import KeptEvents
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
@@ -15,7 +16,6 @@ from penstock.services.config import Options
 from penstock.services.lifecycle import Lifecycle
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
-from penstock.testing.emitting import KeptEvents
 
 
 class Process:

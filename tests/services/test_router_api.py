@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import httpx
 import pyarrow as pa
 import pytest
+from event_kit import KeptEvents
 from starlette.concurrency import run_in_threadpool
 
 from penstock.core.errors import Dependency, InvalidRequest, MetadataUnavailable, PenstockError
@@ -36,7 +37,6 @@ from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
-from penstock.testing.emitting import KeptEvents
 
 SQL = "/druid/v2/sql"
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from event_kit import KeptEvents
 
 from penstock.core import threads
 from penstock.core.clock import SystemClock
@@ -50,7 +51,6 @@ from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import Shelf
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
-from penstock.testing.emitting import KeptEvents
 
 LIMIT_S = 30.0
 

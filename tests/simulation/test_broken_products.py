@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cluster_simulation import chance, run
+from cluster_simulation.chance import Chance
+from cluster_simulation.run import run_seed
+from cluster_simulation.users import Wishes
+
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.batch import compact_task
 from penstock.indexing.lockbox import lockbox, lockboxes
@@ -21,10 +26,6 @@ from penstock.storage.metadata import segment_deletion
 from penstock.storage.metadata.publish import transaction
 from penstock.storage.metadata.sql_database import GuardedDatabase
 from penstock.storage.metadata.tables import tasks
-from penstock.testing.simulation import chance, run
-from penstock.testing.simulation.chance import Chance
-from penstock.testing.simulation.run import run_seed
-from penstock.testing.simulation.users import Wishes
 
 BUSY = Wishes(operators=False, every_s=0.5)
 """Many batch tasks beside the stream, which takes their locks away."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.testing.simulation.chance import Faults
-from penstock.testing.simulation.cluster import Shape
-from penstock.testing.simulation.run import run_seed
-from penstock.testing.simulation.users import Wishes
+from cluster_simulation.chance import Faults
+from cluster_simulation.cluster import Shape
+from cluster_simulation.run import run_seed
+from cluster_simulation.users import Wishes
 
 TASK_LOCK_TIMEOUT_S = 300.0
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
-from penstock.testing.simulation.checking.ledger import Change, Ledger
-from penstock.testing.simulation.users import Batch
+from cluster_simulation.ledger import Change, Ledger
+from cluster_simulation.users import Batch
 
 
 def change(added="", removed=""):

@@ -1,6 +1,6 @@
 """Seeds of the simulated control plane, and each that has failed once, under its name.
 
-More seeds than here: ``python -m penstock.testing.simulation --seeds FIRST:END``.
+More seeds than here: ``python -m cluster_simulation --seeds FIRST:END``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 
 import pytest
-
-from penstock.testing.simulation.chance import WHIMS, Faults
-from penstock.testing.simulation.run import require_seed, run_seed
+from cluster_simulation.chance import WHIMS, Faults
+from cluster_simulation.run import require_seed, run_seed
 
 SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "12")))
 

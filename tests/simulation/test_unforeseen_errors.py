@@ -8,9 +8,8 @@ anew, or reports a failure. Afterwards nothing may be lost, doubled, stuck or le
 from __future__ import annotations
 
 import pytest
-
-from penstock.testing.simulation.chance import FAULTS, Faults
-from penstock.testing.simulation.run import Outcome, require_seed
+from cluster_simulation.chance import FAULTS, Faults
+from cluster_simulation.run import Outcome, require_seed
 
 ERRORS = frozenset({"unforeseen error", "no thread"})
 SAMPLE = (1, 2)

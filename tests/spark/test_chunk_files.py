@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from call_faults_kit import FAULTS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
 from penstock.spark.batch import final_files
 from penstock.spark.chunk_files import Run, RunFiles, write_run, write_whole
-from penstock.testing.injection import FAULTS
 
 HOUR_MS = 3_600_000
 # Of each split: by hour, the batches of numbers.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from event_kit import KeptEvents
 from sparkserver import start_server
 from test_spark_sql import FixedTables
 
@@ -33,7 +34,6 @@ from penstock.spark.sql import fetching
 from penstock.spark.sql.answerfiles import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetching import ROWS_AT_ONCE
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
-from penstock.testing.emitting import KeptEvents
 
 pytestmark = pytest.mark.spark
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCase, FaultCases
 
 from penstock.core.errors import Closed, PenstockError
@@ -13,7 +14,6 @@ from penstock.storage.content.claims import ContentClaim
 from penstock.storage.content.repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 FOLDER = "/content"
 OPTIONS = ContentOptions(

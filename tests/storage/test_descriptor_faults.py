@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from call_faults_kit import Faults
 from portfaults import check_at_each_call, open_descriptors
 
 from penstock.core.clock import SystemClock
@@ -20,7 +21,6 @@ from penstock.storage.filesystem import (
     ReadFile,
 )
 from penstock.storage.queue.group_commit import SyncThreads
-from penstock.testing.injection import Faults
 
 FS = OsFileSystem()
 OPENS: dict[str, Callable[[str], AppendFile | ReadFile | FolderLock]] = {

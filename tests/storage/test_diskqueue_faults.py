@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCases
 
 from penstock.core.errors import Unavailable
@@ -13,7 +14,6 @@ from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 FOLDER = "/topic"
 OPTIONS = DiskQueueOptions(max_bytes_per_file=600, sync_every_messages=4, sync_in_background=False)

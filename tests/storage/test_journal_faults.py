@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCases
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.injection import FAULTS, Faults
 
 FOLDER = "/journal"
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from call_faults_kit import FAULTS, Faults
 from sqlalchemy import select
 
 from penstock.core.errors import Conflict, Fenced, NotFound
@@ -25,7 +26,6 @@ from penstock.storage.metadata import (
     schema,
     segment_id,
 )
-from penstock.testing.injection import FAULTS, Faults
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from cluster_simulation.world import Process
     from penstock.segments.deep_storage import KnownFiles, Pushed
     from penstock.segments.model import SegmentId
-    from penstock.testing.simulation.world import Process
 
 
 class Files:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
 
+from cluster_simulation.broker import SimBroker
+from cluster_simulation.fibers import Killed
+from cluster_simulation.world import Process, StrandLanes
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
@@ -25,20 +28,17 @@ from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.testing.batchengine import FakeBatchEngine
 from penstock.testing.engine import FakeEngine
-from penstock.testing.simulation.broker import SimBroker
-from penstock.testing.simulation.strands import Killed
-from penstock.testing.simulation.world import Process, StrandLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cluster_simulation.broker import Topics
+    from cluster_simulation.stores import SimDeepStore
+    from cluster_simulation.world import World
     from penstock.indexing.ports import TaskAction
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.peon_task import PeonTask
     from penstock.storage.filesystem import FolderLock
-    from penstock.testing.simulation.broker import Topics
-    from penstock.testing.simulation.stores import SimDeepStore
-    from penstock.testing.simulation.world import World
 
 R = TypeVar("R")
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cluster_simulation.world import DAY_MS, DAYS, START_MS
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.compaction.duty import CompactionConfigs
 from penstock.indexing.specs.compaction import (
@@ -17,15 +18,14 @@ from penstock.indexing.specs.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydantic import JsonValue
 
+    from cluster_simulation.cluster import Cluster
     from penstock.indexing.specs.compaction import CompactionConfig
-    from penstock.testing.simulation.cluster import Cluster
 
 _EVERY_S: Final = 4.0
 _LOOK_S: Final = 0.4

@@ -14,25 +14,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cluster_simulation.admin_actions import days_interval
+from cluster_simulation.cluster import PUBLISHES
+from cluster_simulation.duties import RETENTION
+from cluster_simulation.ledger import Change, Ledger, few
+from cluster_simulation.users import DATASOURCE, Batch, Fate, day_of
 from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.compaction.duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import TASK_TYPE
 from penstock.segments.catalog import Catalogue
 from penstock.testing.engine import read_rows
-from penstock.testing.simulation.checking.ledger import Change, Ledger, few
-from penstock.testing.simulation.cluster import PUBLISHES
-from penstock.testing.simulation.duties import RETENTION
-from penstock.testing.simulation.users import DATASOURCE, Batch, Fate, day_of
-from penstock.testing.simulation.whims import days_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cluster_simulation.cluster import Cluster
+    from cluster_simulation.users import Users
+    from cluster_simulation.world import Process
     from penstock.storage.metadata import LockRow, SegmentRow, Snapshot
-    from penstock.testing.simulation.cluster import Cluster
-    from penstock.testing.simulation.users import Users
-    from penstock.testing.simulation.world import Process
 
 _TIME: Final = "__time"
 # Announced files of published sequences, or of tasks that have ended.

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
+from cluster_simulation.fibers import Killed
 from penstock.core.errors import Unavailable
 from penstock.indexing.actions import PublishSegments
-from penstock.testing.simulation.strands import Killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cluster_simulation.world import Process, World
     from penstock.core.intervals import Interval
-    from penstock.testing.simulation.world import Process, World
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import orjson
 
+from cluster_simulation.admin_actions import Whims, days_interval
+from cluster_simulation.world import DAY_MS, DAYS, START_MS
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time
 from penstock.indexing.batch.input_segments import visible_segments
-from penstock.testing.simulation.whims import Whims, days_interval
-from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from cluster_simulation.cluster import Cluster, SimOverlord
     from penstock.core.intervals import Interval
-    from penstock.testing.simulation.cluster import Cluster, SimOverlord
 
 T = TypeVar("T")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from cluster_simulation.accidents import Accidents
+from cluster_simulation.chance import FAULTS, WHIMS, Chance, Faults
+from cluster_simulation.checker import Checker, Violation
+from cluster_simulation.cluster import Cluster, Shape
+from cluster_simulation.fibers import one_core
+from cluster_simulation.users import DATASOURCE, Users, Wishes
+from cluster_simulation.world import World
 from penstock.core.errors import PenstockError
-from penstock.testing.simulation.accidents import Accidents
-from penstock.testing.simulation.chance import FAULTS, WHIMS, Chance, Faults
-from penstock.testing.simulation.checking.checker import Checker, Violation
-from penstock.testing.simulation.cluster import Cluster, Shape
-from penstock.testing.simulation.strands import one_core
-from penstock.testing.simulation.users import DATASOURCE, Users, Wishes
-from penstock.testing.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,7 @@ def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
             f"seed {outcome.seed}: {outcome.violation}",
             f"faults: {counts or 'none'}",
             *outcome.story[-lines:],
-            f"again: python -m penstock.testing.simulation --seeds {outcome.seed}{options}",
+            f"again: python -m cluster_simulation --seeds {outcome.seed}{options}",
         ]
     )
 

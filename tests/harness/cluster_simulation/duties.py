@@ -6,18 +6,18 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from cluster_simulation.network import wait_for
 from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import KillerDuty
-from penstock.testing.simulation.network import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster_simulation.stores import SimDeepStore
+    from cluster_simulation.world import Process
     from penstock.indexing.overlord.duties.duty import Duty, DutyTools
-    from penstock.testing.simulation.stores import SimDeepStore
-    from penstock.testing.simulation.world import Process
 
 T = TypeVar("T")
 

@@ -11,6 +11,14 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from cluster_simulation.broker import SimBroker, Topics
+from cluster_simulation.database import SharedDatabase, store_of
+from cluster_simulation.duties import duties_of
+from cluster_simulation.memory import MemoryDatabase
+from cluster_simulation.network import Publishes, call, wait_for
+from cluster_simulation.peons import SimPeon
+from cluster_simulation.stores import Files, SimDeepStore
+from cluster_simulation.world import Process, StrandLanes, UndividedLanes, World
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.runner.runner import RunnerOptions
@@ -20,14 +28,6 @@ from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.services.membership.election import TermContest
 from penstock.storage.metadata import MetadataStore
-from penstock.testing.simulation.broker import SimBroker, Topics
-from penstock.testing.simulation.database import SharedDatabase, store_of
-from penstock.testing.simulation.duties import duties_of
-from penstock.testing.simulation.memory import MemoryDatabase
-from penstock.testing.simulation.network import Publishes, call, wait_for
-from penstock.testing.simulation.peons import SimPeon
-from penstock.testing.simulation.stores import Files, SimDeepStore
-from penstock.testing.simulation.world import Process, StrandLanes, UndividedLanes, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

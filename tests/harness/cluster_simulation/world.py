@@ -14,17 +14,17 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from cluster_simulation.fibers import Killed, Strand
 from penstock.core.errors import Closed, Unavailable
 from penstock.indexing.lanes import promise
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.simulation.strands import Killed, Strand
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from cluster_simulation.chance import Chance
     from penstock.mailbox import MailboxProcessor
-    from penstock.testing.simulation.chance import Chance
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from penstock.indexing.engine import StreamRange, TopicRange
 from penstock.indexing.read_plan import Available, SeenTopic
 
 if TYPE_CHECKING:
-    from penstock.testing.simulation.world import Process, World
+    from cluster_simulation.world import Process, World
 
 
 @dataclass(slots=True)
