@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mailbox_kit import InlineLanes
+
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval, format_time
@@ -36,7 +38,6 @@ from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

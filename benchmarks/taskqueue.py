@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
+from mailbox_kit import InlineLanes, StepLanes, settle
 
 from benchmarks.table import Row, against, print_rows
 from penstock.indexing.lockbox.lockboxes import Lockboxes
@@ -34,8 +35,6 @@ from penstock.indexing.specs.batch import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes, StepLanes
-from penstock.testing.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from penstock.broker.topics.registry import Topics
 from penstock.core.errors import PenstockError
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -25,7 +25,7 @@ from penstock.broker.tcp.front import TcpFront
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

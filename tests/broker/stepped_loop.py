@@ -11,7 +11,7 @@ import selectors
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.testing.crashable import PowerLoss
+from penstock.testing.memory_disk import PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -23,7 +23,7 @@ from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions

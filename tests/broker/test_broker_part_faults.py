@@ -20,7 +20,7 @@ from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.channel import persistence
 from penstock.storage.queue.blocks import FILE_HEADER_BYTES
-from penstock.testing.crashable import PowerLoss
+from penstock.testing.memory_disk import PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

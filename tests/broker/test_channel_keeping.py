@@ -23,7 +23,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

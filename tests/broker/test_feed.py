@@ -15,7 +15,7 @@ from penstock.broker.memory.budget import MemoryLedger
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(

@@ -22,7 +22,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 INLINE = DiskQueueOptions(sync_in_background=False)
 

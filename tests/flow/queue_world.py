@@ -16,7 +16,7 @@ from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 SMALL = QueueOptions(swap_threshold=8, swap_batch=4)
 

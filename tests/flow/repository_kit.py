@@ -11,7 +11,7 @@ from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.claims import ContentClaim
 from penstock.storage.content.repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 CONTENT = "/t/content"
 REPOSITORY = "/t/flowfiles"

@@ -22,7 +22,7 @@ from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 class FakeQueue:

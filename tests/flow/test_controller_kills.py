@@ -21,8 +21,7 @@ from controller_kit import (
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
-from penstock.testing.disk import Disk
+from penstock.testing.memory_disk import CrashableFileSystem, Disk, PowerLoss
 
 TOTAL = 300
 FLOW = """

@@ -24,7 +24,7 @@ from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.options import ContentOptions
 from penstock.storage.content.repository import ContentRepository
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 RESERVE = 100_000
 REFUSED = threading.Event()

@@ -27,7 +27,7 @@ from penstock.flow.swap.nifi.swap_files import NifiSwapFile
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 FOLDER = "/nifi"

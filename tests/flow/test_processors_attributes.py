@@ -13,8 +13,7 @@ from penstock.flow.processors.routing.attributes import (
     UpdateAttribute,
 )
 from penstock.flow.processors.routing.retry_flowfile import RetryFlowFile
-from penstock.testing.flow import ProcessorRunner
-from penstock.testing.surroundings import PROCESSOR_ID
+from penstock.testing.flow import PROCESSOR_ID, ProcessorRunner
 
 
 def test_attributes_are_set_from_those_before_and_others_stay() -> None:

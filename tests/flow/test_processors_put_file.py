@@ -10,8 +10,8 @@ import pytest
 
 from penstock.flow.processor.processor import InvalidConfiguration
 from penstock.flow.processors.files.put_file import PutFile
-from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.flow import ProcessorRunner
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 def test_content_is_written_under_the_filename(tmp_path: Path) -> None:

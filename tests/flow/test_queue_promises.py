@@ -20,7 +20,7 @@ from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import columns
 from penstock.storage.content.claims import ResourceClaim
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
 @pytest.fixture(autouse=True)

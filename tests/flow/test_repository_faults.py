@@ -21,7 +21,7 @@ from penstock.flow.queue.swap_store import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.state import State
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 Where = dict[int, str]  # the queue of each FlowFile, by its id
 

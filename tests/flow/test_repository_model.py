@@ -23,7 +23,7 @@ from repository_kit import Opened
 from penstock.core.errors import Unavailable
 from penstock.flow.repository.changes import Changes
 from penstock.storage.content.claims import ContentClaim
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
     from pathlib import Path

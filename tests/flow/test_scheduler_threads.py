@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 from call_faults_kit import Faults
+from mailbox_kit import StepPool
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
@@ -21,7 +22,6 @@ from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, 
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import Schedule
 from penstock.mailbox import MailboxThread
-from penstock.testing.triggers import StepPool
 
 LIMIT_S = 30.0
 T = TypeVar("T")

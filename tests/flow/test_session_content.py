@@ -13,7 +13,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.session.content_streams import ContentStream
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 OPTIONS = RepositoryOptions(snapshot_bytes=4_000, sync_in_background=False)
 QUEUE = QueueOptions(swap_threshold=4, swap_batch=2)

@@ -15,7 +15,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Relationship
 from penstock.flow.session.transaction import Transaction
 from penstock.storage.content.writer import ContentWriter
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 SUCCESS = Relationship(name="success")
 

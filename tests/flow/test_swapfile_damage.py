@@ -15,7 +15,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap import columns, swap_file
 from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 PATH = "/swap/1.swap"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from indexing_kit import RecordedNotices, make_task
+from mailbox_kit import InlineLanes
 
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
@@ -15,7 +16,6 @@ from penstock.indexing.overlord.task_index import ActiveTask
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.storage.metadata import MetadataStore, SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes
 
 DAY = Interval.parse("2024-01-01/2024-01-02")
 NEXT_DAY = Interval.parse("2024-01-02/2024-01-03")

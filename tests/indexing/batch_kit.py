@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import orjson
+from engine_kit import FakeBatchEngine, read_rows
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.input_segments import visible_segments
@@ -30,9 +31,7 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
-from penstock.testing.batchengine import FakeBatchEngine
 from penstock.testing.clock import VirtualClock
-from penstock.testing.engine import read_rows
 
 R = TypeVar("R")
 START_MS = 1_767_225_600_000  # 2026-01-01

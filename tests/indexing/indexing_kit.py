@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
+from engine_kit import FakeEngine, read_rows
+from mailbox_kit import InlineLanes, StepLanes
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
@@ -28,8 +30,6 @@ from penstock.segments.model import Segment, SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.engine import FakeEngine, read_rows
-from penstock.testing.lanes import InlineLanes, StepLanes
 
 DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000

@@ -13,11 +13,11 @@ from call_faults_kit import Faults
 from faultcases import DrawnCases, DrawnPair, count_single
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
+from mailbox_kit import StepLanes
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import HeldLock, LockTask, LockType
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
 
 LOW, HIGH = task("low", priority=10), task("high", priority=90)
 ENDS, NEW, LATER = task("ends"), task("new"), task("later")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from indexing_kit import make_task
+from mailbox_kit import InlineLanes, StepLanes, settle
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
@@ -19,8 +20,6 @@ from penstock.indexing.specs.batch import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes, StepLanes
-from penstock.testing.settling import settle
 
 
 class SaidWorker:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import orjson
+from engine_kit import FakeEngine, read_rows
 from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, make_spec
+from mailbox_kit import InlineLanes, StepLanes
 from queue_kit import KeptEvents
 
 from penstock.core.errors import Unavailable
@@ -30,8 +32,6 @@ from penstock.segments.model import Segment
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.engine import FakeEngine, read_rows
-from penstock.testing.lanes import InlineLanes, StepLanes
 
 
 class Killed(BaseException):

@@ -15,6 +15,7 @@ from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
 from faultcases import DrawnCases, DrawnPair, count_single
 from indexing_kit import FakeBroker, spec_json
+from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker
 
 from penstock.core.errors import Conflict, LockRevoked, NotFound, Unavailable
@@ -35,8 +36,6 @@ from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes, StepLanes
-from penstock.testing.settling import settle
 
 TOPIC = ID = "flights"
 _FULL = 8

@@ -13,6 +13,7 @@ from typing import TypeVar
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
 from faultcases import DrawnCases, DrawnPair, count_single
+from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
@@ -24,8 +25,6 @@ from penstock.indexing.ports import TaskState
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes, StepLanes
-from penstock.testing.settling import settle
 
 T = TypeVar("T")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from mailbox_kit import InlineLanes, settle
+
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes
-from penstock.testing.settling import settle
 
 
 class TermWorld:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import engine_kit
 import pytest
 from batch_kit import BatchWorld, Cut, day, index, lines, world_of
 
@@ -14,7 +15,6 @@ from penstock.indexing.actions import MarkSegmentsToUpgrade
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.errors import SpecError
 from penstock.segments.model import Segment
-from penstock.testing import batchengine
 
 CONCURRENT = {"useConcurrentLocks": True}
 ROWS = [(1, "x", 1), (1, "y", 2), (1, "z", 3), (2, "other", 4)]
@@ -108,7 +108,7 @@ def test_rows_that_are_filtered_out_go_and_the_others_stay(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _, _ = of_day(world, 1)
-    monkeypatch.setattr(batchengine, "_wanted", lambda _row, _request: False)
+    monkeypatch.setattr(engine_kit, "_wanted", lambda _row, _request: False)
     result = world.run(minor([first]))
     assert result.state is TaskState.SUCCESS
     assert world.rows() == ROWS[1:]

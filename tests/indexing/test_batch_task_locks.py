@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import pytest
 from batch_kit import SkippingClock, day
+from engine_kit import FakeBatchEngine
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
 from penstock.core.intervals import Granularity, Interval
@@ -32,7 +33,6 @@ from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
-from penstock.testing.batchengine import FakeBatchEngine
 
 R = TypeVar("R")
 DAY = Interval.parse(day(1))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from batch_kit import ABC, BatchWorld, index, lines
+from engine_kit import FakeBatchEngine
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -24,7 +25,6 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.ports import TaskState
 from penstock.indexing.worker.peon_task import PeonTask
-from penstock.testing.batchengine import FakeBatchEngine
 
 
 def test_a_lost_engine_costs_another_try_into_another_folder(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import orjson
 import pytest
 from batch_kit import DAY_MS, START_MS, BatchWorld, day, index, lines
+from engine_kit import read_rows
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
-from penstock.testing.engine import read_rows
 
 DAYS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
 HALF_DAY_MS = 43_200_000

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
+from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
@@ -24,8 +25,6 @@ from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
-from penstock.testing.settling import settle
 
 ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
 

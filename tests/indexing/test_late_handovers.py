@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from indexing_kit import make_task
+from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions
@@ -17,8 +18,6 @@ from penstock.indexing.ports import (
 )
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
-from penstock.testing.settling import settle
 
 
 class LateWorker:

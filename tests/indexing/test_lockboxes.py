@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lockbox_kit import DAY, NOW_MS, BrokenStore, by_text, hours, killer, stored_lock, task, word
+from mailbox_kit import StepLanes
 
 from penstock.core.errors import (
     Closed,
@@ -45,7 +46,6 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from engine_kit import read_rows, read_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import OneTask, event, spec_json
@@ -16,7 +17,6 @@ from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.stream_location import StreamPlace
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.engine import read_rows, read_stream
 
 
 def supplier(folder, pattern="*.log"):

@@ -7,6 +7,7 @@ from itertools import pairwise
 import orjson
 import pytest
 from action_kit import batch, rows
+from engine_kit import read_rows, write_chunk
 from indexing_kit import START_MS, OneTask, make_task, spec_json
 
 from penstock.core.errors import Conflict
@@ -19,7 +20,6 @@ from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import parse_supervisor_spec
 from penstock.segments.model import Segment, SegmentId, ShardSpec
-from penstock.testing.engine import read_rows, write_chunk
 
 HOUR_MS = 3_600_000
 DAY = Granularity.parse("DAY").bucket(START_MS)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from indexing_kit import FakeBroker, make_spec, spec_json
+from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
@@ -23,7 +24,6 @@ from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.indexing.task_spec import base_sequence_name
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
 
 PLAIN = {"maxTotalRows": 5000}
 TIMES = ("minimumLagMillis", "aggregateLagMillis", "maxLagMillis")

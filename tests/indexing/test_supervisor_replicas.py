@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from indexing_kit import FakeBroker, OneTask, event
+from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest
@@ -15,7 +16,6 @@ from penstock.indexing.specs import TuningConfig
 from penstock.indexing.supervisor.task_groups import GroupPhase, TaskGroup
 from penstock.indexing.supervisor.task_protocol import Dialogue
 from penstock.mailbox import MailboxProcessor
-from penstock.testing.lanes import StepLanes
 
 TUNING = TuningConfig(max_rows_per_segment=3, max_total_rows=1000)
 

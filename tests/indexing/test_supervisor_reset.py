@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from indexing_kit import FakeBroker
+from mailbox_kit import StepLanes, settle
 from story_kit import ask, feed, offsets, running, status, until
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -12,8 +13,6 @@ from penstock.indexing.source import TopicSupplier
 from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
-from penstock.testing.settling import settle
 
 
 def test_a_reset_right_after_the_overlords_start_ends_the_tasks_that_it_finds(make):

@@ -15,7 +15,7 @@ from penstock.indexing.sequences import Sequences
 from penstock.indexing.task.commit_file import BadFile, Commit, Persist
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DAY = Interval(0, 86_400_000)
 

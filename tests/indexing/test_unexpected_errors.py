@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 from call_faults_kit import Faults
+from mailbox_kit import StepLanes
 from queue_kit import noop
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
@@ -17,7 +18,6 @@ from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.task_service import Intake
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
 
 UNEXPECTED = [MemoryError, OSError, RuntimeError]
 

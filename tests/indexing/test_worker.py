@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from indexing_kit import make_task
+from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
@@ -20,9 +21,7 @@ from penstock.indexing.worker.task_folders import TaskFolders
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.lanes import StepLanes
-from penstock.testing.settling import settle
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 class FakePeon:

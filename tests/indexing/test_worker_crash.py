@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mailbox_kit import InlineLanes, settle
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskState
@@ -18,9 +19,7 @@ from penstock.indexing.worker.change_history import ChangeHistory
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
-from penstock.testing.lanes import InlineLanes
-from penstock.testing.settling import settle
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
 class DeadPeon:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mailbox_kit import StepLanes
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.task.task_folder import TaskFolder
@@ -16,7 +17,6 @@ from penstock.indexing.task_log import LogPart
 from penstock.indexing.worker.log_store import LogStore, LogStoreOptions, TaskLogs, part_bounds
 from penstock.indexing.worker.task_attempts import Attempts
 from penstock.storage.filesystem import OsFileSystem
-from penstock.testing.lanes import StepLanes
 
 _memory_stores = itertools.count()
 

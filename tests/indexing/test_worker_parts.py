@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from call_faults_kit import Faults
 from indexing_kit import make_task
+from mailbox_kit import InlineLanes, settle
 
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
@@ -22,9 +23,7 @@ from penstock.indexing.worker.task_folders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.lanes import InlineLanes
-from penstock.testing.settling import settle
+from penstock.testing.memory_disk import CrashableFileSystem
 
 
 def noop(task_id: str):

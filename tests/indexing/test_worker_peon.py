@@ -6,6 +6,7 @@ import random
 import threading
 
 import pytest
+from engine_kit import FakeEngine
 from indexing_kit import FakeBroker, make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
@@ -27,8 +28,7 @@ from penstock.indexing.worker.peon_task import (
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
-from penstock.testing.engine import FakeEngine
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
 class Agreeing:

@@ -11,6 +11,7 @@ from functools import partial
 from call_faults_kit import Faults
 from faultcases import DrawnCases, DrawnPair, count_single
 from indexing_kit import make_task
+from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState
@@ -19,9 +20,7 @@ from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
-from penstock.testing.lanes import StepLanes
-from penstock.testing.settling import settle
+from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/tasks"
 OPTIONS = WorkerOptions(3, deaths_max=10, forget_delay_ms=5_000, shutdown_grace_ms=2_000)

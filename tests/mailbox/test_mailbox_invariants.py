@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mailbox_kit import Interleaver
 
 from penstock.core.errors import Closed
 from penstock.mailbox import (
@@ -21,7 +22,6 @@ from penstock.mailbox import (
     Suspension,
 )
 from penstock.testing.clock import VirtualClock
-from penstock.testing.interleave import Interleaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

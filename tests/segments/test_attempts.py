@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.core.errors import InvalidRequest
 from penstock.segments.deep_storage import DeepStore
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from mailbox_kit import StepLanes
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -57,7 +58,6 @@ from penstock.services.httpclient import JsonClient
 from penstock.services.membership.leases import Announcement, Announcer, Directory
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
 
 T = TypeVar("T")
 TOKEN = "s"

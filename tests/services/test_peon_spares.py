@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import pytest
 import waiting_peon
+from mailbox_kit import settle
 
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
@@ -28,7 +29,6 @@ from penstock.services.config import Address
 from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
 from penstock.services.roles.peon_processes import PEON_PROGRAM, PeonChild, PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
-from penstock.testing.settling import settle
 
 AGE_MS = 60_000
 PROGRAM = (sys.executable, waiting_peon.__file__)

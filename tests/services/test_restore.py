@@ -29,7 +29,7 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.storage.deletion_hold import Hold, HoldingFileSystem
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 FILES = {

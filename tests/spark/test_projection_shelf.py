@@ -13,7 +13,7 @@ from penstock.segments.layout import is_segment_file, projection_file, projectio
 from penstock.segments.model import SegmentId
 from penstock.spark.projections.file_store import UNNEEDED_S, Shelf
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DIGEST = "0123456789abcdef"
 NAME = projection_file("/deep/d/part.parquet")

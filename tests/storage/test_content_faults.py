@@ -13,7 +13,7 @@ from penstock.core.errors import Closed, PenstockError
 from penstock.storage.content.claims import ContentClaim
 from penstock.storage.content.repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/content"
 OPTIONS = ContentOptions(

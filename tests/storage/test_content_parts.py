@@ -10,7 +10,7 @@ from penstock.storage.content.options import ContentOptions
 from penstock.storage.content.references import References
 from penstock.storage.content.resources import CONTAINER
 from penstock.storage.content.writer import WrittenFiles
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 A, B = (ResourceClaim(name, CONTAINER, "0") for name in "ab")
 

@@ -25,7 +25,7 @@ from penstock.storage.content.claims import UNKNOWN_CHECKSUM, ContentClaim, Reso
 from penstock.storage.content.repository import ContentOptions, ContentRepository
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from penstock.storage.queue.disk_queue import (
     OffsetsDeleted,
 )
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/queue"
 

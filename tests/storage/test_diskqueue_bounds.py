@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import Closed, Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 FOLDER = "/queue"
 

@@ -13,7 +13,7 @@ from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.blocks import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 BLOCK = 48 + 8 + 104  # of one message of 100 bytes: header, starts, payload and padding
 OPTIONS = DiskQueueOptions(

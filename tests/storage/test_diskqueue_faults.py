@@ -13,7 +13,7 @@ from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/topic"
 OPTIONS = DiskQueueOptions(max_bytes_per_file=600, sync_every_messages=4, sync_in_background=False)

@@ -14,7 +14,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

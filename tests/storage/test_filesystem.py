@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import OsFileSystem, translate_error
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
 @pytest.fixture(params=["memory", "disk"])

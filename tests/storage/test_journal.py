@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 FOLDER = "/t/journal"
 

@@ -11,7 +11,7 @@ from faultcases import FaultCases
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/journal"
 

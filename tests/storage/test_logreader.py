@@ -15,7 +15,7 @@ from penstock.core.errors import NotFound
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import OffsetsDeleted, read_range
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 SMALL = DiskQueueOptions(max_bytes_per_file=1500, sync_in_background=False, retention_ms=0)
 

@@ -11,7 +11,7 @@ from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.options import DiskQueueOptions
 from penstock.storage.queue.quarantine import Quarantine
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.memory_disk import CrashableFileSystem
 
 SMALL = DiskQueueOptions(max_bytes_per_file=1000, max_producers=10)
 

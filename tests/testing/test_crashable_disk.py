@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.testing.disk import Disk, Inode, Rename, Truncate, Write
+from penstock.testing.memory_disk import Disk, Inode, Rename, Truncate, Write
 
 SEEDS = st.integers(0, 2**32)
 

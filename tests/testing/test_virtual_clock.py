@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from mailbox_kit import Interleaver, InterleavingFailure
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import DEFAULT_START_MS, VirtualClock
-from penstock.testing.interleave import Interleaver, InterleavingFailure
 
 
 def test_time_passes_only_when_told() -> None:

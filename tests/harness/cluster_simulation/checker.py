@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from engine_kit import read_rows
+
 from cluster_simulation.admin_actions import days_interval
 from cluster_simulation.cluster import PUBLISHES
 from cluster_simulation.duties import RETENTION
@@ -24,7 +26,6 @@ from penstock.indexing.overlord.compaction.duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import TASK_TYPE
 from penstock.segments.catalog import Catalogue
-from penstock.testing.engine import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

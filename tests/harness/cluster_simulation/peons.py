@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
+from engine_kit import FakeBatchEngine, FakeEngine
 
 from cluster_simulation.broker import SimBroker
 from cluster_simulation.fibers import Killed
@@ -26,8 +27,6 @@ from penstock.indexing.worker.builtin_kinds import noop_kind
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
-from penstock.testing.batchengine import FakeBatchEngine
-from penstock.testing.engine import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
