@@ -33,7 +33,7 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.read_plan import Available, SeenTopic
 from penstock.mailbox import MailboxProcessor
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
@@ -218,7 +218,7 @@ def segment(number: int) -> Segment:
 
 
 def view(plane: Plane, count: int) -> None:
-    visible = Catalogue().view(plane.metadata.snapshot()).visible("wiki")
+    visible = Catalog().view(plane.metadata.snapshot()).visible("wiki")
     assert len(visible) == count, f"{len(visible)} of {count} segments are visible"
 
 

@@ -33,7 +33,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
@@ -103,39 +103,39 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self._fs = OsFileSystem()
         self._folder = folder
-        self.written: list[SwapFile] = []
+        self.written: list[SwapFileInfo] = []
 
-    def path(self, file: SwapFile) -> str:
+    def path(self, file: SwapFileInfo) -> str:
         """Return where a swap file is."""
         return str(self._folder / file.name)
 
-    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
+    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         """Write a swap file."""
         name = f"{len(self.written)}.swap"
         path = str(self._folder / name)
-        file = SwapFile(name, write_swap_file(self._fs, path, queue, order, flowfiles))
+        file = SwapFileInfo(name, write_swap_file(self._fs, path, queue, order, flowfiles))
         self.written.append(file)
         return file
 
-    def open(self, file: SwapFile) -> SwapReader:
+    def open(self, file: SwapFileInfo) -> SwapReader:
         """Open a swap file."""
         return SwapReader.open(self._fs, self.path(file))
 
-    def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+    def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Learn that rows were handed out."""
 
     def drop_rows(
-        self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
+        self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         """Learn that rows are gone."""
 
-    def discard(self, file: SwapFile) -> None:
+    def discard(self, file: SwapFileInfo) -> None:
         """Learn that all rows are gone."""
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
         """Learn that FlowFiles are gone."""
 
-    def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
+    def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         """Refuse: nothing is damaged here."""
         raise SystemExit(f"{file.name}: {len(rows)} rows: {reason}")
 
@@ -268,7 +268,7 @@ def depth(count: int) -> None:
 
         def restore() -> None:
             files = [
-                RestoredSwapFile(SwapFile(one.name, read_summary(fs, home.path(one))))
+                RestoredSwapFile(SwapFileInfo(one.name, read_summary(fs, home.path(one))))
                 for one in home.written
             ]
             again.restore([], files)

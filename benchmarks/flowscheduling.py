@@ -21,7 +21,7 @@ from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.scheduler import Scheduler
-from penstock.flow.scheduling.strategy import Schedule, every
+from penstock.flow.scheduling.strategy import ComponentSchedule, every
 from penstock.mailbox import MailboxThread
 
 COMPONENTS = 10_000
@@ -133,7 +133,7 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 @contextmanager
-def ours(parts: list[Part], schedule: Schedule) -> Iterator[list[Callable[[], None]]]:
+def ours(parts: list[Part], schedule: ComponentSchedule) -> Iterator[list[Callable[[], None]]]:
     """Run parts; gives what wakes each."""
     with scheduler() as made:
         for number, part in enumerate(parts):
@@ -170,7 +170,7 @@ def cpu_percent(seconds: float) -> float:
 def idle_ours() -> float:
     with scheduler() as made:
         for number in range(2 * COMPONENTS):
-            made.add(str(number), Part(), every("1 hour") if number % 2 else Schedule())
+            made.add(str(number), Part(), every("1 hour") if number % 2 else ComponentSchedule())
             made.start(str(number))
         _until_all_run(made)
         return cpu_percent(IDLE_S)
@@ -194,7 +194,7 @@ def to_trigger_us(part: Part, wake: Callable[[], None]) -> tuple[float, float]:
 
 def latency_ours() -> tuple[float, float]:
     parts = [Part() for _ in range(100)]
-    with ours(parts, Schedule()) as wakers:
+    with ours(parts, ComponentSchedule()) as wakers:
         return to_trigger_us(parts[0], wakers[0])
 
 
@@ -206,7 +206,7 @@ def latency_polling() -> tuple[float, float]:
 
 def busy_ours() -> float:
     parts = [Part() for _ in range(20)]
-    with ours(parts, Schedule()) as wakers:
+    with ours(parts, ComponentSchedule()) as wakers:
         return _busy(parts, wakers)
 
 

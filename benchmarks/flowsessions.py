@@ -27,7 +27,7 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import OsFileSystem
 
@@ -107,7 +107,7 @@ class Line:
     def make(self, *, at_once: bool) -> float:
         """Make a thousand FlowFiles with five attributes in one session; returns seconds."""
         each = [{f"name {one}": f"{one}-{number}" for one in range(5)} for number in range(1_000)]
-        session = ProcessSession(Transaction(self.wiring(), self.services))
+        session = ProcessSession(SessionTransaction(self.wiring(), self.services))
         started = time.process_time()
         if at_once:
             session.transfer(session.create(each=each), "success")
@@ -130,7 +130,7 @@ class Line:
 
     def _move(self, wiring: Wiring, sessions: int, size: int, *, durable: bool) -> None:
         for _ in range(sessions):
-            session = ProcessSession(Transaction(wiring, self.services))
+            session = ProcessSession(SessionTransaction(wiring, self.services))
             session.transfer(session.get_many(size), "success")
             session.commit(durable=durable)
 

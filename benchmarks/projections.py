@@ -21,14 +21,14 @@ from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
-from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.selector import ProjectionWish
 from penstock.spark.sql.service import SqlQuery
-from penstock.spark.tables.visible_files import MetadataTables
+from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 ROWS: Final = 2_500_000
@@ -100,7 +100,7 @@ def publish(store: MetadataStore, folder: Path, rows: int) -> None:
         )
         outcome = store.publish(PublishRequest("bench", NAME, (segment.to_row(),)))
         assert outcome.ok, outcome.reason
-    kept = dump([Declared(BY_HOUR)])
+    kept = dump([DeclaredProjections(BY_HOUR)])
     assert store.config.compare_and_set(config_name(NAME), None, kept)
 
 
@@ -132,7 +132,7 @@ def run(rows: int = ROWS) -> list[Row]:
         sessions = SparkSessions(SparkSessionOptions(served[2]))
         with MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=clock) as store:
             publish(store, folder, rows)
-            tables = MetadataTables(store, str(folder / "segments"), clock)
+            tables = VisibleFiles(store, str(folder / "segments"), clock)
             parts = sql_parts(sessions, tables, str(folder / "segments"), clock)
             try:
                 return _rows(parts, rows)

@@ -21,7 +21,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, Intake
+from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, TaskSubmissions
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
@@ -105,7 +105,7 @@ class World:
             completed=self._completed,
             options=TaskQueueOptions(max_tasks=2 * TASKS),
         )
-        self.intake = Intake(lambda: self.queue, self.processor)
+        self.intake = TaskSubmissions(lambda: self.queue, self.processor)
         self.queue.start()
         self.settle()
 

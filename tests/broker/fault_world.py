@@ -1,6 +1,6 @@
 """A broker whose ports raise: disk, clock, event loop and the transports of its clients.
 
-One broker of `BrokerServer`, without sockets: clients are `Connection`s over transports of the
+One broker of `BrokerServer`, without sockets: clients are `TcpConnection`s over transports of the
 test. A case fills the broker, carries out one operation while a fault is armed, and then checks
 that nothing is lost, doubled, stuck or leaked, that the broker goes on, and that a restart finds
 what memory had.
@@ -20,7 +20,7 @@ from stepped_loop import InlineExecutor, SteppedLoop
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
-from penstock.broker.tcp.connection import Connection
+from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.front import TcpFront
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
@@ -146,7 +146,7 @@ class Client:
         self._buffer = b""
         self._parts = b""
         self.wire = Wire(self)
-        self.connection: Connection = Connection(world.front, next(world.numbers))
+        self.connection: TcpConnection = TcpConnection(world.front, next(world.numbers))
         port = cast("asyncio.Transport", world.faults.port(self.wire))
         self._call(lambda: self.connection.connection_made(port))
         self.send(b"  V2")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Producer
 
 from penstock.core.errors import NotFound
-from penstock.indexing.source.kafka import OffsetsGoneError, Records, TopicShape
+from penstock.indexing.source.kafka import KafkaRecords, OffsetsGoneError, TopicShape
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _StandInLog:
 
     def take(self, most, wait_s):
         if self.cluster.silent:
-            return Records()
+            return KafkaRecords()
         if not self.topic.begin(self.partition) <= self.at <= self.topic.end(self.partition):
             raise OffsetsGoneError(f"no longer holds offset {self.at}")
         log = self.topic.logs[self.partition]
@@ -146,8 +146,8 @@ class _StandInLog:
             found = [_record(log[o]) for o in offsets]
             values = [one.value for one in found]
             if not self.whole:
-                return Records(offsets, values)
-            return Records(
+                return KafkaRecords(offsets, values)
+            return KafkaRecords(
                 offsets,
                 values,
                 keys=[one.key for one in found],
@@ -155,7 +155,7 @@ class _StandInLog:
                 headers=[one.headers for one in found],
             )
         self.at = self.topic.end(self.partition)
-        return Records(end=self.at)
+        return KafkaRecords(end=self.at)
 
     def close(self):
         pass

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.publish_admission import ByteBudget
 from penstock.core.clock import SystemClock
-from penstock.core.disk_space import Headroom
+from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import InvalidRequest, Unavailable
 
 
@@ -149,7 +149,7 @@ class Hand(SystemClock):
 
 def test_publishes_stop_before_the_disk_is_full_and_go_on_by_themselves() -> None:
     clock, free = Hand(), [1000]
-    headroom = Headroom("/d", lambda: free[0], 900, clock, "delete topics")
+    headroom = DiskSpace("/d", lambda: free[0], 900, clock, "delete topics")
     headroom.require(60)
     headroom.require(60)  # begins the reserve
     for size_bytes in (60, 1, 0):  # between measurements what was taken counts

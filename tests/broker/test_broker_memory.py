@@ -17,7 +17,7 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.broker.options import BrokerOptions
 
 MEBIBYTE = 1 << 20
@@ -37,7 +37,7 @@ def options(options: BrokerOptions) -> BrokerOptions:
 
 
 @pytest.fixture
-def ledger(broker: RunningBroker) -> Iterator[MemoryLedger]:
+def ledger(broker: RunningBroker) -> Iterator[MemoryBudget]:
     ledger = broker.server.broker.memory
     assert ledger.limit_bytes == LIMIT
     yield ledger
@@ -56,7 +56,7 @@ def _take(client: V2, count: int) -> None:
         client.finish(message.id)
 
 
-def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: MemoryLedger) -> None:
+def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: MemoryBudget) -> None:
     names = [f"t{number}" for number in range(12)]
     with V2(broker.server.broker.tcp_port) as producer:
         consumers = [V2(broker.server.broker.tcp_port) for _ in names]
@@ -73,7 +73,7 @@ def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: Mem
 
 
 def test_consumers_that_do_not_read_are_bounded_together(
-    broker: RunningBroker, ledger: MemoryLedger
+    broker: RunningBroker, ledger: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer, V2(port) as reader:
@@ -92,7 +92,7 @@ def test_consumers_that_do_not_read_are_bounded_together(
 
 
 def test_very_many_deferred_messages_hold_up_no_other_channel(
-    broker: RunningBroker, ledger: MemoryLedger
+    broker: RunningBroker, ledger: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer, V2(port) as waiting, V2(port) as other:
@@ -110,7 +110,7 @@ def test_very_many_deferred_messages_hold_up_no_other_channel(
 
 
 def test_what_many_channels_give_out_at_once_is_bounded(
-    broker: RunningBroker, ledger: MemoryLedger
+    broker: RunningBroker, ledger: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer:

@@ -14,8 +14,8 @@ from stepped_loop import run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.feed import Feed
-from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block
@@ -59,7 +59,7 @@ def test_channels_that_wait_for_a_read_are_called_when_it_raises(error: type[Exc
 
 
 def test_a_callback_that_raises_keeps_no_other_from_hearing_of_room() -> None:
-    ledger, called = MemoryLedger(1_000), []
+    ledger, called = MemoryBudget(1_000), []
 
     def fail() -> None:
         raise MemoryError
@@ -100,7 +100,7 @@ def test_a_heartbeat_that_raises_stops_no_other() -> None:
 
 
 def kept(
-    story: Callable[[ChannelKeeper, ChannelState, Faults], Coroutine[None, None, None]],
+    story: Callable[[ChannelJournal, ChannelState, Faults], Coroutine[None, None, None]],
 ) -> tuple[ChannelState, ChannelState]:
     """Return a state after a story, and the one that its journal tells of after a kill."""
     clock, disk, faults = VirtualClock(), CrashableFileSystem(), Faults()
@@ -110,7 +110,7 @@ def kept(
         fs = faults.port(disk, results=("create", "open_append", "open_read"))
         journal = Journal.open("/j", fs=fs, clock=clock)
         journal.compact(snapshot(state))
-        keeper = ChannelKeeper(journal, state, JournalSyncs(clock=clock))
+        keeper = ChannelJournal(journal, state, JournalSyncs(clock=clock))
         state.deliver(0, 0, 8, 1, 0, 60_000)
         await story(keeper, state, faults)
         await asyncio.sleep(5)
@@ -126,7 +126,7 @@ def kept(
 def test_records_that_a_journal_did_not_take_are_written_later(
     error: type[Exception], after: bool
 ) -> None:
-    async def story(keeper: ChannelKeeper, state: ChannelState, faults: Faults) -> None:
+    async def story(keeper: ChannelJournal, state: ChannelState, faults: Faults) -> None:
         state.finish(1, np.arange(4))
         keeper.note()
         with faults.armed(error, 0, after=after):
@@ -143,7 +143,7 @@ def test_a_compaction_that_fails_is_tried_again(
 ) -> None:
     monkeypatch.setattr("penstock.broker.channel.persistence._COMPACT_BYTES", 10)
 
-    async def story(keeper: ChannelKeeper, state: ChannelState, faults: Faults) -> None:
+    async def story(keeper: ChannelJournal, state: ChannelState, faults: Faults) -> None:
         keeper._compact_above = 10
         for number in range(6):
             state.finish(1, np.arange(number, number + 1))

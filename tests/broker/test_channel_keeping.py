@@ -11,7 +11,7 @@ import pytest
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
-from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
+from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
@@ -38,7 +38,7 @@ def test_nothing_is_written_after_the_close(tmp_path: Path) -> None:
         folder = tmp_path / "channel"
         journal = Journal.open(str(folder), fs=OsFileSystem(), clock=VirtualClock())
         state = ChannelState([0])
-        keeper = ChannelKeeper(journal, state, JournalSyncs())
+        keeper = ChannelJournal(journal, state, JournalSyncs())
         state.defer(0, 0, 3, 5_000)
         await keeper.keep(durable=True)
         await keeper.close()
@@ -86,7 +86,7 @@ def test_the_journals_of_channels_that_rest_are_durable_and_take_no_descriptors(
             journal = Journal.open(f"/{number}", fs=disk, clock=clock)
             state = ChannelState([0])
             journal.compact(snapshot(state))
-            keepers.append(ChannelKeeper(journal, state, syncs))
+            keepers.append(ChannelJournal(journal, state, syncs))
             state.deliver(0, 0, 8, 1, 0, 1_000)
             state.finish(1, np.arange(8))
             keepers[-1].note()
@@ -111,7 +111,7 @@ def test_what_a_full_disk_does_not_take_waits_merged() -> None:
         journal = Journal.open("/full", fs=disk, clock=clock)
         state = ChannelState([0])
         journal.compact(snapshot(state))
-        keeper = ChannelKeeper(journal, state, JournalSyncs())
+        keeper = ChannelJournal(journal, state, JournalSyncs())
         for turn in range(500):
             disk.fail_next("append")
             state.deliver(0, turn, turn + 1, 1, 0, 1_000)

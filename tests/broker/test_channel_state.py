@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel_state import ATTEMPTS_MAX, ChannelState, Retry
-from penstock.broker.channel.offset_ranges import RangeSet
+from penstock.broker.channel.offset_ranges import OffsetRangeSet
 from penstock.broker.channel.persistence import restore, snapshot
 
 PARTITIONS = 2
@@ -292,7 +292,7 @@ TestAgainstModel.settings = settings(max_examples=40, stateful_step_count=40, de
 def test_ranges_merge(
     added: list[tuple[int, int]], floor: int, ranges: list[tuple[int, int]]
 ) -> None:
-    found = RangeSet(0)
+    found = OffsetRangeSet(0)
     for start, end in added:
         found.add(start, end)
     assert (found.floor, list(found)) == (floor, ranges)

@@ -11,7 +11,7 @@ from stepped_loop import run_stepped
 from v2 import V2
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
@@ -36,7 +36,7 @@ def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(
 
 def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_once() -> None:
     clock = VirtualClock()
-    ledger = MemoryLedger(1 << 30)
+    ledger = MemoryBudget(1 << 30)
     woken: list[int] = []
 
     async def live() -> None:

@@ -24,7 +24,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
-    from penstock.broker.lookupd.announcer import Announcer
+    from penstock.broker.lookupd.announcer import LookupdAnnouncer
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.topic import Topic
 
@@ -531,7 +531,7 @@ def test_of_very_many_new_topics_a_few_are_asked_about_at_a_time() -> None:
     async def story() -> None:
         announcer = SimpleNamespace(http_addresses=lambda: ["a:1"])
         inheritance = ChannelInheritance(
-            cast("Announcer", announcer),
+            cast("LookupdAnnouncer", announcer),
             cast("TopicChanges", SimpleNamespace(find_or_create_channel=make)),
             lookupd,
         )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.storage.queue.disk_queue import DiskQueue
 
 
@@ -25,7 +25,7 @@ class Kept:
 
 
 def test_the_longest_unused_cache_is_let_go_first() -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     old, used, new = Kept(), Kept(), Kept()
     ledger.cache(old, 40)
     ledger.cache(used, 40)
@@ -36,7 +36,7 @@ def test_the_longest_unused_cache_is_let_go_first() -> None:
 
 
 def test_the_cache_in_use_stays_however_large_it_is() -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     small, large = Kept(), Kept()
     ledger.cache(small, 10)
     ledger.cache(large, 1_000)
@@ -44,7 +44,7 @@ def test_the_cache_in_use_stays_however_large_it_is() -> None:
 
 
 def test_what_is_held_takes_the_room_of_caches() -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     caches = [Kept() for _ in range(4)]
     for cache in caches:
         ledger.cache(cache, 20)
@@ -55,7 +55,7 @@ def test_what_is_held_takes_the_room_of_caches() -> None:
 
 
 def test_consumers_wait_before_publishers_do() -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     ledger.hold("slow", 74)
     assert ledger.has_room
     ledger.hold("slow", 75)
@@ -66,7 +66,7 @@ def test_consumers_wait_before_publishers_do() -> None:
 
 
 def test_who_knows_of_little_goes_on_when_others_wait() -> None:
-    ledger = MemoryLedger(102_400)
+    ledger = MemoryBudget(102_400)
     ledger.hold("much", 76_800)
     assert not ledger.has_room_for(100)
     assert ledger.has_room_for(99)
@@ -81,7 +81,7 @@ def test_who_knows_of_little_goes_on_when_others_wait() -> None:
 
 
 def test_who_waits_is_called_once_there_is_room() -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     calls: list[str] = []
 
     def call() -> None:
@@ -103,7 +103,7 @@ def test_who_waits_is_called_once_there_is_room() -> None:
     )
 )
 def test_sums_are_those_of_what_is_there(steps: list[tuple[bool, int, int]]) -> None:
-    ledger = MemoryLedger(100)
+    ledger = MemoryBudget(100)
     caches = [Kept() for _ in range(6)]
     sizes = [0] * 6
     held = [0] * 6
@@ -135,7 +135,7 @@ def _append(feed: Feed, queue: DiskQueue, messages: list[bytes]) -> None:
 
 def test_a_feed_that_was_let_go_reads_from_the_disk(queue: DiskQueue) -> None:
     async def read() -> None:
-        ledger = MemoryLedger(10_000)
+        ledger = MemoryBudget(10_000)
         feed = Feed(queue, 1_000, 1 << 20, ledger)
         _append(feed, queue, [b"x" * 6_000])
         assert feed.slice(0, 1) is not None
@@ -156,7 +156,7 @@ def test_a_feed_that_was_let_go_reads_from_the_disk(queue: DiskQueue) -> None:
 
 
 def test_a_feed_that_keeps_nothing_holds_nothing(queue: DiskQueue) -> None:
-    ledger = MemoryLedger(10_000)
+    ledger = MemoryBudget(10_000)
     feed = Feed(queue, 0, 1 << 20, ledger)
     _append(feed, queue, [b"x"])
     assert feed.slice(0, 1) is None

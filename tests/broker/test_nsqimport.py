@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from nsqd_writer import TIME_NS, NsqdQueue, record, write_topics
 
 from penstock.broker.nsq_import import (
-    Damage,
-    ImportOptions,
     NsqdChannel,
+    NsqdDamage,
     NsqdFolder,
+    NsqdRecords,
     NsqdTopic,
+    NsqImportOptions,
     QueueName,
     QueueReport,
-    Records,
 )
 from penstock.broker.nsq_import.metadata import parse_metadata
 from penstock.broker.nsq_import.records import RecordScanner
@@ -43,18 +43,18 @@ def queue(tmp_path: Path) -> NsqdQueue:
 
 def read(
     folder: Path, queue: str = "t", *, include_bad: bool = False, batch_bytes: int = 4_000_000
-) -> tuple[list[Records], QueueReport]:
-    options = ImportOptions(include_bad=include_bad, batch_bytes=batch_bytes)
+) -> tuple[list[NsqdRecords], QueueReport]:
+    options = NsqImportOptions(include_bad=include_bad, batch_bytes=batch_bytes)
     with NsqdFolder.open(str(folder), fs=OsFileSystem(), options=options) as opened:
         reader = opened.read(QueueName.parse(queue))
         return list(reader), reader.report
 
 
-def whole(batches: list[Records]) -> list[bytes]:
+def whole(batches: list[NsqdRecords]) -> list[bytes]:
     return [body for batch in batches if not batch.doubtful for body in batch.bodies.to_pylist()]
 
 
-def doubtful(batches: list[Records]) -> list[bytes]:
+def doubtful(batches: list[NsqdRecords]) -> list[bytes]:
     return [body for batch in batches if batch.doubtful for body in batch.bodies.to_pylist()]
 
 
@@ -427,13 +427,13 @@ def test_a_file_that_is_nothing_but_garbage(tmp_path: Path) -> None:
 # -- any damage
 
 
-def pieces(data: bytes, batch_bytes: int = 200) -> list[Records | Damage]:
+def pieces(data: bytes, batch_bytes: int = 200) -> list[NsqdRecords | NsqdDamage]:
     return list(RecordScanner(memoryview(data), 1_000_000, batch_bytes).scan(0))
 
 
-def spans(found: list[Records | Damage]) -> Iterator[tuple[int, int]]:
+def spans(found: list[NsqdRecords | NsqdDamage]) -> Iterator[tuple[int, int]]:
     for item in found:
-        if isinstance(item, Damage):
+        if isinstance(item, NsqdDamage):
             yield item.start, item.end
         else:
             yield (
@@ -465,14 +465,14 @@ def test_whatever_is_overwritten_costs_only_what_it_touches(
         i for i, end in enumerate(ends) if at < end and at + len(garbage) > end - len(records[i])
     }
     sure = [i for i in range(len(bodies)) if i not in touched]
-    ids = [int(i) for item in found if isinstance(item, Records) for i in item.ids]
+    ids = [int(i) for item in found if isinstance(item, NsqdRecords) for i in item.ids]
     # An id may itself be what was overwritten, with another one.
     untouched = [i for i in ids if i - 1 in sure]
     assert untouched == sorted(untouched)
     given_whole = {
         int(i): body
         for item in found
-        if isinstance(item, Records) and not item.doubtful
+        if isinstance(item, NsqdRecords) and not item.doubtful
         for i, body in zip(item.ids, item.bodies.to_pylist(), strict=True)
     }
     for i in sure:

@@ -18,7 +18,7 @@ from v2 import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.auth_servers import AuthMethod, AuthOptions, auth_url
-from penstock.broker.security.permissions import Pattern, Permissions
+from penstock.broker.security.permissions import NamePattern, Permissions
 from penstock.core.errors import InvalidRequest
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
@@ -383,10 +383,10 @@ def test_an_answer_of_very_many_patterns_is_refused() -> None:
 def test_plain_patterns_mean_what_they_mean_to_a_regular_expression(
     pattern: str, name: str
 ) -> None:
-    found = Pattern.parse(pattern)
+    found = NamePattern.parse(pattern)
     assert found.literal is not None
     assert found.matches(name) == bool(re.search(pattern, name))
-    searched = Pattern.parse(f"(?:{pattern})")
+    searched = NamePattern.parse(f"(?:{pattern})")
     assert searched.literal is None
     assert searched.matches(name) == found.matches(name)
 

@@ -12,7 +12,7 @@ from v2 import sized
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.tcp.connection import Connection
+from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.front import TcpFront
 from penstock.core.compression import Deflate
 
@@ -78,7 +78,7 @@ class Client:
         front = broker.server.broker.clients
         assert isinstance(front, TcpFront)
         self.wire = Wire()
-        self.connection = Connection(front, number)
+        self.connection = TcpConnection(front, number)
         self.connection.connection_made(self.wire)
         self.wire.on_close = self.connection.connection_lost
         self.connection.data_received(MAGIC)
@@ -253,7 +253,7 @@ class Faulty:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
-    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         if command == c.StartClose():
             raise RuntimeError("the bug")
         return self._handler.carry_out(connection, command)

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from stepped_loop import run_stepped
 
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.publish_admission import ByteBudget
-from penstock.broker.tcp.connection import BodyRoom
-from penstock.broker.tcp.input_buffer import Intake
-from penstock.broker.tcp.output_buffer import Output
+from penstock.broker.tcp.connection import BodyMemory
+from penstock.broker.tcp.input_buffer import InputBuffer
+from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.broker.tcp.session import Session
 from penstock.core.compression import Deflate
 from penstock.testing.clock import VirtualClock
@@ -43,9 +43,9 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
 
-def intake(session: Session | None = None) -> tuple[Intake, MemoryLedger]:
-    memory = MemoryLedger(1 << 20)
-    return Intake(ProtocolLimits(), session or Session(0), memory), memory
+def intake(session: Session | None = None) -> tuple[InputBuffer, MemoryBudget]:
+    memory = MemoryBudget(1 << 20)
+    return InputBuffer(ProtocolLimits(), session or Session(0), memory), memory
 
 
 @pytest.mark.parametrize("cut", range(5))
@@ -112,8 +112,8 @@ def test_what_is_packed_is_unpacked_a_piece_at_a_time() -> None:
 
 def test_one_turn_is_one_write_and_nothing_follows_the_close() -> None:
     async def story() -> None:
-        memory, wire = MemoryLedger(1 << 30), Wire()
-        out = Output(Session(0), memory)
+        memory, wire = MemoryBudget(1 << 30), Wire()
+        out = OutputBuffer(Session(0), memory)
         out.begin(wire)
         out.send(b"a")
         out.send(b"b")
@@ -133,8 +133,8 @@ def test_one_turn_is_one_write_and_nothing_follows_the_close() -> None:
 
 def test_a_client_that_does_not_read_is_held_for_and_gets_no_deliveries() -> None:
     async def story() -> None:
-        memory, wire, rooms = MemoryLedger(1 << 30), Wire(), []
-        out = Output(Session(0), memory)
+        memory, wire, rooms = MemoryBudget(1 << 30), Wire(), []
+        out = OutputBuffer(Session(0), memory)
         out.begin(wire)
         out.on_room = lambda: rooms.append(out.writable)
         out.send(bytes(1 << 20))
@@ -171,7 +171,7 @@ class Reader:
 def test_a_large_body_has_room_while_it_is_under_way() -> None:
     async def story() -> None:
         budget, reader = ByteBudget(LARGE, 1.0), Reader()
-        room, other = BodyRoom(budget, 10_000), BodyRoom(budget, 10_000)
+        room, other = BodyMemory(budget, 10_000), BodyMemory(budget, 10_000)
         assert not room.watch(reader, 100, is_another=True), "a small body asks for none"
         assert room.watch(reader, LARGE, is_another=False)
         assert room.is_awaited
@@ -194,7 +194,7 @@ def test_a_large_body_has_room_while_it_is_under_way() -> None:
 def test_a_large_body_is_refused_without_room_or_in_time() -> None:
     async def story() -> None:
         budget, slow, late = ByteBudget(LARGE, 1.0), Reader(), Reader()
-        held, refused = BodyRoom(budget, 10_000), BodyRoom(budget, 10_000)
+        held, refused = BodyMemory(budget, 10_000), BodyMemory(budget, 10_000)
         held.watch(slow, LARGE, is_another=True)
         refused.watch(late, LARGE, is_another=True)
         await asyncio.sleep(2)

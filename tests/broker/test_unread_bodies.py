@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.broker.http_server.body_drain import DropUnread
+from penstock.broker.http_server.body_drain import BodyDrain
 from penstock.services.api.asgi import application
 from penstock.services.http_server import HttpServer
 
@@ -134,7 +134,7 @@ def test_a_body_that_does_not_come_ends_the_wait() -> None:
 
     client = Slow()
     scope = {"type": "http", "method": "POST", "headers": [(b"transfer-encoding", b"chunked")]}
-    dropping = DropUnread(answers, total_timeout_s=10, idle_timeout_s=0.01)  # type: ignore[arg-type]
+    dropping = BodyDrain(answers, total_timeout_s=10, idle_timeout_s=0.01)  # type: ignore[arg-type]
     asyncio.run(dropping(scope, client.receive, client.send))  # type: ignore[arg-type]
     start, body, last = client.sent
     assert (b"connection", b"close") in start["headers"]  # type: ignore[operator]

@@ -9,7 +9,7 @@ import pytest
 from fake_server import FakeServer, Manners, World, run, until
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
-from penstock.client.producer import Window
+from penstock.client.producer import SendWindow
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
 
 pytestmark = pytest.mark.usefixtures("either_loop")
@@ -291,7 +291,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
 
 def test_a_window_lets_one_large_thing_through_alone() -> None:
     async def story() -> None:
-        window = Window(10, 100)
+        window = SendWindow(10, 100)
         await window.enter(1_000)
         small = asyncio.create_task(window.enter(1))
         await asyncio.sleep(0)

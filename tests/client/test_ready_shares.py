@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.client.backoff import Backoff, pause_s
 from penstock.client.options import BackoffOptions
-from penstock.client.ready import Pace, ReadyShares, Slowdown
+from penstock.client.ready import ReadyDistribution, ReadyShares, Slowdown
 
 
 def shared(max_in_flight: int, *limits: int) -> ReadyShares[int]:
@@ -69,11 +69,11 @@ def test_slowing_down_and_coming_back() -> None:
     slowdown = Slowdown(BackoffOptions(first_ms=1_000, max_ms=3_000), lambda: 0.0)
     assert slowdown.succeeded() is None
     assert slowdown.failed() == 1.0
-    assert slowdown.pace is Pace.PAUSED
+    assert slowdown.pace is ReadyDistribution.PAUSED
     assert slowdown.failed() is None  # it was begun before the pause
     assert slowdown.succeeded() is None
     slowdown.pause_over()
-    assert slowdown.pace is Pace.TRIAL
+    assert slowdown.pace is ReadyDistribution.TRIAL
     assert slowdown.failed() == 2.0
     slowdown.pause_over()
     assert slowdown.failed() == 3.0
@@ -83,13 +83,13 @@ def test_slowing_down_and_coming_back() -> None:
     assert slowdown.succeeded() == 1.0
     slowdown.pause_over()
     assert slowdown.succeeded() is None
-    assert slowdown.pace is Pace.FULL
+    assert slowdown.pace is ReadyDistribution.FULL
 
 
 def test_without_options_nothing_slows_down() -> None:
     slowdown = Slowdown(None, lambda: 0.0)
     assert slowdown.failed() is None
-    assert slowdown.pace is Pace.FULL
+    assert slowdown.pace is ReadyDistribution.FULL
 
 
 @given(st.integers(1, 200), st.floats(0, 1, exclude_max=True))

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.http_client import HttpAsker
+from penstock.core.http_client import AsyncHttpClient
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from penstock.core.http_client import HttpAsker
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_an_address_that_can_be_none_is_an_error_of_ours(url: str, run: object) -> None:
     async def ask() -> None:
-        asker = HttpAsker(1.0, 1.0, 1_000)
+        asker = AsyncHttpClient(1.0, 1.0, 1_000)
         with pytest.raises(PenstockError):
             await asker.get(url, {"secret": "s"})
         with pytest.raises(PenstockError):
@@ -45,7 +45,7 @@ def test_the_time_for_a_connection_is_named_when_it_is_over(
 
     monkeypatch.setattr(asyncio, "open_connection", hang)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/auth: no connection within 0\.01 s"):
-        asyncio.run(HttpAsker(0.01, 1_000.0, 1_000).get("http://127.0.0.1:1/auth", {}))
+        asyncio.run(AsyncHttpClient(0.01, 1_000.0, 1_000).get("http://127.0.0.1:1/auth", {}))
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -59,7 +59,7 @@ def test_an_answer_that_switches_to_another_protocol_is_an_error_of_ours(run: ob
         async with await asyncio.start_server(switch, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(Unavailable, match="HttpParserUpgrade"):
-                await HttpAsker(30.0, 30.0, 1_000).fetch(f"http://127.0.0.1:{port}/lookup")
+                await AsyncHttpClient(30.0, 30.0, 1_000).fetch(f"http://127.0.0.1:{port}/lookup")
 
     assert callable(run)
     run(ask())

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.core.rate_limited_log import SparseLog, SparseLogs
+from penstock.core.rate_limited_log import RateLimitedLog, RateLimitedLogs
 from penstock.testing.clock import VirtualClock
 
 
@@ -14,7 +14,7 @@ def test_the_first_line_comes_at_once_and_the_next_says_how_many_were_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = VirtualClock()
-    log = SparseLog(logging.getLogger("trouble"), clock)
+    log = RateLimitedLog(logging.getLogger("trouble"), clock)
     for topic in range(1_000):
         log.warning("topic %d: no file descriptor", topic)
     clock.advance(59)
@@ -31,7 +31,7 @@ def test_the_first_line_comes_at_once_and_the_next_says_how_many_were_left_out(
 
 def test_each_kind_of_trouble_has_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
-    logs = SparseLogs(logging.getLogger("trouble"), clock)
+    logs = RateLimitedLogs(logging.getLogger("trouble"), clock)
     for _ in range(3):
         logs.warning("column %r is left out", "a")
         logs.warning("too many columns")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 
 LIMITS = YamlLimits(1 << 20, depth=3, values=12, mend="split it")
 
 
-def plain(node: Node | None) -> object:
+def plain(node: YamlNode | None) -> object:
     """Return the values of a tree alone."""
     if node is None:
         return None

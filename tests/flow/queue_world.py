@@ -12,7 +12,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key, Prioritizer
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
@@ -36,7 +36,7 @@ def ids(flowfiles: Sequence[FlowFile]) -> list[int]:
 
 @dataclass
 class FileState:
-    file: SwapFile
+    file: SwapFileInfo
     ids: list[int]
     done: set[int] = field(default_factory=set)
     loaded: set[int] = field(default_factory=set)
@@ -84,7 +84,7 @@ class FakeHome:
 
     # -- SwapHome
 
-    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
+    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         self.attempts += 1
         if self.is_full:
             raise Unavailable("the disk is full")
@@ -94,15 +94,15 @@ class FakeHome:
         for one in flowfiles:
             assert one.id in self.journal or one.id in self.rows, one.id
             self._leave(one.id)
-        file = SwapFile(name, summary)
+        file = SwapFileInfo(name, summary)
         self.files[name] = FileState(file, ids(flowfiles))
         return file
 
-    def open(self, file: SwapFile) -> SwapReader:
+    def open(self, file: SwapFileInfo) -> SwapReader:
         self.opened += 1
         return SwapReader.open(self.fs, f"/swap/{file.name}")
 
-    def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+    def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         state = self.files[file.name]
         assert not (state.loaded | state.done) & set(rows)
         assert [state.ids[row] for row in rows] == list(ids)
@@ -111,7 +111,7 @@ class FakeHome:
             self.rows[number] = (file.name, row)
 
     def drop_rows(
-        self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
+        self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         if self.is_full:
             raise Unavailable("the disk is full")
@@ -121,7 +121,7 @@ class FakeHome:
         self.swept += [state.ids[row] for row in rows]
         self._done(file.name, rows)
 
-    def discard(self, file: SwapFile) -> None:
+    def discard(self, file: SwapFileInfo) -> None:
         if self.is_full:
             raise Unavailable("the disk is full")
         state = self.files[file.name]
@@ -136,7 +136,7 @@ class FakeHome:
             self._leave(one.id)
         self.removed += ids(flowfiles)
 
-    def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
+    def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         assert reason
         self.damages.append((file.name, list(rows)))
         if self.fs.exists(f"/swap/{file.name}"):

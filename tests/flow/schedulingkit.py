@@ -13,7 +13,7 @@ from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.schedulable import Outcome, Run
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.statistics import ComponentStatistics
-from penstock.flow.scheduling.strategy import Schedule
+from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 
@@ -155,13 +155,17 @@ class World:
 
     # The test
 
-    def add(self, name: str, schedule: Schedule | None = None, **attributes: object) -> Part:
+    def add(
+        self, name: str, schedule: ComponentSchedule | None = None, **attributes: object
+    ) -> Part:
         part = Part(self, **attributes)  # type: ignore[arg-type]
         self.parts[name] = part
-        self.done(self.scheduler.add(name, part, schedule or Schedule()))
+        self.done(self.scheduler.add(name, part, schedule or ComponentSchedule()))
         return part
 
-    def started(self, name: str, schedule: Schedule | None = None, **attributes: object) -> Part:
+    def started(
+        self, name: str, schedule: ComponentSchedule | None = None, **attributes: object
+    ) -> Part:
         part = self.add(name, schedule, **attributes)
         self.done(self.scheduler.start(name))
         self.settle()

@@ -17,7 +17,7 @@ from penstock.flow.processor import ProcessSession, Retry, StateManager
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.services import SessionServices, Wiring
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
@@ -192,8 +192,8 @@ class World:
         )
         return self.wiring
 
-    def begin(self, *, batching: bool = False) -> tuple[ProcessSession, Transaction]:
-        transaction = Transaction(self.wiring, self.services, batching=batching)
+    def begin(self, *, batching: bool = False) -> tuple[ProcessSession, SessionTransaction]:
+        transaction = SessionTransaction(self.wiring, self.services, batching=batching)
         return ProcessSession(transaction), transaction
 
     def session(self) -> ProcessSession:

@@ -16,7 +16,7 @@ from penstock.flow.controller.connection_queues import QueueBoard
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
-from penstock.flow.scheduling.component import Component
+from penstock.flow.scheduling.component import ScheduledComponent
 from penstock.storage.filesystem import OsFileSystem
 
 # All go to whoever gave the command. Others than these end the control thread, too.
@@ -223,9 +223,9 @@ def test_an_error_of_the_scheduler_ends_it_and_answers_those_who_wait(
     world = World(OsFileSystem(), str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
-    real = Component.clear_timers
+    real = ScheduledComponent.clear_timers
     with monkeypatch.context() as patched:
-        patched.setattr(Component, "clear_timers", once(real, MemoryError, after=False))
+        patched.setattr(ScheduledComponent, "clear_timers", once(real, MemoryError, after=False))
         controller.start()
         with pytest.raises((MemoryError, Closed)):
             controller.stop()

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
-from penstock.flow.processors.files.folders import open_place
+from penstock.flow.processors.files.folders import open_folder
 from penstock.flow.processors.files.get_files import FetchFile, GetFile
 from penstock.flow.processors.files.put_file import PutFile
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
@@ -209,4 +209,4 @@ def test_no_url_reaches_local_files_under_another_name(
     code: Path, where: str, options: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidRequest, match="cannot be opened"):
-        open_place(where.replace("{}", str(code)), options)
+        open_folder(where.replace("{}", str(code)), options)

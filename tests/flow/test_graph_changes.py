@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.flow.graph.diff import Change, ChangeKind, describe, diff
+from penstock.flow.graph.diff import ChangeKind, FlowChange, describe, diff
 from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.yaml_reader import read_flow
 
@@ -17,7 +17,7 @@ connections:
 """
 
 
-def changes(old: str, new: str, *, base: str = BASE) -> list[Change]:
+def changes(old: str, new: str, *, base: str = BASE) -> list[FlowChange]:
     assert old in base
     return diff(read_flow(base).flow, read_flow(base.replace(old, new)).flow)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.graph import yaml_reader
 from penstock.flow.graph.model import Retry, Schedule, Strategy
-from penstock.flow.graph.source_locations import InvalidFlow, Problem
+from penstock.flow.graph.source_locations import FlowProblem, InvalidFlow
 from penstock.flow.graph.yaml_reader import LIMITS, read_flow
 
 GOOD = """
@@ -254,7 +254,7 @@ def test_a_broken_flow_is_refused_at_a_place_in_the_file(data: st.DataObject) ->
     cut = data.draw(st.integers(0, len(GOOD)))
     broken = GOOD[:cut] + data.draw(st.sampled_from(["", "{", "'", ":", "\t", "-", "&", "#{"]))
     lines = GOOD.count("\n") + 2
-    found: Sequence[Problem] = ()
+    found: Sequence[FlowProblem] = ()
     try:
         problems(broken)
     except InvalidFlow as error:

@@ -17,7 +17,7 @@ from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.nifi_import.content import NifiContent
 from penstock.flow.nifi_import.import_record import key_of
-from penstock.flow.nifi_import.importer import FileReport, ImportOptions, NifiImport, Target
+from penstock.flow.nifi_import.importer import NifiImport, SwapFileReport, SwapImportOptions, Target
 from penstock.flow.prioritizers import SortOrder, prioritizer_named
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
@@ -31,7 +31,7 @@ from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 FOLDER = "/nifi"
-FEW = ImportOptions(batch_flowfiles=2, swap_flowfiles=5)
+FEW = SwapImportOptions(batch_flowfiles=2, swap_flowfiles=5)
 FIFO = [prioritizer_named("FirstInFirstOutPrioritizer")]
 
 
@@ -77,10 +77,10 @@ def opened_file(data: bytes) -> NifiSwapFile:
 def take(
     opened: Opened,
     *files: bytes,
-    options: ImportOptions = FEW,
+    options: SwapImportOptions = FEW,
     source: bool = True,
     target: Target | None = None,
-) -> list[FileReport]:
+) -> list[SwapFileReport]:
     numbers = itertools.count()
     content = NifiContent(opened.fs, {}, FOLDER) if source else None
     run = NifiImport(
@@ -231,7 +231,7 @@ def test_without_content_they_come_empty_and_are_not_taken_again() -> None:
     data, _ = nifi_file(opened.fs, 3)
     (report,) = take(opened, data, source=False)
     assert (report.imported, sum(report.left_out.values())) == (0, 3)
-    empty = ImportOptions(without_content=True)
+    empty = SwapImportOptions(without_content=True)
     assert take(opened, data, source=False, options=empty)[0].imported == 3
     assert take(opened, data)[0].imported_before == 3
     assert {(one.size, one.claim) for one in drained(again(opened))} == {(0, None)}
@@ -306,7 +306,7 @@ def test_a_large_flowfile_has_a_commit_of_its_own() -> None:
     records = [FlowFile(n, {"uuid": str(n), "x": "x" * 600}) for n in range(4)]
     records += [FlowFile(9, {"uuid": "9"})]
     commits = opened.repository.statistics().commits
-    take(opened, nifi_swap_bytes(QUEUE, records), options=ImportOptions(batch_text=1_000))
+    take(opened, nifi_swap_bytes(QUEUE, records), options=SwapImportOptions(batch_text=1_000))
     assert opened.repository.statistics().commits == commits + 4
 
 

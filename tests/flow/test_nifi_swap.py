@@ -16,7 +16,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
 from penstock.flow.swap.nifi.reader import open_nifi_swap
 from penstock.flow.swap.nifi.schema import write_schema
-from penstock.flow.swap.nifi.swap_files import SwapName, reading_order
+from penstock.flow.swap.nifi.swap_files import NifiSwapName, reading_order
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
@@ -267,12 +267,12 @@ def test_what_is_no_swap_file(data: bytes, says: str) -> None:
 
 def test_names() -> None:
     name = f"1438888888888-{QUEUE}-11111111-2222-3333-4444-555555555555.swap"
-    assert SwapName.parse(name) == SwapName(1438888888888, QUEUE, unfinished=False)
+    assert NifiSwapName.parse(name) == NifiSwapName(1438888888888, QUEUE, unfinished=False)
     part = name.replace(".swap", ".local.swap.part")
-    assert SwapName.parse(part) == SwapName(1438888888888, QUEUE, unfinished=True)
-    assert SwapName.parse(f"17-{QUEUE}.swap") == SwapName(17, None, unfinished=False)
+    assert NifiSwapName.parse(part) == NifiSwapName(1438888888888, QUEUE, unfinished=True)
+    assert NifiSwapName.parse(f"17-{QUEUE}.swap") == NifiSwapName(17, None, unfinished=False)
     for ignored in ("x.swap", "12-a.txt", "-1-a.swap", "12-a.swap.bak", ""):
-        assert SwapName.parse(ignored) is None
+        assert NifiSwapName.parse(ignored) is None
     paths = ["/b/x.swap", "/b/9-b.swap", "/a/9-b.swap", "/z/8-c.swap"]
     assert sorted(paths, key=reading_order) == [
         "/z/8-c.swap",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.prioritizers import OwnPrioritizer, check_prioritizer, prioritizer_of
+from penstock.flow.prioritizers import UserPrioritizer, check_prioritizer, prioritizer_of
 from penstock.flow.user_modules import FlowModules
 
 HERE = __name__
@@ -106,7 +106,7 @@ def test_a_prioritizer_that_is_not_listed_is_refused_and_not_imported() -> None:
 
 @given(st.lists(values, min_size=1, max_size=6))
 def test_any_keys_have_one_order(given_values: list[object]) -> None:
-    own = OwnPrioritizer("x", Given(dict(enumerate(given_values))))
+    own = UserPrioritizer("x", Given(dict(enumerate(given_values))))
     flowfiles = [FlowFile(number, {}) for number in range(len(given_values))]
     keys = [own.key(one) for one in flowfiles]
     first = sorted(keys)
@@ -116,7 +116,7 @@ def test_any_keys_have_one_order(given_values: list[object]) -> None:
 
 
 def test_what_raises_comes_last_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    own = OwnPrioritizer("mine", Given({1: ValueError("oh"), 2: 9, 3: ValueError("oh")}))
+    own = UserPrioritizer("mine", Given({1: ValueError("oh"), 2: 9, 3: ValueError("oh")}))
     flowfiles = [FlowFile(number, {}) for number in (1, 2, 3)]
     with caplog.at_level(logging.WARNING):
         assert next(iter(sorted(flowfiles, key=own.key))).id == 2

@@ -34,7 +34,7 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processor.documentation import describe, expression_functions
-from penstock.flow.processor.property_types import Kind, kind_of, parse_size
+from penstock.flow.processor.property_types import PropertyType, parse_size, type_of
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
 from penstock.flow.user_modules import FlowModules
 
@@ -213,7 +213,7 @@ def test_mistakes_of_authors_are_found_when_the_class_is_made() -> None:
             values = Property(str)  # type: ignore[assignment]
 
     with pytest.raises(TypeError, match="not a type of property values"):
-        kind_of(bytes)
+        type_of(bytes)
 
 
 def test_declarations_of_bases_are_inherited_and_overridden() -> None:
@@ -322,7 +322,7 @@ def test_a_module_that_cannot_be_imported_is_named(
 
 
 def test_a_kind_of_an_author() -> None:
-    even = Kind("even number", lambda text: int(text) // 2 * 2)
+    even = PropertyType("even number", lambda text: int(text) // 2 * 2)
 
     class Even(Idle):
         number = Property(even, default="3")

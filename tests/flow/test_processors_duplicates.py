@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import InvalidConfiguration
 from penstock.flow.processor_state import MAX_STATE_BYTES, encode_state
-from penstock.flow.processors.routing.detect_duplicate import KEYS_MAX, DetectDuplicate, Seen
+from penstock.flow.processors.routing.detect_duplicate import KEYS_MAX, DetectDuplicate, SeenKeys
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -79,7 +79,7 @@ def test_keys_are_forgotten_after_a_time() -> None:
 
 
 def test_a_full_window_fits_into_the_state() -> None:
-    seen = Seen(KEYS_MAX, None)
+    seen = SeenKeys(KEYS_MAX, None)
     for number in range(KEYS_MAX + 1):
         seen.add(number.to_bytes(16, "big"), 1_800_000_000_000)
     assert len(seen) == KEYS_MAX
@@ -96,7 +96,7 @@ def test_a_full_window_fits_into_the_state() -> None:
 def test_the_window_is_that_of_a_naive_model_over_restarts(
     steps: list[tuple[int, int]], most: int, forget_after_ms: int | None
 ) -> None:
-    seen, model, now_ms = Seen(most, forget_after_ms), list[tuple[bytes, int]](), 0
+    seen, model, now_ms = SeenKeys(most, forget_after_ms), list[tuple[bytes, int]](), 0
     for number, wait_ms in steps:
         now_ms += wait_ms
         key = number.to_bytes(16, "big")
@@ -105,15 +105,15 @@ def test_the_window_is_that_of_a_naive_model_over_restarts(
         is_new = key not in [known for known, _ in model]
         model = [*model, (key, now_ms)][-most:] if is_new else model
         assert seen.add(key, now_ms) == is_new
-        seen = Seen(most, forget_after_ms, seen.encode())
+        seen = SeenKeys(most, forget_after_ms, seen.encode())
         assert len(seen) == len(model)
 
 
 def test_a_lower_bound_holds_for_what_was_remembered_before() -> None:
-    seen = Seen(10, None)
+    seen = SeenKeys(10, None)
     for number in range(10):
         seen.add(number.to_bytes(16, "big"), 1)
-    fewer = Seen(3, None, seen.encode())
+    fewer = SeenKeys(3, None, seen.encode())
     assert fewer.add(b"x" * 16, 2)
     assert len(fewer) == 3
     assert not fewer.add((9).to_bytes(16, "big"), 2)
@@ -122,4 +122,4 @@ def test_a_lower_bound_holds_for_what_was_remembered_before() -> None:
 @pytest.mark.parametrize("text", ["?", "AAAA", "A"])
 def test_a_damaged_window_is_an_error(text: str) -> None:
     with pytest.raises(CorruptData):
-        Seen(10, None, text)
+        SeenKeys(10, None, text)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, NotFound, Unavailable
 from penstock.flow.processor import InvalidConfiguration
-from penstock.flow.processors.files.folders import FoundFile, open_place
+from penstock.flow.processors.files.folders import FoundFile, open_folder
 from penstock.flow.processors.files.get_files import FetchFile, GetFile, ListFiles
-from penstock.flow.processors.files.list_source import DIGEST_CHARS, TAKEN_MAX, Taken, Tracking
+from penstock.flow.processors.files.list_source import DIGEST_CHARS, TAKEN_MAX, SeenFiles, Tracking
 from penstock.testing.clock import DEFAULT_START_MS
 from penstock.testing.flow import ProcessorRunner
 
@@ -197,7 +197,7 @@ def test_files_are_taken_once_whatever_comes_and_goes(
     state: dict[str, str] = {}
     model: set[FoundFile] = set()
     for present, batch in rounds:
-        taken = Taken(Tracking.FILES, "f", state)
+        taken = SeenFiles(Tracking.FILES, "f", state)
         new = [one for one in present if taken.is_new(one)]
         model &= set(present)
         assert set(new) == set(present) - model
@@ -215,7 +215,7 @@ def test_by_times_nothing_is_taken_twice_and_all_of_one_listing_once(
     state: dict[str, str] = {}
     done: list[FoundFile] = []
     while True:
-        taken = Taken(Tracking.TIMES, "f", state)
+        taken = SeenFiles(Tracking.TIMES, "f", state)
         new = sorted(
             (f for f in present if taken.is_new(f)), key=lambda f: (f.modified_ms, f.place)
         )
@@ -229,7 +229,7 @@ def test_by_times_nothing_is_taken_twice_and_all_of_one_listing_once(
 
 
 def test_more_than_can_be_remembered_is_refused() -> None:
-    taken = Taken(Tracking.FILES, "f", {})
+    taken = SeenFiles(Tracking.FILES, "f", {})
     with pytest.raises(Conflict, match="track by times"):
         taken.add(found(str(number), 1) for number in range(TAKEN_MAX + 1))
     assert taken.state()["taken"] == ""
@@ -361,7 +361,7 @@ def test_no_right_to_read(tmp_path: Path) -> None:
 
 def test_writing_behind_a_url_is_whole_or_not_at_all() -> None:
     memory = fsspec.filesystem("memory")
-    place = open_place("memory://written/a.txt")
+    place = open_folder("memory://written/a.txt")
     try:
         place.write(iter([b"ab", b"c"]), "/written/.a.part")
         assert memory.cat("/written/a.txt") == b"abc"

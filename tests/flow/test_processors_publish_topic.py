@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.publish_topic import Batch, Intents, PublishTopic, read_intents
+from penstock.flow.processors.topics.publish_topic import (
+    Batch,
+    PublishIntents,
+    PublishTopic,
+    read_intents,
+)
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -164,7 +169,7 @@ def test_a_full_disk_keeps_what_is_to_be_published(broker: RunningBroker) -> Non
 
 def test_others_follow_when_what_was_begun_is_taken_away(broker: RunningBroker) -> None:
     with runner_of(broker, topic="gone") as runner:
-        begun = Intents("p").open([Batch(0, "gone", "", ("no such uuid",))])
+        begun = PublishIntents("p").open([Batch(0, "gone", "", ("no such uuid",))])
         runner.context.state.set(begun.state())
         runner.enqueue(b"other")
         runner.run()
@@ -181,7 +186,7 @@ def test_others_follow_when_what_was_begun_is_taken_away(broker: RunningBroker) 
     )
 )
 def test_no_number_is_used_twice(rounds: list[list[Batch]]) -> None:
-    intents = Intents("p")
+    intents = PublishIntents("p")
     used: list[int] = []
     for batches in rounds:
         intents = read_intents(intents.open(batches).state(), "other")

@@ -16,8 +16,8 @@ from penstock.flow.processor import InvalidConfiguration, Processor, PropertyVal
 from penstock.flow.processors.records.convert import ConvertRecord
 from penstock.flow.processors.records.merge_record import (
     BinBounds,
+    MergeBins,
     MergeRecord,
-    Waiting,
     plan_bins,
     plan_parts,
 )
@@ -319,7 +319,7 @@ _bounds = st.builds(
 def test_plans_keep_bounds_and_order_and_put_each_in_one_bin(
     given_: list[tuple[str, int, int, int, int, int]], bounds: BinBounds, must: bool, parts: bool
 ) -> None:
-    waiting = [Waiting(number, *fields) for number, fields in enumerate(given_)]
+    waiting = [MergeBins(number, *fields) for number, fields in enumerate(given_)]
     planned = plan_parts if parts else plan_bins
     plan = planned(waiting, bounds, 30, must=must)
     chosen = [*plan.ready, *plan.incomplete]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
 from penstock.flow.processors.records.formats.protocols import BadRecords
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.processors.records.validate_record import Bad, ValidateRecord, sift
 from penstock.testing.flow import ProcessorRunner, Sent
 
@@ -91,8 +91,8 @@ def test_csv_whose_only_fault_is_a_short_row_keeps_its_header() -> None:
     assert invalid.content == b'"id","name"\n2\n'
 
 
-@pytest.mark.parametrize("format_", [Format.PARQUET, Format.AVRO, Format.ARROW])
-def test_columns_are_judged_by_value(format_: Format) -> None:
+@pytest.mark.parametrize("format_", [RecordFormat.PARQUET, RecordFormat.AVRO, RecordFormat.ARROW])
+def test_columns_are_judged_by_value(format_: RecordFormat) -> None:
     from test_record_formats import read, write
 
     table = pa.table({"id": ["1", None, "x", "4"], "other": [1, 2, 3, 4]})

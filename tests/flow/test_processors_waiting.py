@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import StateManager
-from penstock.flow.processors.routing.wait_notify import Notify, Signals, Wait
+from penstock.flow.processors.routing.wait_notify import Notify, SignalCounts, Wait
 from penstock.testing.flow import ProcessorRunner
 
 PENALTY_MS = 30_000
@@ -137,7 +137,7 @@ def test_a_crash_before_the_commit_neither_doubles_a_signal_nor_loses_one(pair: 
     pair.join()
     pair.notify.run()
     assert pair.notify.counts() == {"success": 1}
-    assert Signals(pair.notify.context.state.shared("signals").get()).total("a") == 1
+    assert SignalCounts(pair.notify.context.state.shared("signals").get()).total("a") == 1
 
 
 def test_a_flowfile_that_was_let_go_but_not_committed_goes_on_without_taking_twice(
@@ -206,7 +206,7 @@ class SignalStory(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), count=st.integers(1, 3))
     def give(self, number: int, count: int) -> None:
         uuid = f"g{number}"
-        signals = Signals(self.state)
+        signals = SignalCounts(self.state)
         signals.give("s", "c", count, uuid, 1)
         self.state = signals.encode()
         if uuid not in self.given:
@@ -216,7 +216,7 @@ class SignalStory(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), count=st.integers(1, 3))
     def take(self, number: int, count: int) -> None:
         uuid = f"t{number}"
-        signals = Signals(self.state)
+        signals = SignalCounts(self.state)
         took = signals.take("s", "", count, uuid, 1)
         self.state = signals.encode()
         assert took == (uuid in self.taken or count <= self.total)
@@ -226,17 +226,17 @@ class SignalStory(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from("gt"), number=st.integers(0, 5))
     def commit(self, kind: str, number: int) -> None:
-        signals = Signals(self.state)
+        signals = SignalCounts(self.state)
         signals.committed([f"{kind}{number}"])
         self.state = signals.encode()
         (self.given if kind == "g" else self.taken).pop(f"{kind}{number}", None)
 
     @invariant()
     def the_total_is_kept(self) -> None:
-        assert Signals(self.state).total("s") == self.total
+        assert SignalCounts(self.state).total("s") == self.total
         if not (self.given or self.taken or self.total):
             # At the latest with the next commit nothing is left of it.
-            signals = Signals(self.state)
+            signals = SignalCounts(self.state)
             signals.committed([])
             assert not signals.encode()
 
@@ -246,4 +246,4 @@ TestSignalStory = SignalStory.TestCase
 
 def test_a_damaged_state_is_an_error() -> None:
     with pytest.raises(CorruptData):
-        Signals({"a": "{"})
+        SignalCounts({"a": "{"})

@@ -430,13 +430,13 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
     world = World()
     swapped(world, 30)
     made: list[int] = []
-    whole = columns.Page.flowfiles
+    whole = columns.SwapPage.flowfiles
 
-    def counted(page: columns.Page, rows=None):  # type: ignore[no-untyped-def]
+    def counted(page: columns.SwapPage, rows=None):  # type: ignore[no-untyped-def]
         made.append(page.count if rows is None else len(rows))
         return whole(page, rows)
 
-    monkeypatch.setattr(columns.Page, "flowfiles", counted)
+    monkeypatch.setattr(columns.SwapPage, "flowfiles", counted)
     world.queue.looking.count_by("kind")
     assert world.queue.looking.search(AttributeIs("uuid", "u12"), 1)
     assert sum(made) == 1

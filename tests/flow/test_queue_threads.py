@@ -14,7 +14,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
 from penstock.flow.queue.queue_size import Availability, QueueOptions
-from penstock.flow.queue.swap_store import SwapFile
+from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
@@ -33,33 +33,33 @@ class DiskHome:
         self._count = 0
         self.gone = 0
 
-    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
+    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         with self._mutex:
             self._count += 1
             name = f"{self._count}.swap"
         path = str(self._folder / name)
-        return SwapFile(name, write_swap_file(self._fs, path, queue, order, flowfiles))
+        return SwapFileInfo(name, write_swap_file(self._fs, path, queue, order, flowfiles))
 
-    def open(self, file: SwapFile) -> SwapReader:
+    def open(self, file: SwapFileInfo) -> SwapReader:
         return SwapReader.open(self._fs, str(self._folder / file.name))
 
-    def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+    def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         assert len(rows) == len(ids)
 
     def drop_rows(
-        self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
+        self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         with self._mutex:
             self.gone += len(rows)
 
-    def discard(self, file: SwapFile) -> None:
+    def discard(self, file: SwapFileInfo) -> None:
         raise AssertionError(file.name)
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
         with self._mutex:
             self.gone += len(flowfiles)
 
-    def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
+    def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         raise AssertionError((file.name, rows, reason))
 
 
@@ -116,7 +116,7 @@ def test_whether_there_is_work_is_said_while_a_poll_reads_swap_files(tmp_path: P
     said: list[Availability] = []
 
     class Asking(DiskHome):
-        def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+        def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
             """Have another thread ask while this one holds the queue's mutex."""
             asker = threading.Thread(target=lambda: said.append(queue.availability(0)), daemon=True)
             asker.start()

@@ -24,13 +24,13 @@ from penstock.flow.processors.records.formats.json_text import json_objects
 from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     ReadingOptions,
-    Source,
+    RecordSource,
     WritingOptions,
 )
 from penstock.flow.processors.records.formats.record_formats import (
     BATCH_BYTES_MAX,
     CELLS_MAX,
-    Format,
+    RecordFormat,
     read_records,
     record_writer,
 )
@@ -39,25 +39,25 @@ from penstock.flow.processors.records.formats.schema_text import parse_schema
 Rows = list[dict[str, object]]
 
 UNSET = "<built-in function loads> returned NULL without setting an exception"
-LINES, LIST, CSV = Format.JSON_LINES, Format.JSON, Format.CSV
+LINES, LIST, CSV = RecordFormat.JSON_LINES, RecordFormat.JSON, RecordFormat.CSV
 
 
-def source(data: bytes) -> Source:
-    return Source(lambda: io.BytesIO(data), len(data))
+def source(data: bytes) -> RecordSource:
+    return RecordSource(lambda: io.BytesIO(data), len(data))
 
 
-def read(format_: Format, data: bytes, options: ReadingOptions | None = None) -> Rows:
+def read(format_: RecordFormat, data: bytes, options: ReadingOptions | None = None) -> Rows:
     records = read_records(format_, source(data), options or ReadingOptions())
     batches = list(records.batches)
     assert all(batch.schema == records.schema for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def schema_of(format_: Format, data: bytes) -> pa.Schema:
+def schema_of(format_: RecordFormat, data: bytes) -> pa.Schema:
     return read_records(format_, source(data), ReadingOptions()).schema
 
 
-def write(format_: Format, table: pa.Table) -> bytes:
+def write(format_: RecordFormat, table: pa.Table) -> bytes:
     out = io.BytesIO()
     writer = record_writer(format_, out, table.schema, WritingOptions())
     for batch in table.to_batches():
@@ -95,7 +95,7 @@ def write(format_: Format, table: pa.Table) -> bytes:
         (CSV, b"a\n12345678901234567890\n", [{"a": "12345678901234567890"}]),
     ],
 )  # fmt: skip
-def test_content_is_read_as_records(format_: Format, data: bytes, rows: Rows) -> None:
+def test_content_is_read_as_records(format_: RecordFormat, data: bytes, rows: Rows) -> None:
     assert read(format_, data) == rows
 
 
@@ -122,16 +122,16 @@ def test_content_is_read_as_records(format_: Format, data: bytes, rows: Rows) ->
         (CSV, b"a,b\n1\n", "Expected 2 columns, got 1"),
         (CSV, b"a,a\n1,2\n", "duplicate"),
         (CSV, b"a\n\xff\n", "invalid UTF8"),
-        (Format.PARQUET, b"", "Parquet"),
-        (Format.PARQUET, b"PAR1 and no more", "Parquet"),
-        (Format.ARROW, b"", "Arrow"),
-        (Format.ARROW, b"ARROW1\0\0 and no more", "Arrow"),
-        (Format.ARROW, b"\xff\xff\xff\xff\xff\xff\xff\x7f", "Arrow"),
-        (Format.AVRO, b"", "Avro"),
-        (Format.AVRO, b"Obj\x01 and no more", "Avro"),
+        (RecordFormat.PARQUET, b"", "Parquet"),
+        (RecordFormat.PARQUET, b"PAR1 and no more", "Parquet"),
+        (RecordFormat.ARROW, b"", "Arrow"),
+        (RecordFormat.ARROW, b"ARROW1\0\0 and no more", "Arrow"),
+        (RecordFormat.ARROW, b"\xff\xff\xff\xff\xff\xff\xff\x7f", "Arrow"),
+        (RecordFormat.AVRO, b"", "Avro"),
+        (RecordFormat.AVRO, b"Obj\x01 and no more", "Avro"),
     ],
 )
-def test_bad_content_says_what_is_wrong(format_: Format, data: bytes, reason: str) -> None:
+def test_bad_content_says_what_is_wrong(format_: RecordFormat, data: bytes, reason: str) -> None:
     with pytest.raises(BadRecords, match=reason):
         read(format_, data)
 
@@ -200,7 +200,7 @@ def test_a_schema_says_types_and_leaves_other_fields_out() -> None:
     ],
 )
 def test_what_does_not_fit_the_schema_names_the_column(
-    format_: Format, data: bytes, reason: str
+    format_: RecordFormat, data: bytes, reason: str
 ) -> None:
     with pytest.raises(BadRecords, match=reason):
         read(format_, data, ReadingOptions(SCHEMA))
@@ -233,14 +233,14 @@ TYPED = pa.table(
 )
 
 
-@pytest.mark.parametrize("format_", [Format.PARQUET, Format.AVRO, Format.ARROW])
-def test_formats_with_types_keep_all(format_: Format) -> None:
+@pytest.mark.parametrize("format_", [RecordFormat.PARQUET, RecordFormat.AVRO, RecordFormat.ARROW])
+def test_formats_with_types_keep_all(format_: RecordFormat) -> None:
     assert read(format_, write(format_, TYPED)) == TYPED.to_pylist()
     assert read(format_, write(format_, TYPED.slice(0, 0))) == []
 
 
 @pytest.mark.parametrize("format_", [LINES, LIST])
-def test_json_has_all_in_its_own_way(format_: Format) -> None:
+def test_json_has_all_in_its_own_way(format_: RecordFormat) -> None:
     data = write(format_, TYPED)
     lines = data.splitlines() if format_ is LINES else json.loads(data)
     first = json.loads(lines[0]) if format_ is LINES else lines[0]
@@ -279,8 +279,8 @@ def test_large_content_goes_through_in_batches_of_bounded_size() -> None:
     assert len(sizes) > 2
 
 
-@pytest.mark.parametrize("format_", [Format.PARQUET, Format.ARROW])
-def test_very_many_columns_come_in_few_rows_at_once(format_: Format) -> None:
+@pytest.mark.parametrize("format_", [RecordFormat.PARQUET, RecordFormat.ARROW])
+def test_very_many_columns_come_in_few_rows_at_once(format_: RecordFormat) -> None:
     """As JSON, 8,192 rows of 20,000 columns take gigabytes."""
     table = pa.table(dict.fromkeys(map(str, range(3_000)), pa.array([7] * 1_500)))
     records = read_records(format_, source(write(format_, table)), ReadingOptions())
@@ -291,7 +291,9 @@ def test_very_many_columns_come_in_few_rows_at_once(format_: Format) -> None:
 
 def test_large_values_come_in_few_rows_at_once() -> None:
     table = pa.table({"a": ["x" * (1 << 20)] * 80})
-    records = read_records(Format.ARROW, source(write(Format.ARROW, table)), ReadingOptions())
+    records = read_records(
+        RecordFormat.ARROW, source(write(RecordFormat.ARROW, table)), ReadingOptions()
+    )
     sizes = [batch.nbytes for batch in records.batches]
     assert len(sizes) > 2
     assert max(sizes) <= BATCH_BYTES_MAX
@@ -299,8 +301,8 @@ def test_large_values_come_in_few_rows_at_once() -> None:
 
 def test_values_that_a_dictionary_has_once_count_for_each_row() -> None:
     coded = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), ["0" * (1 << 20)])
-    data = write(Format.ARROW, pa.table({"a": coded}))
-    batches = list(read_records(Format.ARROW, source(data), ReadingOptions()).batches)
+    data = write(RecordFormat.ARROW, pa.table({"a": coded}))
+    batches = list(read_records(RecordFormat.ARROW, source(data), ReadingOptions()).batches)
     assert max(batch.num_rows for batch in batches) <= BATCH_BYTES_MAX >> 20
     assert sum(batch.num_rows for batch in batches) == 100
 
@@ -326,13 +328,13 @@ def views(value: bytes, rows: int) -> pa.Array:
 )
 def test_values_that_a_batch_has_once_count_for_each_row(column: pa.Array) -> None:
     """616 bytes stood for 4,000 rows of 1 MiB, and their JSON took all memory of the process."""
-    data = write(Format.ARROW, pa.table({"a": column}))
-    batches = list(read_records(Format.ARROW, source(data), ReadingOptions()).batches)
+    data = write(RecordFormat.ARROW, pa.table({"a": column}))
+    batches = list(read_records(RecordFormat.ARROW, source(data), ReadingOptions()).batches)
     assert max(batch.num_rows for batch in batches) <= BATCH_BYTES_MAX >> 20
     assert sum(batch.num_rows for batch in batches) == 100
     options = ReadingOptions(record_max_bytes=1 << 19)
     with pytest.raises(BadRecords, match="a record is longer"):
-        list(read_records(Format.ARROW, source(data), options).batches)
+        list(read_records(RecordFormat.ARROW, source(data), options).batches)
 
 
 NO_VALUES = pa.nulls(100 << 16)
@@ -359,13 +361,13 @@ NO_VALUES = pa.nulls(100 << 16)
 )
 def test_values_that_take_no_bytes_count(column: pa.Array) -> None:
     """312 bytes stood for 60 lists of a million nulls each, which were read as one batch."""
-    data = write(Format.ARROW, pa.table({"a": column}))
+    data = write(RecordFormat.ARROW, pa.table({"a": column}))
     options = ReadingOptions(record_max_bytes=1 << 16)
-    batches = list(read_records(Format.ARROW, source(data), options).batches)
+    batches = list(read_records(RecordFormat.ARROW, source(data), options).batches)
     assert sum(batch.num_rows for batch in batches) == 100
     options = ReadingOptions(record_max_bytes=(1 << 16) - 1)
     with pytest.raises(BadRecords, match="a record is longer"):
-        list(read_records(Format.ARROW, source(data), options).batches)
+        list(read_records(RecordFormat.ARROW, source(data), options).batches)
 
 
 DENSE = pa.UnionArray.from_dense(
@@ -385,9 +387,9 @@ DENSE = pa.UnionArray.from_dense(
     ids=["dense", "sparse", "within a struct", "within a list", "extension"],
 )
 def test_unions_are_refused_with_their_column(column: pa.Array) -> None:
-    data = write(Format.ARROW, pa.table({"whole": [1, 2], "mixed": column}))
+    data = write(RecordFormat.ARROW, pa.table({"whole": [1, 2], "mixed": column}))
     with pytest.raises(BadRecords, match="column 'mixed' has a union type"):
-        read_records(Format.ARROW, source(data), ReadingOptions())
+        read_records(RecordFormat.ARROW, source(data), ReadingOptions())
 
 
 def test_without_fastavro_the_error_says_how_to_install_it(
@@ -407,7 +409,7 @@ def test_without_fastavro_the_error_says_how_to_install_it(
 )
 def test_what_avro_has_no_place_for_is_refused(table: pa.Table) -> None:
     with pytest.raises(BadRecords, match="Avro"):
-        write(Format.AVRO, table)
+        write(RecordFormat.AVRO, table)
 
 
 # -- properties
@@ -480,14 +482,14 @@ def test_what_is_written_as_json_lines_is_read_back(rows: Rows) -> None:
 
 
 def test_a_name_that_is_no_text_is_an_error_of_ours() -> None:
-    content = write(Format.ARROW, pa.table({"name": [1]})).replace(b"name", b"\xecame")
+    content = write(RecordFormat.ARROW, pa.table({"name": [1]})).replace(b"name", b"\xecame")
     with pytest.raises(BadRecords, match="names of the columns"):
-        read(Format.ARROW, content)
+        read(RecordFormat.ARROW, content)
 
 
-@given(st.sampled_from([Format.PARQUET, Format.AVRO, Format.ARROW]), st.data())
+@given(st.sampled_from([RecordFormat.PARQUET, RecordFormat.AVRO, RecordFormat.ARROW]), st.data())
 def test_damaged_content_is_an_error_of_ours_or_some_records(
-    format_: Format, data: st.DataObject
+    format_: RecordFormat, data: st.DataObject
 ) -> None:
     content = bytearray(write(format_, TYPED.select(["i", "s", "l"])))
     if data.draw(st.booleans()):
@@ -543,9 +545,9 @@ def test_a_wrong_schema_says_where(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "error", [MemoryError(), pa.ArrowMemoryError("malloc of size 8 failed"), SystemError(UNSET)]
 )
-@pytest.mark.parametrize("format_", [LINES, Format.PARQUET, Format.AVRO])
+@pytest.mark.parametrize("format_", [LINES, RecordFormat.PARQUET, RecordFormat.AVRO])
 def test_memory_that_runs_out_is_not_the_contents_fault(
-    monkeypatch: pytest.MonkeyPatch, format_: Format, error: Exception
+    monkeypatch: pytest.MonkeyPatch, format_: RecordFormat, error: Exception
 ) -> None:
     data = write(format_, pa.table({"a": [1, 2]}))
 

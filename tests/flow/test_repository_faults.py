@@ -17,10 +17,10 @@ from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.swap_store import SwapFile
+from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.state import State
+from penstock.flow.repository.state import RepositoryState
 from penstock.testing.memory_disk import CrashableFileSystem
 
 Where = dict[int, str]  # the queue of each FlowFile, by its id
@@ -38,7 +38,7 @@ class World:
         self.opened = Opened.open(port)
         swapped = self.opened.create("in", 4)
         home = self.opened.repository.swap_home
-        self.file: SwapFile = home.swap_out("in", swapped, "order")
+        self.file: SwapFileInfo = home.swap_out("in", swapped, "order")
         home.loaded(self.file, [0, 1], [one.id for one in swapped[:2]])
         self.loaded, self.away = swapped[:2], swapped[2:]
         self.memory = self.opened.create("in", 4, durable=True)
@@ -267,7 +267,7 @@ def test_an_exception_between_journal_and_state_stops_the_repository(
     opened = Opened.open()
     (one,) = opened.create("in", durable=True)
     with monkeypatch.context() as patched:
-        patched.setattr(State, "apply", _raising)
+        patched.setattr(RepositoryState, "apply", _raising)
         with pytest.raises(MemoryError):
             opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]), durable=True)
     with pytest.raises(Unavailable, match="restart"):
@@ -286,7 +286,7 @@ def test_a_repository_that_stops_has_its_process_restart(
     told: list[str] = []
     opened.repository.call_when_stopped(lambda: told.append("before"))
     with monkeypatch.context() as patched:
-        patched.setattr(State, "apply", _raising)
+        patched.setattr(RepositoryState, "apply", _raising)
         for _ in range(2):
             with pytest.raises((MemoryError, Unavailable)):
                 opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]))
@@ -300,7 +300,7 @@ def test_an_exception_before_the_journal_refuses_one_commit(
     opened = Opened.open()
     (one,) = opened.create("in", durable=True)
     with monkeypatch.context() as patched:
-        patched.setattr(State, "undo_of", _raising)
+        patched.setattr(RepositoryState, "undo_of", _raising)
         with pytest.raises(MemoryError):
             opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]), durable=True)
     (other,) = opened.create("in", durable=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.swap_store import SwapFile
+    from penstock.flow.queue.swap_store import SwapFileInfo
 
 QUEUES = ("a", "b", "c")
 
@@ -58,7 +58,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.fs = fs
         self.fsync_fails = False
         self.opened = Opened.open(fs)
-        self.files: dict[str, tuple[SwapFile, dict[int, int]]] = {}  # rows that are not loaded
+        self.files: dict[str, tuple[SwapFileInfo, dict[int, int]]] = {}  # rows that are not loaded
 
     @property
     def world(self) -> World:
@@ -369,7 +369,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         }
         assert set(self.opened.swap_folder()) == known
 
-    def ids_in(self, file: SwapFile) -> list[int]:
+    def ids_in(self, file: SwapFileInfo) -> list[int]:
         reader = self.opened.repository.swap_home.open(file)
         rows = reader.read(0, file.summary.count)
         reader.close()

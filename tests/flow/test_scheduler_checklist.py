@@ -11,14 +11,16 @@ from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.readiness import Input, Output, funnel_has_work, has_work, is_open
 from penstock.flow.scheduling.schedulable import Outcome
-from penstock.flow.scheduling.strategy import Missed, Schedule, Strategy, every
+from penstock.flow.scheduling.strategy import ComponentSchedule, Missed, SchedulingStrategy, every
 
-TIMER_0 = Schedule(Strategy.TIMER)
-EVENT = Schedule()
+TIMER_0 = ComponentSchedule(SchedulingStrategy.TIMER)
+EVENT = ComponentSchedule()
 
 
-def cron(text: str, missed: Missed = Missed.SKIP) -> Schedule:
-    return Schedule(Strategy.CRON, cron=CronExpression.parse(text), missed=missed)
+def cron(text: str, missed: Missed = Missed.SKIP) -> ComponentSchedule:
+    return ComponentSchedule(
+        SchedulingStrategy.CRON, cron=CronExpression.parse(text), missed=missed
+    )
 
 
 def test_a_period_of_2_s_and_work_of_3_s_start_5_s_apart() -> None:
@@ -29,7 +31,9 @@ def test_a_period_of_2_s_and_work_of_3_s_start_5_s_apart() -> None:
 
 
 @pytest.mark.parametrize("schedule", [TIMER_0, EVENT])
-def test_an_empty_input_is_not_triggered_and_not_even_looked_at_again(schedule: Schedule) -> None:
+def test_an_empty_input_is_not_triggered_and_not_even_looked_at_again(
+    schedule: ComponentSchedule,
+) -> None:
     world = World()
     part = world.started("idle", schedule)
     looks = part.looks
@@ -133,8 +137,8 @@ def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
     now_ms = world.clock.now_ms()
     expression = CronExpression.parse("0 0 * * * ?")
     for missed, name in ((Missed.ONCE, "once"), (Missed.SKIP, "skip")):
-        schedule = Schedule(
-            Strategy.CRON,
+        schedule = ComponentSchedule(
+            SchedulingStrategy.CRON,
             cron=expression,
             missed=missed,
             last_fired_ms=now_ms - 5 * 3_600_000,
@@ -178,7 +182,7 @@ def test_cron_goes_on_after_an_exception_and_without_a_next_time_it_stays() -> N
 
 @pytest.mark.parametrize(("schedule", "expected"), [(TIMER_0, 1), (EVENT, 1), (every("10 s"), 10)])
 def test_after_a_yield_it_runs_when_yield_and_period_are_over(
-    schedule: Schedule, expected: float
+    schedule: ComponentSchedule, expected: float
 ) -> None:
     world = World()
     part = world.started("yields", schedule)

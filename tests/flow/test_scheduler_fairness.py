@@ -14,7 +14,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
-from penstock.flow.scheduling.strategy import Schedule, Strategy, every
+from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 from penstock.flow.scheduling.trigger_run import TimedRun
 from penstock.testing.clock import VirtualClock
 
@@ -22,7 +22,7 @@ from penstock.testing.clock import VirtualClock
 def test_components_take_turns_and_tasks_of_one_do_not_pass_the_others() -> None:
     world = World(threads=2)
     for name, tasks in (("greedy", 8), ("b", 1), ("c", 1)):
-        world.started(name, Schedule(concurrent_tasks=tasks), is_source=True, takes_s=1)
+        world.started(name, ComponentSchedule(concurrent_tasks=tasks), is_source=True, takes_s=1)
     world.advance(30)
     runs = {name: len(part.starts_s) for name, part in world.parts.items()}
     assert max(runs.values()) - min(runs.values()) <= 2
@@ -31,7 +31,7 @@ def test_components_take_turns_and_tasks_of_one_do_not_pass_the_others() -> None
 
 def test_a_component_cannot_have_all_threads() -> None:
     world = World(threads=4)
-    world.started("stuck", Schedule(concurrent_tasks=50), is_source=True, takes_s=10_000)
+    world.started("stuck", ComponentSchedule(concurrent_tasks=50), is_source=True, takes_s=10_000)
     other = world.started("other", is_source=True, takes_s=1)
     world.advance(10.5)
     assert len(world.parts["stuck"].starts_s) == 3
@@ -41,7 +41,7 @@ def test_a_component_cannot_have_all_threads() -> None:
 
 def test_concurrent_tasks_bound_threads_in_a_component() -> None:
     world = World(threads=10)
-    part = world.started("two", Schedule(concurrent_tasks=2), takes_s=1, takes_flowfiles=1)
+    part = world.started("two", ComponentSchedule(concurrent_tasks=2), takes_s=1, takes_flowfiles=1)
     world.put("two", 6)
     world.advance(0.5)
     assert world.statistics("two").active_tasks == 2
@@ -53,9 +53,9 @@ def test_a_group_has_no_more_threads_than_its_limit_and_others_go_on() -> None:
     world = World(threads=10)
     world.done(world.scheduler.limit_group("g", 2))
     for number in range(5):
-        schedule = Schedule(groups=("root", "g"))
+        schedule = ComponentSchedule(groups=("root", "g"))
         world.started(f"in {number}", schedule, is_source=True, takes_s=1)
-    out = world.started("out", Schedule(groups=("root",)), is_source=True, takes_s=1)
+    out = world.started("out", ComponentSchedule(groups=("root",)), is_source=True, takes_s=1)
     world.advance(20)
     runs = [len(world.parts[f"in {number}"].starts_s) for number in range(5)]
     assert max(runs) - min(runs) <= 1
@@ -71,8 +71,10 @@ def test_room_in_a_group_is_not_kept_by_one_that_an_inner_group_holds_back() -> 
     world.done(world.scheduler.limit_group("outer", 2))
     world.done(world.scheduler.limit_group("inner", 1))
     for name in ("a", "b", "c"):
-        world.started(name, Schedule(groups=("outer", "inner")), is_source=True, takes_s=100)
-    free = world.started("free", Schedule(groups=("outer",)), is_source=True, takes_s=1)
+        world.started(
+            name, ComponentSchedule(groups=("outer", "inner")), is_source=True, takes_s=100
+        )
+    free = world.started("free", ComponentSchedule(groups=("outer",)), is_source=True, takes_s=1)
     world.advance(10)
     assert len(free.starts_s) == 11
 
@@ -102,7 +104,7 @@ def test_the_pool_grows_and_shrinks() -> None:
 
 def test_more_threads_are_used_at_once_by_one_that_was_held_by_its_share() -> None:
     world = World(threads=2)
-    world.started("a", Schedule(concurrent_tasks=3), is_source=True, takes_s=100)
+    world.started("a", ComponentSchedule(concurrent_tasks=3), is_source=True, takes_s=100)
     assert world.statistics("a").active_tasks == 1
     world.done(world.scheduler.resize(8))
     assert world.statistics("a").active_tasks == 3
@@ -174,7 +176,7 @@ def test_what_a_question_raises_does_not_end_the_scheduler() -> None:
 
 def test_a_yield_asked_from_elsewhere_holds_for_all_tasks() -> None:
     world = World()
-    part = world.started("one", Schedule(concurrent_tasks=3))
+    part = world.started("one", ComponentSchedule(concurrent_tasks=3))
     world.scheduler.yield_for("one", 5_000)
     world.put("one")
     world.scheduler.yield_for("one", 1_000)
@@ -197,8 +199,8 @@ def test_a_running_component_gets_another_schedule() -> None:
 
 def test_fewer_tasks_hold_when_the_runs_under_way_end() -> None:
     world = World()
-    world.started("one", Schedule(concurrent_tasks=4), is_source=True, takes_s=1)
-    world.done(world.scheduler.reschedule("one", Schedule(concurrent_tasks=1)))
+    world.started("one", ComponentSchedule(concurrent_tasks=4), is_source=True, takes_s=1)
+    world.done(world.scheduler.reschedule("one", ComponentSchedule(concurrent_tasks=1)))
     assert world.statistics("one").active_tasks == 4
     world.advance(1.5)
     assert world.statistics("one").active_tasks == 1
@@ -220,7 +222,7 @@ def test_numbers_of_a_component() -> None:
 
 def test_a_wall_clock_that_is_set_moves_cron_times() -> None:
     world = World()
-    schedule = Schedule(Strategy.CRON, cron=CronExpression.parse("0 0 * * * ?"))
+    schedule = ComponentSchedule(SchedulingStrategy.CRON, cron=CronExpression.parse("0 0 * * * ?"))
     part = world.started("cron", schedule, is_source=True)
     world.clock._start_ms += 50 * 60_000
     world.advance(10 * 60)
@@ -303,7 +305,9 @@ def test_whatever_happens_all_work_is_done_within_bounds(seed: int, threads: int
     for name in names:
         schedule = chance.choice(
             [
-                Schedule(concurrent_tasks=chance.randint(1, 3), groups=("g",) * (name < "c")),
+                ComponentSchedule(
+                    concurrent_tasks=chance.randint(1, 3), groups=("g",) * (name < "c")
+                ),
                 every(f"{chance.randint(0, 3)} sec"),
             ]
         )

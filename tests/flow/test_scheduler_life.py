@@ -14,11 +14,11 @@ from schedulingkit import Part, World
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
-from penstock.flow.scheduling.component import Component
+from penstock.flow.scheduling.component import ScheduledComponent
 from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired, Effect, Lifecycle
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.strategy import Schedule, Strategy, every
+from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 
 S = ComponentState
 
@@ -166,12 +166,12 @@ def test_run_once_runs_once() -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule(Strategy.CRON, cron=CronExpression.parse("0 0 0 1 1 ?")),
+        ComponentSchedule(SchedulingStrategy.CRON, cron=CronExpression.parse("0 0 0 1 1 ?")),
         every("1 hour"),
-        Schedule(concurrent_tasks=5),
+        ComponentSchedule(concurrent_tasks=5),
     ],
 )
-def test_run_once_waits_for_no_schedule_and_takes_one_thread(schedule: Schedule) -> None:
+def test_run_once_waits_for_no_schedule_and_takes_one_thread(schedule: ComponentSchedule) -> None:
     world = World()
     part = world.add("one", schedule, is_source=True)
     world.done(world.scheduler.run_once("one"))
@@ -210,7 +210,7 @@ def test_a_start_during_the_one_run_is_remembered() -> None:
 
 def test_terminate_gives_threads_up_and_others_take_their_place() -> None:
     world = World(threads=2)
-    part = world.started("stuck", Schedule(concurrent_tasks=1), takes_s=1_000)
+    part = world.started("stuck", ComponentSchedule(concurrent_tasks=1), takes_s=1_000)
     world.put("stuck", 1)
     world.advance(10)
     assert world.statistics("stuck").longest_active_ms > 5_000
@@ -406,9 +406,9 @@ def test_whatever_happens_each_success_is_ended_once_and_nothing_is_forgotten(
 
 
 COMMANDS: dict[str, Callable[[World], Future[None]]] = {
-    "add": lambda world: world.scheduler.add("two", Part(world), Schedule()),
+    "add": lambda world: world.scheduler.add("two", Part(world), ComponentSchedule()),
     "remove": lambda world: world.scheduler.remove("one"),
-    "reschedule": lambda world: world.scheduler.reschedule("one", Schedule()),
+    "reschedule": lambda world: world.scheduler.reschedule("one", ComponentSchedule()),
     "start": lambda world: world.scheduler.start("one"),
     "stop": lambda world: world.scheduler.stop("one"),
     "run_once": lambda world: world.scheduler.run_once("one"),
@@ -423,9 +423,9 @@ COMMANDS: dict[str, Callable[[World], Future[None]]] = {
 
 
 REFUSED: dict[str, Callable[[World], Future[None]]] = {
-    "add": lambda world: world.scheduler.add("one", Part(world), Schedule()),
+    "add": lambda world: world.scheduler.add("one", Part(world), ComponentSchedule()),
     "remove": lambda world: world.scheduler.remove("none"),
-    "reschedule": lambda world: world.scheduler.reschedule("none", Schedule()),
+    "reschedule": lambda world: world.scheduler.reschedule("none", ComponentSchedule()),
     "start": lambda world: world.scheduler.start("none"),
     "stop": lambda world: world.scheduler.stop("none"),
     "run_once": lambda world: world.scheduler.run_once("none"),
@@ -468,7 +468,7 @@ def test_a_question_that_fails_does_not_end_the_loop(monkeypatch: pytest.MonkeyP
     world = World()
     part = world.started("one")
     with monkeypatch.context() as patch:
-        patch.setattr(Component, "statistics", None)  # which cannot be called
+        patch.setattr(ScheduledComponent, "statistics", None)  # which cannot be called
         with pytest.raises(TypeError):
             world.done(world.scheduler.statistics())
     world.put("one")

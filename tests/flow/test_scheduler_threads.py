@@ -20,7 +20,7 @@ from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.scheduler import Scheduler
-from penstock.flow.scheduling.strategy import Schedule
+from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxThread
 
 LIMIT_S = 30.0
@@ -115,7 +115,7 @@ def test_all_that_is_put_goes_through_a_chain(scheduler: Scheduler) -> None:
     parts = [Part() for _ in range(4)]
     count = 500
     for number, part in enumerate(parts):
-        done(scheduler.add(str(number), part, Schedule()))
+        done(scheduler.add(str(number), part, ComponentSchedule()))
         part.wanted = count
     for number, (part, following) in enumerate(pairwise(parts)):
         part.next = following
@@ -134,7 +134,7 @@ def test_all_that_is_put_goes_through_a_chain(scheduler: Scheduler) -> None:
 def test_an_event_at_each_moment_of_a_run_is_seen(scheduler: Scheduler) -> None:
     """One at a time from another thread, each only when the one before was taken."""
     part = Part()
-    done(scheduler.add("one", part, Schedule()))
+    done(scheduler.add("one", part, ComponentSchedule()))
     wake = scheduler.waker("one")
     done(scheduler.start("one"))
     for number in range(1, 301):
@@ -150,7 +150,7 @@ def test_a_stuck_thread_is_replaced_and_what_it_did_counts_for_nothing(
     scheduler: Scheduler,
 ) -> None:
     stuck = Stuck()
-    done(scheduler.add("stuck", stuck, Schedule(concurrent_tasks=3)))
+    done(scheduler.add("stuck", stuck, ComponentSchedule(concurrent_tasks=3)))
     done(scheduler.start("stuck"))
     assert stuck.entered.wait(LIMIT_S)
     stopped = scheduler.stop("stuck")
@@ -162,7 +162,7 @@ def test_a_stuck_thread_is_replaced_and_what_it_did_counts_for_nothing(
     assert found.terminated_threads == 2
     part = Part()
     part.wanted = 1
-    done(scheduler.add("other", part, Schedule()))
+    done(scheduler.add("other", part, ComponentSchedule()))
     done(scheduler.start("other"))
     part.queue.append(1)
     scheduler.wake("other")

@@ -13,7 +13,7 @@ from session_world import World
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Relationship
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.writer import ContentWriter
 from penstock.testing.memory_disk import CrashableFileSystem
 
@@ -59,10 +59,10 @@ class FaultyWorld(World):
         self.faults = Faults()
         fs = self.faults.port(CrashableFileSystem(), results=("create", "open_read"))
         super().__init__(fs=fs)
-        self.transactions: list[Transaction] = []
+        self.transactions: list[SessionTransaction] = []
         self.feed("a", b"base")
 
-    def begin(self, *, batching: bool = False) -> tuple[ProcessSession, Transaction]:
+    def begin(self, *, batching: bool = False) -> tuple[ProcessSession, SessionTransaction]:
         session, transaction = super().begin(batching=batching)
         self.transactions.append(transaction)
         return session, transaction

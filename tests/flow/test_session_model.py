@@ -25,7 +25,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.queue.queue import Verdict
 from penstock.flow.session.content_streams import ContentStream
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 
 SEEN = ("color", "shape")  # attributes that the model follows
 
@@ -62,7 +62,7 @@ class Held:
 @dataclass
 class Session:
     session: ProcessSession
-    transaction: Transaction
+    transaction: SessionTransaction
     held: dict[int, Held] = field(default_factory=dict)
     links: list[tuple[int, int]] = field(default_factory=list)
     checkpointed: list[Held] = field(default_factory=list)

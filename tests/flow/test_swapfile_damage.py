@@ -236,7 +236,7 @@ def test_what_a_hostile_file_claims_is_not_believed() -> None:
 @given(st.integers(1, 5), st.binary(min_size=1, max_size=200))
 def test_a_page_that_verifies_and_lies_is_damaged(count: int, raw: bytes) -> None:
     with contextlib.suppress(CorruptData):
-        columns.Page("f", 0, 0, count, raw).flowfiles()
+        columns.SwapPage("f", 0, 0, count, raw).flowfiles()
 
 
 def test_a_newer_format_and_a_foreign_serializer_are_refused() -> None:

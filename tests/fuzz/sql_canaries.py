@@ -19,7 +19,7 @@ from sql_statements import Canaries, statement
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.specs.rows.declared_projections import Declared
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.sql import service as sql_service
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
@@ -54,7 +54,7 @@ class OneDatasource:
     def is_dropped(self, datasource: str) -> bool:
         return False
 
-    def projections(self, datasource: str) -> list[Declared]:
+    def projections(self, datasource: str) -> list[DeclaredProjections]:
         return []
 
 

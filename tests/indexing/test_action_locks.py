@@ -10,6 +10,7 @@ from action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, rows, stre
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import (
+    AllocatedSegment,
     LockList,
     LockRelease,
     LockTryAcquire,
@@ -18,7 +19,6 @@ from penstock.indexing.actions import (
     SegmentListUnused,
     SegmentListUsed,
     SegmentNuke,
-    SegmentPlace,
     UpdateLocation,
 )
 from penstock.indexing.lanes import ThreadLanes
@@ -82,7 +82,7 @@ def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_e
     for name, hour in (("a", one), ("b", other)):
         desk.add(batch(name, taskLockTimeout=10_000))
         assert desk.do(name, LockTryAcquire((hour,), appends=True)).granted
-    made = rows([SegmentPlace(DAY, "2024-02-01T00:00:00.000Z", 0, 0)])
+    made = rows([AllocatedSegment(DAY, "2024-02-01T00:00:00.000Z", 0, 0)])
     desk.metadata.publish(PublishRequest("compaction", "flights", made))
     ends, told = {}, {}
     for _ in range(20):

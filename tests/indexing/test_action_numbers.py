@@ -24,13 +24,13 @@ from penstock.indexing.actions import (
     UpdateLocation,
 )
 from penstock.indexing.actions.locks import LockedSegment
-from penstock.indexing.actions.segment_allocation import SegmentPlace
+from penstock.indexing.actions.segment_allocation import AllocatedSegment
 from penstock.indexing.engine import DataFile
 from penstock.services.errorcodes import status_and_code
 
 VERSION = "2024-02-01T00:00:00.000Z"
 FILE = DataFile("/x/0.parquet", DAY, 1, 2, DAY.start_ms, DAY.start_ms, (("page", "string"),))
-SEGMENTS = rows([SegmentPlace(DAY, VERSION, 0, 1)])
+SEGMENTS = rows([AllocatedSegment(DAY, VERSION, 0, 1)])
 EXAMPLES = (
     AnnounceFiles("base-s_0", (FILE,), {0: 0}, {0: 5}),
     CheckPointDataSourceMetadata({0: 0}),

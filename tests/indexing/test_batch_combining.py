@@ -8,7 +8,13 @@ import pytest
 from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batch.metric_merge import KeptRows, carried, combined, metrics_of, united
+from penstock.indexing.batch.metric_merge import (
+    KeptRows,
+    carried,
+    merged_metrics,
+    metrics_of,
+    united,
+)
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.aggregators import Aggregator
 
@@ -60,7 +66,7 @@ BY_ROW = KeptRows({"a": "STRING", "count": "BIGINT", "sum_x": "BIGINT"}, None)
 def test_what_goes_on_and_what_is_computed(
     wanted: list[dict[str, str]], rows: list[KeptRows], expected: set[str]
 ) -> None:
-    assert combined(metrics(*wanted), rows) == expected
+    assert merged_metrics(metrics(*wanted), rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_what_cannot_be_had_is_refused_with_what_is_there(
     wanted: dict[str, str], rows: list[KeptRows], told: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=told) as caught:
-        combined(metrics(wanted), rows)
+        merged_metrics(metrics(wanted), rows)
     assert "count count, longSum sum_x" in str(caught.value)
 
 

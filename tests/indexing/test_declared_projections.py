@@ -14,14 +14,14 @@ from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.rows.declared_projections import (
     DECLARED_MAX,
-    Declared,
+    DeclaredProjections,
     config_name,
     dump,
     load,
     merged,
     of_schema,
 )
-from penstock.storage.metadata.tables.configuration import Config
+from penstock.storage.metadata.tables.configuration import DynamicConfig
 
 ROWS = [(1, "x", 1), (1, "x", 2), (2, "y", 3)]
 COMPACT = {
@@ -100,7 +100,7 @@ def test_trouble_with_it_is_told_and_no_trouble_of_the_publish(world, monkeypatc
             return False
         raise Unavailable(trouble)
 
-    monkeypatch.setattr(Config, "compare_and_set", write)
+    monkeypatch.setattr(DynamicConfig, "compare_and_set", write)
     with caplog.at_level(logging.WARNING):
         run(world, index(lines(*ROWS), schema={"projections": [by("one")]}))
     assert world.rows() == ROWS
@@ -113,9 +113,11 @@ def test_what_cannot_be_read_is_none():
     for schema in ({}, {"projections": None}, {"projections": {}}, {"projections": [1]}):
         assert of_schema(schema) == ()
     metrics = {"metricsSpec": [{"name": "n"}, {"type": "count"}, 5]}
-    assert of_schema({"projections": [by("x")]} | metrics) == (Declared(by("x"), ("n",)),)
+    assert of_schema({"projections": [by("x")]} | metrics) == (
+        DeclaredProjections(by("x"), ("n",)),
+    )
 
 
 def test_the_newest_are_kept():
-    many = merged([], (Declared({"name": str(n)}) for n in range(2 * DECLARED_MAX)))
+    many = merged([], (DeclaredProjections({"name": str(n)}) for n in range(2 * DECLARED_MAX)))
     assert load(dump(many)) == many[DECLARED_MAX:]

@@ -17,10 +17,10 @@ from penstock.indexing.overlord.compaction.planner import (
     WantedState,
     plan_compaction,
 )
-from penstock.indexing.overlord.duties.janitor import Overshadowed
+from penstock.indexing.overlord.duties.janitor import OvershadowedSegments
 from penstock.indexing.specs.batch import aligned
 from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
@@ -103,7 +103,7 @@ def take(store: MetadataStore, number: int, step) -> None:
 
 def hide_if_excluded(store: MetadataStore, ids: list[str]) -> None:
     try:
-        Catalogue().view(store.snapshot())
+        Catalog().view(store.snapshot())
     except Conflict:
         store.segments.mark_unused(ids)
 
@@ -126,7 +126,7 @@ def naive_units(store: MetadataStore, config: CompactionConfig) -> list[tuple[ob
     named = config.granularity_spec.segment_granularity
     wanted = WantedState(config)
     found: list[list[object]] = []
-    for piece in Catalogue().view(store.snapshot()).visible("d"):
+    for piece in Catalog().view(store.snapshot()).visible("d"):
         whole = piece.segment.interval
         if named is not None:
             whole = aligned(whole, Granularity.parse(named))
@@ -180,10 +180,10 @@ def test_what_newer_segments_hide_is_marked(some_steps) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clock = VirtualClock()
         with MetadataStore.open(f"sqlite:///{folder}/m.db", clock=clock) as store:
-            overshadowed = Overshadowed(store)
+            overshadowed = OvershadowedSegments(store)
             for number, step in enumerate(some_steps):
                 take(store, number, step)
-                catalogue = Catalogue()
+                catalogue = Catalog()
                 catalogue.view(store.snapshot())
                 hidden = {str(segment.id) for segment in catalogue.overshadowed()}
                 before = used(store)
@@ -202,7 +202,7 @@ def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_pa
             row = Segment("d", Interval(0, 24 * HOUR_MS), version, {}).to_row()
             bad = replace(row, payload={**row.payload, "size": "large"})
             store.publish(PublishRequest(version, "d", (good, bad)))
-        assert Overshadowed(store).mark() == 1
+        assert OvershadowedSegments(store).mark() == 1
 
 
 def test_a_plan_names_the_newest_of_very_many(tmp_path) -> None:

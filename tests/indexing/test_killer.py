@@ -17,7 +17,7 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import LockTask, LockType
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties.duty import DutyTools
-from penstock.indexing.overlord.duties.unused_segments import KillerDuty, KillReport
+from penstock.indexing.overlord.duties.unused_segments import KillReport, UnusedSegmentsDuty
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.indexing.specs.batch import KillSpec
 from penstock.indexing.task_spec import TaskSpec
@@ -70,7 +70,7 @@ class Killing:
             lambda: str(next(tokens)),
             events=self.events,
         )
-        self.duty = KillerDuty(tools, self.store, BUFFER_MS)
+        self.duty = UnusedSegmentsDuty(tools, self.store, BUFFER_MS)
 
     def locks(self) -> list[LockType]:
         return [held.lock.type for held in self.world.lockboxes.locks("d").result()]

@@ -19,9 +19,9 @@ from lockbox_kit import (
 )
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
-from penstock.indexing.lockbox.lock_table import Holdings, Posse
+from penstock.indexing.lockbox.lock_table import LockTable, Posse
 from penstock.indexing.lockbox.lockbox import (
     Acquire,
     Add,
@@ -404,7 +404,7 @@ def is_left_out(lock: TaskLock, wish: LockRequest) -> bool:
 def test_left_out_is_only_what_goes_together_with_it(
     steps: list[tuple[HeldLock, bool]], wish: LockRequest
 ) -> None:
-    holdings = Holdings()
+    holdings = LockTable()
     plain: list[tuple[str, Posse]] = []
     for number, (row, leaves) in enumerate(steps):
         if leaves and plain:
@@ -426,7 +426,7 @@ def test_left_out_is_only_what_goes_together_with_it(
 
 
 def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
-    holdings = Holdings()
+    holdings = LockTable()
     for number in range(200):
         row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
         holdings.join(Posse(row.lock), row.task_id)
@@ -443,7 +443,7 @@ def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
         asks.request(hours(0, 24), granularity=one, version="v", partition_number=number)
         for number in range(200)
     ]
-    holdings = Holdings()
+    holdings = LockTable()
     for wish in wishes:
         row = stored_lock(asks, interval=hours(0, 24), partition=wish.partition_number)
         holdings.join(Posse(row.lock), row.task_id)
@@ -454,7 +454,7 @@ def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
 
 @given(st.lists(st.tuples(intervals, st.booleans()), max_size=40), intervals)
 def test_the_index_finds_what_overlaps(steps: list[tuple[Interval, bool]], asked: Interval) -> None:
-    index: TimeIndex[int] = TimeIndex()
+    index: IntervalIndex[int] = IntervalIndex()
     plain: list[tuple[Interval, int]] = []
     for number, (interval, removes) in enumerate(steps):
         if removes and plain:

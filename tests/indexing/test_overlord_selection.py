@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.runner.selection import (
-    Candidate,
     Kind,
     Pending,
     PendingTasks,
-    Rules,
+    SelectionRules,
+    WorkerCandidate,
     place,
     type_limit,
 )
 from penstock.indexing.overlord.runner.slot_reasons import Seen, SlotReason, explain, told
-from penstock.indexing.overlord.runner.worker_blacklist import Blacklist, BlacklistOptions
+from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions, WorkerBlacklist
 from penstock.indexing.overlord.runner.worker_config import parse_worker_config
 
 
-def worker(name, capacity=4, used=0, **more) -> Candidate:
-    return Candidate(name, f"{name}:8091", capacity, used, more.pop("category", "c"), **more)
+def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:
+    return WorkerCandidate(name, f"{name}:8091", capacity, used, more.pop("category", "c"), **more)
 
 
 def task(name, priority=50, *, kind="index_parallel", datasource="d", number=0, group=None):
@@ -38,9 +38,9 @@ def pending(*tasks) -> PendingTasks:
     return made
 
 
-def rules(select_strategy=None, **more) -> Rules:
+def rules(select_strategy=None, **more) -> SelectionRules:
     config = parse_worker_config({"selectStrategy": select_strategy or {}})
-    return Rules(config.select_strategy, **more)
+    return SelectionRules(config.select_strategy, **more)
 
 
 def where(tasks, workers, rule=None) -> dict[str, str]:
@@ -258,7 +258,7 @@ def test_why_a_task_has_no_worker():
 
 
 def failures(count, workers, *, listed=(), options=None):
-    made = Blacklist(options or BlacklistOptions())
+    made = WorkerBlacklist(options or BlacklistOptions())
     for name in listed:
         for _ in range(6):
             made.failed(name, 0, 100)

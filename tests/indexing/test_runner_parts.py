@@ -13,9 +13,9 @@ from penstock.indexing.overlord.runner.ports import RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.table import Table
 from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
-from penstock.indexing.overlord.runner.worker_eligibility import Standing
+from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import Hearing
-from penstock.indexing.overlord.runner.worker_table import Worker
+from penstock.indexing.overlord.runner.worker_table import KnownWorker
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
 from penstock.testing.clock import VirtualClock
 
@@ -108,7 +108,7 @@ def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(table, t
     monkeypatch.setattr(told, "wanted", task)
     calls = SimpleNamespace(call=lambda _lane, _work, done, _failed: asked.append(done))
     hearing = Hearing(
-        *(table, Standing(clock, options), told, calls, clock, options), heard=lambda: None
+        *(table, WorkerEligibility(clock, options), told, calls, clock, options), heard=lambda: None
     )
     report = WorkerReport(4, (WorkerTask("a", TaskState.RUNNING, None, ""),))
     gone = table.worker("w")
@@ -127,8 +127,8 @@ def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(table, t
 def test_what_speaks_against_a_worker():
     clock = VirtualClock()
     blacklist = BlacklistOptions(failures_max=1, workers_max_percent=100)
-    standing = Standing(clock, RunnerOptions(worker_version_min="2", blacklist=blacklist))
-    worker = Worker("w", clock.monotonic_s(), version="1")
+    standing = WorkerEligibility(clock, RunnerOptions(worker_version_min="2", blacklist=blacklist))
+    worker = KnownWorker("w", clock.monotonic_s(), version="1")
     assert "announced" in standing.barred(worker)
     worker.client, standing.announced = SimpleNamespace(host="h:1"), {"w"}
     assert "too old" in standing.barred(worker)

@@ -14,7 +14,7 @@ from story_kit import ask, until
 from penstock.core.errors import NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
-from penstock.indexing.stream_location import StreamPlace
+from penstock.indexing.stream_location import StreamLocation
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
@@ -214,7 +214,7 @@ def test_a_task_reads_a_folder_and_publishes_each_line_once(tmp_path):
     folder.mkdir()
     (folder / "a.log").write_bytes(b"".join(event(n) + b"\n" for n in range(5)))
     (partition,) = supplier(folder).available().partitions
-    place = StreamPlace(type="folder", name=str(folder), pattern="*.log")
+    place = StreamLocation(type="folder", name=str(folder), pattern="*.log")
     world = OneTask(tmp_path, place=place, topic=str(folder), start_offsets={partition: 0})
     world.engine.read = read_stream
     world.run(lambda: world.announced() == [0, 1, 2, 3, 4])

@@ -21,7 +21,7 @@ from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier, OffsetsGoneError, read_records
 from penstock.indexing.specs import parse_supervisor_spec
 from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
-from penstock.indexing.stream_location import StreamPlace, place_of
+from penstock.indexing.stream_location import StreamLocation, location_of
 from penstock.testing.clock import VirtualClock
 
 
@@ -208,7 +208,7 @@ def test_a_task_reads_kafka_and_publishes_each_message_once(cluster, tmp_path):
     cluster.create("tasks")
     cluster.add("tasks", 0, map(event, range(5)))
     properties = kafka_settings.checked(cluster.properties)
-    place = StreamPlace(type="kafka", name="tasks", properties=properties)
+    place = StreamLocation(type="kafka", name="tasks", properties=properties)
     world = OneTask(tmp_path, place=place, topic="tasks")
     # Who waits for news lets time pass.
     world.clock.wait = lambda _condition, timeout_s: world.clock.advance(timeout_s) or False
@@ -314,7 +314,7 @@ def test_a_backlog_is_weighed_once(standin):
 def test_a_task_whose_offsets_kafka_has_deleted_ends_and_says_which(tmp_path, monkeypatch, standin):
     topic = standin.create("events", p0={n: event(n) for n in range(6)}, p1={})
     monkeypatch.setattr("penstock.indexing.source.open_source.KafkaClients", lambda: standin)
-    place = StreamPlace(type="kafka", name="events", properties={"bootstrap.servers": "k:9092"})
+    place = StreamLocation(type="kafka", name="events", properties={"bootstrap.servers": "k:9092"})
     world = OneTask(tmp_path, place=place, topic="events")
     world.engine.read = lambda r: records(standin, r)
     world.run(lambda: world.announced() == list(range(6)))
@@ -351,7 +351,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
     caplog.set_level(logging.DEBUG)
     secret = {"type": "environment", "variable": "PENSTOCK_INPUT_KAFKA"}
     spec = kafka_spec(**{"sasl.password": secret, "sasl.username": "me"})
-    place = place_of(spec.io)
+    place = location_of(spec.io)
     assert "hush" not in place.model_dump_json()
     standin.create("flights", p0={0: b"x"})
     environment = {"PENSTOCK_INPUT_KAFKA": "hush"}
@@ -380,14 +380,14 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
 )
 def test_settings_that_run_code_or_read_files_are_refused(name, mend):
     with pytest.raises(InvalidRequest, match=mend) as caught:
-        place_of(kafka_spec(**{name: "value-of-it"}).io)
+        location_of(kafka_spec(**{name: "value-of-it"}).io)
     assert caught.value.place == "spec.ioConfig.consumerProperties"
     assert "value-of-it" not in str(caught.value)
 
 
 def test_settings_of_javas_client_become_those_of_this_one():
     io = kafka_spec(**{"group.id": "x", "fetch.max.wait.ms": 7, "socket.keepalive.enable": True}).io
-    settings = kafka_settings.resolved(place_of(io).properties, {})
+    settings = kafka_settings.resolved(location_of(io).properties, {})
     assert dict(settings) == {
         "bootstrap.servers": "k:9092",
         "fetch.wait.max.ms": "7",

@@ -15,7 +15,7 @@ from penstock.indexing.specs import parse_supervisor_spec
 from penstock.indexing.specs.stream_config import AutoScalerConfig
 from penstock.indexing.supervisor.autoscaler import Idleness, LagScaler, aggregate
 from penstock.indexing.supervisor.spec_updates import UpdateAction, succeed, update_action
-from penstock.storage.metadata.tables.supervisors import Supervisors
+from penstock.storage.metadata.tables.supervisors import SupervisorTable
 
 SCALER = {"enableTaskAutoScaler": True, "taskCountMin": 1, "taskCountMax": 8}
 
@@ -250,7 +250,7 @@ def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(
     That is once, when it is made.
     """
     caplog.set_level("INFO")
-    store, refused = Supervisors.put, []
+    store, refused = SupervisorTable.put, []
 
     def put(self, supervisor_id, payload, **more):
         count = payload["spec"]["ioConfig"]["taskCount"]
@@ -259,7 +259,7 @@ def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(
             fail("the metadata does not answer")
         return store(self, supervisor_id, payload, **more)
 
-    monkeypatch.setattr(Supervisors, "put", put)
+    monkeypatch.setattr(SupervisorTable, "put", put)
     sim = make(taskDuration="PT1H", autoScalerConfig=scaler, slots=8)
     slowed(sim)
     feed(sim, 40)

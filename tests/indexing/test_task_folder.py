@@ -12,7 +12,7 @@ from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, RowCounts
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.task.commit_file import BadFile, Commit, Persist
+from penstock.indexing.task.commit_file import BadFile, CommitFile, Persist
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
@@ -52,8 +52,8 @@ def persist(number: int, *files: DataFile, sequence="B_0", level=0, bad=()) -> P
     )
 
 
-def committed(folder: TaskFolder, count: int) -> Commit:
-    commit = Commit(0, {0: 0})
+def committed(folder: TaskFolder, count: int) -> CommitFile:
+    commit = CommitFile(0, {0: 0})
     for number in range(count):
         commit = commit.add(persist(number, data_file(folder)))
     folder.write_commit(commit)
@@ -94,7 +94,7 @@ def test_a_damaged_file_takes_its_persist_and_those_behind_it(folder, damage, in
 def test_persists_of_published_sequences_are_dropped_even_if_damaged(folder):
     first = persist(0, data_file(folder))
     second = persist(1, data_file(folder), sequence="B_1")
-    folder.write_commit(Commit(0, {0: 0}).add(first).add(second))
+    folder.write_commit(CommitFile(0, {0: 0}).add(first).add(second))
     OsFileSystem().unlink(first.files[0].path)
     found = again(folder).restore_commit({"B_1"})
     assert found.persists == (second,)
@@ -106,7 +106,7 @@ def test_a_folder_that_was_moved_has_its_own_files(folder, tmp_path, written):
     """The original may still be at the old place: a copy must not touch its files."""
     bad = BadFile(f"{folder.new_folder('bad')}/x.bin", 3)
     write(bad.path, b"bad", 1)
-    commit = Commit(0, {0: 0}).add(persist(0, data_file(folder), bad=(bad,)))
+    commit = CommitFile(0, {0: 0}).add(persist(0, data_file(folder), bad=(bad,)))
     folder.write_commit(commit)
     before, after = tmp_path / "task", tmp_path / "a b#ü%" / "persist" / "task"
     assert str(tmp_path) not in (before / "commit.json").read_text()
@@ -153,11 +153,11 @@ def test_a_damaged_commit_is_told(folder, content):
 
 
 def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
-    value = Commit(0, {0: 0}).add(persist(0)).add(persist(1)).to_json()
+    value = CommitFile(0, {0: 0}).add(persist(0)).add(persist(1)).to_json()
     first, last = value["persists"]
     for wrong in ({"persists": [last, first]}, {"current": {"0": 7}}):
         with pytest.raises(CorruptData, match=r"commit\.json.*end of") as caught:
-            Commit.from_json(value | wrong, source="commit.json")
+            CommitFile.from_json(value | wrong, source="commit.json")
         assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -192,7 +192,7 @@ def test_small_persists_fold_level_by_level(folder):
     assert folded.counts("B_0") == RowCounts(processed=30)
     assert folded.files("B_0") == (merged,)
     assert folded.to_fold(1, 1000)[0].level == 1
-    assert Commit.from_json(folded.to_json(), source="x") == folded
+    assert CommitFile.from_json(folded.to_json(), source="x") == folded
 
 
 def test_a_fold_of_what_was_published_meanwhile_is_thrown_away(folder):
@@ -203,7 +203,7 @@ def test_a_fold_of_what_was_published_meanwhile_is_thrown_away(folder):
 
 def test_dead_letters_are_remembered_beyond_their_persists():
     bad = BadFile("bad.jsonl", 7)
-    commit = Commit(0, {0: 0}).add(persist(0, bad=(bad,)))
+    commit = CommitFile(0, {0: 0}).add(persist(0, bad=(bad,)))
     assert commit.unsent() == bad
     assert not commit.all_sent("B_0")
     sent = commit.mark_sent(BadFile("bad.jsonl", 7, sent=True), {0: 4})
@@ -217,7 +217,7 @@ def test_dead_letters_are_remembered_beyond_their_persists():
 def run_three_persists(fs: CrashableFileSystem, done: list[int]) -> None:
     folder = TaskFolder("/tasks/a", fs)
     folder.restore_commit({"B_0"})
-    commit = Commit(0, {0: 0})
+    commit = CommitFile(0, {0: 0})
     folder.write_commit(commit)
     for number in range(3):
         path = f"{folder.new_folder('persist')}/chunk/part.parquet"

@@ -13,7 +13,7 @@ from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.task_service import Intake
+from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
@@ -317,7 +317,7 @@ def test_tasks_that_are_submitted_together_share_a_transaction(world, monkeypatc
         "insert_new",
         lambda rows: (calls.append(len(rows)), insert_new(rows))[1],
     )
-    intake = Intake(lambda: world.queue, world.processor)
+    intake = TaskSubmissions(lambda: world.queue, world.processor)
     answers = {
         name: intake.submit(noop(name)) for name in ("b", "a", "c", ".hidden", *map(str, range(9)))
     }
@@ -342,7 +342,7 @@ def test_who_submits_when_the_store_is_away_is_told_so(world, monkeypatch):
     def away(_rows):
         raise Unavailable("the database is away")
 
-    intake = Intake(lambda: world.queue, world.processor)
+    intake = TaskSubmissions(lambda: world.queue, world.processor)
     monkeypatch.setattr(world.metadata.tasks, "insert_new", away)
     answers = [intake.submit(noop("a")), intake.submit(noop("b"))]
     world.settle()
@@ -362,7 +362,7 @@ def test_a_task_that_the_store_refuses_costs_others_nothing(world, monkeypatch):
         return insert_new(rows)
 
     monkeypatch.setattr(world.metadata.tasks, "insert_new", refuse)
-    intake = Intake(lambda: world.queue, world.processor)
+    intake = TaskSubmissions(lambda: world.queue, world.processor)
     huge = noop("huge").model_copy(update={"context": {"a": 1 << 70}})
     answers = [intake.submit(task) for task in (noop("a"), noop("bad"), huge, noop("b"))]
     world.settle()

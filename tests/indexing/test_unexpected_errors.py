@@ -15,7 +15,7 @@ from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavaila
 from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Calls, Errand, Retry
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.overlord.task_service import Intake
+from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 
@@ -190,7 +190,7 @@ def test_an_unexpected_error_of_submitted_tasks_answers_all_and_ends_the_loop(
 ) -> None:
     """The loop went on with a queue that may have kept half of a task."""
     owner, queue = Owner(), Queue()
-    intake = Intake(lambda: queue, owner.processor)
+    intake = TaskSubmissions(lambda: queue, owner.processor)
     futures = [intake.submit(noop(name)) for name in ("a", "b", "c")]
     # The first is refused for one of them; then each is tried alone, and the second fails.
     queue.failures = [InvalidRequest("one is wrong"), error("half done")]
@@ -202,7 +202,7 @@ def test_an_unexpected_error_of_submitted_tasks_answers_all_and_ends_the_loop(
 def test_tasks_are_taken_after_a_submit_without_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who submitted later waited for ever."""
     owner, queue = Owner(), Queue()
-    intake = Intake(lambda: queue, owner.processor)
+    intake = TaskSubmissions(lambda: queue, owner.processor)
     with monkeypatch.context() as patch:
         patch.setattr(
             owner.processor.main_executor, "submit_change", raising_any(MemoryError("no mail"))

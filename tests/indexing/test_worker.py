@@ -16,7 +16,7 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.log_store import LogStore, TaskLogs
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.indexing.worker.task_folders import TaskFolders
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
@@ -104,9 +104,9 @@ class World:
         self.settle()
         return answer.result(0)
 
-    def attempts(self, task_id: str) -> Attempts:
+    def attempts(self, task_id: str) -> TaskAttempts:
         folder = next(f for f in self.folders if self.fs.exists(f"{f}/{task_id}"))
-        return Attempts(TaskFolder(f"{folder}/{task_id}", self.fs), self.fs)
+        return TaskAttempts(TaskFolder(f"{folder}/{task_id}", self.fs), self.fs)
 
     def begins(self, task_id: str, *, restorable: bool = True) -> int:
         return self.attempts(task_id).begin(restorable=restorable)
@@ -114,7 +114,7 @@ class World:
     def ends_well(self, task_id: str, *, settle: bool = True) -> None:
         """What the peon writes and does when its task ends."""
         number = self.begins(task_id)
-        self.attempts(task_id).write_end(number, TaskEnd(TaskState.SUCCESS, "", 5))
+        self.attempts(task_id).write_end(number, AttemptEnd(TaskState.SUCCESS, "", 5))
         peon = next(p for p in reversed(self.launcher.peons) if p.folder.endswith(f"/{task_id}"))
         peon.code = 0
         self.worker.look(task_id)
@@ -285,7 +285,7 @@ def test_a_task_that_says_it_was_stopped_was_shut_down(world):
     world.worker.assign(named("a"))
     number = world.begins("a")
     world.worker.shutdown("a")
-    world.attempts("a").write_end(number, TaskEnd(TaskState.FAILED, "it was stopped", 5))
+    world.attempts("a").write_end(number, AttemptEnd(TaskState.FAILED, "it was stopped", 5))
     world.launcher.peons[0].code = 0
     world.settle(1)
     assert world.only().error == "it was shut down"
@@ -479,7 +479,7 @@ def test_a_thousand_tasks_go_through(tmp_path):
 def test_a_task_has_ended_when_its_peon_says_so_though_that_takes_its_time(world):
     world.worker.assign(named("a"))
     number = world.begins("a")
-    world.attempts("a").write_end(number, TaskEnd(TaskState.SUCCESS))
+    world.attempts("a").write_end(number, AttemptEnd(TaskState.SUCCESS))
     world.worker.look("a")
     world.settle()
     assert world.tasks() == {"a": TaskState.SUCCESS}

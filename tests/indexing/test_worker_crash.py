@@ -16,7 +16,7 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.change_history import ChangeHistory
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
@@ -71,9 +71,9 @@ class Life:
 
     def peon_ends(self, task_id: str) -> None:
         """What a peon does to the end, on the same disk."""
-        attempts = Attempts(TaskFolder(f"/tasks/{task_id}", self.fs), self.fs)
+        attempts = TaskAttempts(TaskFolder(f"/tasks/{task_id}", self.fs), self.fs)
         number = attempts.begin(restorable=True)
-        attempts.write_end(number, TaskEnd(TaskState.SUCCESS))
+        attempts.write_end(number, AttemptEnd(TaskState.SUCCESS))
         self.launcher.peons[task_id].code = 0
 
 

@@ -15,7 +15,7 @@ from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import LogPart
 from penstock.indexing.worker.log_store import LogStore, LogStoreOptions, TaskLogs, part_bounds
-from penstock.indexing.worker.task_attempts import Attempts
+from penstock.indexing.worker.task_attempts import TaskAttempts
 from penstock.storage.filesystem import OsFileSystem
 
 _memory_stores = itertools.count()
@@ -63,7 +63,7 @@ def test_the_newest_report_is_read_in_both_places(tmp_path, logs, lanes):
     folder = task_folder(tmp_path, b"")
     with pytest.raises(NotFound):
         logs.read_report("t")
-    attempts = Attempts(folder, OsFileSystem())
+    attempts = TaskAttempts(folder, OsFileSystem())
     for number in (1, 2):
         attempts.write_report(attempts.begin(restorable=True), {"attempt": number})
     attempts.begin(restorable=True)  # was cut

@@ -18,7 +18,7 @@ from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.ended_tasks import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.indexing.worker.task_folders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
@@ -59,7 +59,7 @@ def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
     one = folders.make(noop("a"), [])
     two = folders.make(noop("b"), [one])
     assert one.path.rpartition("/")[0] != two.path.rpartition("/")[0]
-    Attempts(two, OsFileSystem()).begin(restorable=False)
+    TaskAttempts(two, OsFileSystem()).begin(restorable=False)
     found = {task_id: end for task_id, _folder, end in folders.found()}
     assert found["a"] is None
     assert "cannot continue" in found["b"].error
@@ -87,7 +87,7 @@ def test_no_task_gets_the_name_of_a_file_that_the_worker_writes() -> None:
 
 def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
     one = folders.make(noop("a"), [])
-    Attempts(one, OsFileSystem()).begin(restorable=True)
+    TaskAttempts(one, OsFileSystem()).begin(restorable=True)
     Path(one.path, "log").write_text("why the first failed")
     assert not folders.is_clear("a")
     folders.clear("a")
@@ -140,7 +140,7 @@ class World:
             is_taken=self.taken.__contains__,
             waits=self.waits,
         )
-        self.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
+        self.ended.keep("a", TaskFolder("/a", OsFileSystem()), AttemptEnd(TaskState.SUCCESS))
 
     def remove(self, folder: TaskFolder) -> None:
         if self.stuck:
@@ -191,7 +191,7 @@ def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_n
     world.ended.forget("a")
     world.settle(40)
     # It came again and has ended: queries may still read what it left.
-    world.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
+    world.ended.keep("a", TaskFolder("/a", OsFileSystem()), AttemptEnd(TaskState.SUCCESS))
     world.ended.forget("a")
     world.settle(30)
     assert world.removed == []

@@ -25,7 +25,7 @@ from penstock.indexing.worker.peon_task import (
     TaskKind,
     TaskKinds,
 )
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
@@ -103,8 +103,8 @@ def run(folder: TaskFolder, kinds: TaskKinds, *, fs=None, clock=None, serve=None
     return Peon(folder.path, fs or OsFileSystem(), clock or SteppingClock(), kinds, serve).run()
 
 
-def attempts(folder: TaskFolder, fs=None) -> Attempts:
-    return Attempts(folder, fs or OsFileSystem())
+def attempts(folder: TaskFolder, fs=None) -> TaskAttempts:
+    return TaskAttempts(folder, fs or OsFileSystem())
 
 
 @pytest.fixture
@@ -327,5 +327,5 @@ def test_a_power_loss_at_any_step_leaves_a_task_to_run_or_its_end(restorable):
             if end is None:
                 assert not (restorable and attempts(after, left).is_lost())
             else:
-                assert end == TaskEnd(TaskState.SUCCESS, "", 0)
+                assert end == AttemptEnd(TaskState.SUCCESS, "", 0)
                 assert attempts(after, left).report_path() is not None

@@ -17,7 +17,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
@@ -96,8 +96,8 @@ class WorkerWorld:
 
     def end(self, task_id: str, state: TaskState) -> None:
         """Have the peon of a task write how it ended, and end."""
-        attempts = Attempts(TaskFolder(f"{FOLDER}/{task_id}", self.fs), self.fs)
-        attempts.write_end(attempts.begin(restorable=True), TaskEnd(state))
+        attempts = TaskAttempts(TaskFolder(f"{FOLDER}/{task_id}", self.fs), self.fs)
+        attempts.write_end(attempts.begin(restorable=True), AttemptEnd(state))
         for peon in self.living(task_id):
             peon.code = 0
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from penstock.core.errors import PenstockError
 from penstock.flow.processors.records.formats.protocols import ReadingOptions
-from penstock.flow.processors.records.formats.protocols import Source as Content
-from penstock.flow.processors.records.formats.record_formats import Format, read_records
+from penstock.flow.processors.records.formats.protocols import RecordSource as Content
+from penstock.flow.processors.records.formats.record_formats import RecordFormat, read_records
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.discovery import look_at
 from penstock.spark.batch.input.input_work import InputWork, reports_of
@@ -102,7 +102,7 @@ def look(kind: str, path: Path, found: dict[str, object]) -> None:
 def flow(kind: str, path: Path, found: dict[str, object]) -> None:
     """Read its records as a processor does."""
     content = Content(lambda: path.open("rb"), path.stat().st_size)
-    records = read_records(Format(kind), content, ReadingOptions())
+    records = read_records(RecordFormat(kind), content, ReadingOptions())
     found["columns"] = len(records.schema)
     found["rows"] = sum(batch.num_rows for batch in records.batches)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment, ShardSpec
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
@@ -65,7 +65,7 @@ def text(view, datasource="d", interval=ETERNITY) -> str:
 
 
 def test_pieces_are_clipped_to_what_is_visible_and_asked() -> None:
-    view = Catalogue().view(snapshot(1, row(1, 10, "v1"), row(4, 6, "v2"), row(4, 6, "v2", 1)))
+    view = Catalog().view(snapshot(1, row(1, 10, "v1"), row(4, 6, "v2"), row(4, 6, "v2", 1)))
     assert text(view) == "[1,4)v1* [4,6)v2 [4,6)v2 [6,10)v1*"
     assert text(view, interval=Interval(5, 7)) == "[5,6)v2* [5,6)v2* [6,7)v1*"
     assert text(view, interval=Interval(10, 12)) == ""
@@ -74,7 +74,7 @@ def test_pieces_are_clipped_to_what_is_visible_and_asked() -> None:
 
 def test_datasources_do_not_hide_each_other() -> None:
     announced = AnnouncedRow("t", "f", "s", AnnouncedFile("/a", Interval(0, 9), 1))
-    view = Catalogue().view(
+    view = Catalog().view(
         snapshot(1, row(0, 9, "v1"), row(0, 9, "v2", datasource="e"), announced=(announced,))
     )
     assert view.datasources() == ["d", "e", "f"]
@@ -83,20 +83,20 @@ def test_datasources_do_not_hide_each_other() -> None:
 
 
 def test_tombstones_hide_without_being_read() -> None:
-    view = Catalogue().view(snapshot(1, row(0, 9, "v1"), row(3, 5, "v2", kind="tombstone")))
+    view = Catalog().view(snapshot(1, row(0, 9, "v1"), row(3, 5, "v2", kind="tombstone")))
     assert text(view) == "[0,3)v1* [5,9)v1*"
 
 
 def test_what_is_appended_beside_a_tombstone_shows_without_it() -> None:
     rows = [row(0, 9, "v1"), row(3, 5, "v2", kind="tombstone"), row(3, 5, "v2", 1)]
-    catalogue = Catalogue()
+    catalogue = Catalog()
     assert text(catalogue.view(snapshot(1, *rows))) == "[0,3)v1* [3,5)v2 [5,9)v1*"
     assert text(catalogue.view(snapshot(2, *rows[:2]))) == "[0,3)v1* [5,9)v1*"
     assert catalogue.view(snapshot(3, rows[1])).datasources() == []
 
 
 def test_a_view_stays_as_it_was() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     old = catalogue.view(snapshot(1, row(0, 9, "v1")))
     new = catalogue.view(snapshot(2, row(0, 9, "v2")))
     assert (text(old), text(new)) == ("[0,9)v1", "[0,9)v2")
@@ -104,7 +104,7 @@ def test_a_view_stays_as_it_was() -> None:
 
 
 def test_announcements_alone_leave_the_pieces_as_they_are() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     first = snapshot(1, row(0, 9, "v1"))
     old = catalogue.view(first)
     new = catalogue.view(snapshot(2, *first.segments, segments_revision=1))
@@ -113,7 +113,7 @@ def test_announcements_alone_leave_the_pieces_as_they_are() -> None:
 
 
 def test_an_interval_may_be_cut_anew_with_its_version() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     catalogue.view(snapshot(1, row(0, 9, "v1")))
     view = catalogue.view(snapshot(2, row(0, 4, "v1"), row(4, 9, "v1")))
     assert text(view) == "[0,4)v1 [4,9)v1"
@@ -121,7 +121,7 @@ def test_an_interval_may_be_cut_anew_with_its_version() -> None:
 
 
 def test_a_datasource_that_did_not_change_is_left_alone() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     first = snapshot(1, row(0, 9, "v1"), row(0, 9, "v1", datasource="e"))
     old = catalogue.view(first)
     new = catalogue.view(snapshot(2, *first.segments, row(3, 5, "v2")))
@@ -133,7 +133,7 @@ def test_a_datasource_that_did_not_change_is_left_alone() -> None:
 
 
 def test_half_of_a_set_is_not_shown() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     first = row(0, 9, "v1")
     half = snapshot(1, first, row(0, 9, "v2", 0, core=2))
     assert text(catalogue.view(half)) == "[0,9)v1"
@@ -142,7 +142,7 @@ def test_half_of_a_set_is_not_shown() -> None:
 
 
 def test_a_row_that_was_published_again_under_its_id_counts_as_it_is_now() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     catalogue.view(snapshot(1, row(0, 9, "v1")))
     changed = row(0, 9, "v1", changed_ms=5, path="/y")
     [piece] = catalogue.view(snapshot(2, changed)).visible("d")
@@ -170,7 +170,7 @@ def paths(view, interval=ETERNITY) -> list[str]:
 
 def test_a_file_under_two_ids_is_read_once_before_and_after_the_replacement() -> None:
     appended, copy = twins(core=2)
-    catalogue = Catalogue()
+    catalogue = Catalog()
     # The replacement is half there: its copy must not count beside what it was copied from.
     assert paths(catalogue.view(snapshot(1, appended, copy))) == ["/hour"]
     view = catalogue.view(snapshot(2, appended, copy, row(0, 24, "v1", core=2, path="/day")))
@@ -189,7 +189,7 @@ def test_a_file_under_two_ids_is_read_once_before_and_after_the_replacement() ->
 def test_a_file_taken_over_twice_counts_once() -> None:
     appended, copy = twins(core=0)
     again = dataclasses.replace(copy, id="copy2", partition_number=2)
-    assert paths(Catalogue().view(snapshot(1, appended, copy, again))) == ["/hour"]
+    assert paths(Catalog().view(snapshot(1, appended, copy, again))) == ["/hour"]
 
 
 def test_a_chunk_with_minor_versions_shows_what_was_overwritten_once() -> None:
@@ -203,14 +203,14 @@ def test_a_chunk_with_minor_versions_shows_what_was_overwritten_once() -> None:
         Segment("d", Interval(0, 9), "v1", {"type": "local", "path": f"/{n}"}, spec).to_row()
         for n, spec in enumerate(specs)
     ]
-    catalogue = Catalogue()
+    catalogue = Catalog()
     assert paths(catalogue.view(snapshot(1, *rows[:3]))) == ["/0", "/1"]
     assert paths(catalogue.view(snapshot(2, *rows))) == ["/2", "/3"]
     assert [s.shard_spec.partition_number for s in catalogue.overshadowed()] == [0, 1]
 
 
 def test_overshadowed_segments_are_told() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     catalogue.view(snapshot(1, row(0, 9, "v1"), row(0, 9, "v1", 1), row(0, 10, "v2")))
     assert [(s.version, s.shard_spec.partition_number) for s in catalogue.overshadowed()] == [
         ("v1", 0),
@@ -219,7 +219,7 @@ def test_overshadowed_segments_are_told() -> None:
 
 
 def test_a_payload_that_cannot_be_read_names_its_segment() -> None:
-    catalogue = Catalogue()
+    catalogue = Catalog()
     good = snapshot(1, row(0, 9, "v1"))
     catalogue.view(good)
     bad = SegmentRow("broken", "d", Interval(0, 9), "v2", 0, 0, {"dataSource": 5})

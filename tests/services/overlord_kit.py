@@ -39,7 +39,7 @@ from penstock.indexing.task_spec import TaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.running_task import write_end
-from penstock.indexing.worker.task_attempts import TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
@@ -353,7 +353,7 @@ class OverlordWorld:
         peon = self.peons[task_id]
         folder = TaskFolder(peon.folder, OsFileSystem())
         state = TaskState.FAILED if error else TaskState.SUCCESS
-        write_end(folder, task_id, TaskEnd(state, error, 1_000))
+        write_end(folder, task_id, AttemptEnd(state, error, 1_000))
         peon.code = 0
         self.until(lambda: self.state(task_id) == "NONE")
 

@@ -16,7 +16,7 @@ from postgres_server import require_binaries, running_server
 from s3server import s3_bucket
 
 from penstock.core.intervals import Interval
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
@@ -24,7 +24,7 @@ from penstock.services import config
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.config import Options
-from penstock.services.host.data_folder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.services.host.process import free_port
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
@@ -89,7 +89,7 @@ def test_options_that_the_running_penstock_does_not_have_are_refused(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     fill(data, str(data / "segments"), sqlite_url(data))
-    lock = FolderLock(DataFolder(data))
+    lock = DataFolderLock(DataFolder(data))
     lock.take()
     options = Options(data_dir=data)
     DataFolder(data).children_options.write_text(config.to_json(options))
@@ -288,7 +288,7 @@ def test_metadata_is_rebuilt_from_names_and_footers(
         assert (now.id, now.load_spec, now.size) == (was.id, was.load_spec, was.size)
         assert (now.total_rows, now.columns) == (was.total_rows, was.columns)
     with MetadataStore.open(sqlite_url(data)) as metadata:
-        visible = Catalogue().view(metadata.snapshot()).visible("dé_f")
+        visible = Catalog().view(metadata.snapshot()).visible("dé_f")
     assert {piece.segment.version for piece in visible} == {NEW}
     DataFolder(data).require_metadata()
     assert run(words) == exit_codes.USAGE

@@ -18,7 +18,7 @@ from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli.entry import run
-from penstock.services.host.data_folder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
 
@@ -197,7 +197,7 @@ def test_the_connection_must_be_there(show: Show) -> None:
 
 
 def test_penstock_must_not_run(show: Show, data: Path) -> None:
-    lock = FolderLock(DataFolder(data))
+    lock = DataFolderLock(DataFolder(data))
     lock.take()
     code, _, err = show("--without-content")
     lock.release()

@@ -18,7 +18,7 @@ from portfaults import check_at_each_call
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.config import Address
 from penstock.services.host import data_folder, process
-from penstock.services.host.data_folder import FORMAT, DataFolder, FolderLock
+from penstock.services.host.data_folder import FORMAT, DataFolder, DataFolderLock
 
 
 def test_a_new_folder_is_made_and_taken_again(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_read_only_folder_is_told() -> None:
 def test_the_second_one_is_told_the_first_ones_number(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     folder.prepare()
-    first, second = FolderLock(folder), FolderLock(folder)
+    first, second = DataFolderLock(folder), DataFolderLock(folder)
     first.take()
     with pytest.raises(Conflict, match=rf"process {os.getpid()}.*--data-dir"):
         second.take()
@@ -296,7 +296,7 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -9
-    lock = FolderLock(folder)
+    lock = DataFolderLock(folder)
     lock.take()
     lock.release()
 
@@ -332,7 +332,7 @@ def test_a_lock_that_cannot_be_taken_is_closed(
     folder = DataFolder(tmp_path)
 
     def take_and_release() -> None:
-        lock = FolderLock(folder)
+        lock = DataFolderLock(folder)
         lock.take()
         lock.release()
 

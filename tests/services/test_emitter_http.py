@@ -18,7 +18,7 @@ from penstock.services.config import resolve
 from penstock.services.emitter.emitter import ComposingSink, Record, ServiceEmitter, SwitchingSink
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.emitter.factory import make_sink
-from penstock.services.emitter.http_batches import Batches, BatchOptions, framed
+from penstock.services.emitter.http_batches import BatchOptions, EventBatches, framed
 from penstock.services.emitter.http_sink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
 from penstock.services.emitter.log_sink import LogSink
 from penstock.testing.clock import VirtualClock
@@ -42,7 +42,7 @@ def test_a_url_that_cannot_be_asked_is_no_answer_and_ends_no_sender(url: str) ->
 
 
 def test_a_batch_is_sealed_by_count_size_and_age() -> None:
-    batches = Batches(SMALL)
+    batches = EventBatches(SMALL)
     assert not batches.add(b"1" * 5, 0)
     assert not batches.add(b"2" * 5, 0)
     assert batches.add(b"3" * 5, 0.5)
@@ -56,7 +56,7 @@ def test_a_batch_is_sealed_by_count_size_and_age() -> None:
 
 
 def test_large_events_go_alone_and_larger_ones_not_at_all() -> None:
-    batches = Batches(SMALL)
+    batches = EventBatches(SMALL)
     batches.add(b"a", 0)
     assert batches.add(b"L" * 20, 0)
     assert not batches.add(b"X" * 61, 0)
@@ -70,7 +70,7 @@ def test_large_events_go_alone_and_larger_ones_not_at_all() -> None:
 
 
 def test_failed_batches_are_tried_again_one_after_the_fresh_ones() -> None:
-    batches = Batches(SMALL)
+    batches = EventBatches(SMALL)
     order = []
     for name in (b"a", b"b"):
         batches.add(name, 0)
@@ -97,7 +97,7 @@ def test_bounds_keep_to_the_memory_they_may_use() -> None:
     tight = BatchOptions(memory_bytes_max=1 << 20)
     assert (tight.batch_bytes, tight.waiting) == (1 << 19, 2)
     with pytest.raises(InvalidRequest):
-        Batches(BatchOptions(flush_count=0))
+        EventBatches(BatchOptions(flush_count=0))
 
 
 @given(
@@ -112,7 +112,7 @@ def test_bounds_keep_to_the_memory_they_may_use() -> None:
     )
 )
 def test_every_event_is_held_sent_or_counted_as_dropped(steps: list[tuple[str, int]]) -> None:
-    batches, out = Batches(SMALL), []
+    batches, out = EventBatches(SMALL), []
     added = gone = 0
     now_s = 0.0
     for step, size in steps:

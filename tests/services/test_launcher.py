@@ -22,7 +22,7 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
 from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
-from penstock.services.host.liveness import Pulse, PulseOptions
+from penstock.services.host.liveness import LivenessCheck, LivenessOptions
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
 from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.testing.clock import VirtualClock
@@ -270,9 +270,9 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
         def close(self) -> None:
             pass
 
-    options = PulseOptions(every_s=0.01, answer_s=0.02, look_s=0.01, failures_max=2)
+    options = LivenessOptions(every_s=0.01, answer_s=0.02, look_s=0.01, failures_max=2)
     deaf = plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05)
-    hung = dataclasses.replace(deaf, pulse=Pulse(Silence, options))
+    hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, options))
     rig = Rig(tmp_path, [hung])
 
     def on_line(line: str) -> None:
@@ -290,7 +290,9 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
     plans = [
         dataclasses.replace(
             plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05),
-            pulse=Pulse(lambda: None, PulseOptions(every_s=0.01, failures_max=1_000_000)),
+            pulse=LivenessCheck(
+                lambda: None, LivenessOptions(every_s=0.01, failures_max=1_000_000)
+            ),
             trouble=lambda: next(reasons, ""),
         )
     ]

@@ -27,7 +27,12 @@ from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
 from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
-from penstock.services.roles.peon_processes import PEON_PROGRAM, PeonChild, PeonOptions, Peons
+from penstock.services.roles.peon_processes import (
+    PEON_PROGRAM,
+    PeonChild,
+    PeonOptions,
+    PeonProcesses,
+)
 from penstock.testing.clock import VirtualClock
 
 AGE_MS = 60_000
@@ -42,7 +47,7 @@ class World:
         self.before = children()
         options = PeonOptions(spares=spares, spare_age_max_ms=AGE_MS)
         files = (folder / "options.json", (Address("127.0.0.1", 1), "w"), folder / "spare.out")
-        self.peons = Peons(*files, self.processor, self.clock, options, program)
+        self.peons = PeonProcesses(*files, self.processor, self.clock, options, program)
         self.launched: list[PeonChild] = []
         self.peons.start(lambda _task_id: None)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.services.host.liveness import Pulse, PulseOptions, greet
+from penstock.services.host.liveness import LivenessCheck, LivenessOptions, greet
 from penstock.testing.clock import VirtualClock
 
-OPTIONS = PulseOptions(every_s=10, answer_s=10, look_s=1, failures_max=3)
+OPTIONS = LivenessOptions(every_s=10, answer_s=10, look_s=1, failures_max=3)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
@@ -25,7 +25,7 @@ class Child:
         self.takes_questions = True
         self.asked = 0
         self.open = 0
-        self.pulse = Pulse(self.ask, OPTIONS)
+        self.pulse = LivenessCheck(self.ask, OPTIONS)
         self.pulse.begin(0)
 
     def ask(self) -> Child | None:

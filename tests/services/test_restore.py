@@ -26,7 +26,7 @@ from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget
 from penstock.services.host.data_folder import DataFolder
-from penstock.storage.deletion_hold import Hold, HoldingFileSystem
+from penstock.storage.deletion_hold import DeletionHold, HoldingFileSystem
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
@@ -192,10 +192,10 @@ def test_what_is_appended_meanwhile_does_not_spoil_the_copy(tmp_path: Path) -> N
 
 
 def test_an_expired_hold_fails_the_backup(data: Path, tmp_path: Path, monkeypatch) -> None:
-    def lost(_hold: Hold) -> None:
+    def lost(_hold: DeletionHold) -> None:
         raise Unavailable("the hold expired")
 
-    monkeypatch.setattr(Hold, "renew", lost)
+    monkeypatch.setattr(DeletionHold, "renew", lost)
     with pytest.raises(Unavailable, match="expired"):
         back_up(data, tmp_path / "backup")
     with pytest.raises(InvalidRequest, match="not complete"):

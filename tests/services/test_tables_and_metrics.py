@@ -18,7 +18,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
-from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
@@ -27,7 +27,7 @@ from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.config import Address
 from penstock.services.metrics_text import metrics_text
 from penstock.spark.tables import Feeder, what_comes, why_empty
-from penstock.spark.tables.visible_files import DECLARED_FOR_S, MetadataTables
+from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.storage.metadata import (
     AnnouncedFile,
     CountsRow,
@@ -77,7 +77,7 @@ def announced(store: MetadataStore) -> None:
 def test_sql_reads_visible_segments_and_announced_files(
     store: MetadataStore, tmp_path: Path
 ) -> None:
-    source = MetadataTables(store, str(tmp_path / "deep"))
+    source = VisibleFiles(store, str(tmp_path / "deep"))
     assert dict(source.tables().files) == {}
     published(store, tmp_path, "v1")
     second = published(store, tmp_path, "v2")
@@ -96,7 +96,7 @@ def test_sql_reads_visible_segments_and_announced_files(
 def test_what_is_announced_does_not_cost_a_look_at_every_segment(
     store: MetadataStore, tmp_path: Path
 ) -> None:
-    source = MetadataTables(store, str(tmp_path / "deep"))
+    source = VisibleFiles(store, str(tmp_path / "deep"))
     published(store, tmp_path, "v1")
     (before,) = source.tables().files["x"]
     announced(store)
@@ -110,7 +110,7 @@ def test_what_is_announced_does_not_cost_a_look_at_every_segment(
 async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     store: MetadataStore, tmp_path: Path
 ) -> None:
-    source = MetadataTables(store, str(tmp_path / "deep"))
+    source = VisibleFiles(store, str(tmp_path / "deep"))
     spec = {"spec": {"dataSchema": {"dataSource": "Flights"}}}
     store.supervisors.put("odd", {"spec": []})
     store.supervisors.put("a", {**spec, "suspended": True})
@@ -137,7 +137,7 @@ async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
     store: MetadataStore, tmp_path: Path
 ) -> None:
     """Only the names of other datasources were told, as if there never had been one."""
-    source = MetadataTables(store, str(tmp_path / "deep"))
+    source = VisibleFiles(store, str(tmp_path / "deep"))
     segment = published(store, tmp_path, "v1")
     assert not source.is_dropped("x")
     assert why_empty(source, "others") == ""
@@ -166,10 +166,10 @@ def test_projections_come_from_supervisors_and_from_batch_tasks(
     store: MetadataStore, tmp_path: Path
 ) -> None:
     clock = VirtualClock()
-    tables = MetadataTables(store, str(tmp_path), clock)
+    tables = VisibleFiles(store, str(tmp_path), clock)
     assert list(tables.projections("x")) == []
     store.config.compare_and_set(
-        config_name("x"), None, dump([Declared(by("a")), Declared(by("b"))])
+        config_name("x"), None, dump([DeclaredProjections(by("a")), DeclaredProjections(by("b"))])
     )
     schema = {"dataSource": "x", "projections": [by("b", "m")], "metricsSpec": [{"name": "m"}]}
     store.supervisors.put("s", {"type": "penstock", "spec": {"dataSchema": schema}})
@@ -179,11 +179,17 @@ def test_projections_come_from_supervisors_and_from_batch_tasks(
     # Nothing but speed depends on them: they are read again after some seconds.
     assert list(tables.projections("x")) == []
     clock.advance(DECLARED_FOR_S)
-    assert list(tables.projections("x")) == [Declared(by("a")), Declared(by("b", "m"), ("m",))]
+    assert list(tables.projections("x")) == [
+        DeclaredProjections(by("a")),
+        DeclaredProjections(by("b", "m"), ("m",)),
+    ]
     assert [one.name for one in tables.projections("y")] == ["c"]
     store.supervisors.terminate("s")
     clock.advance(DECLARED_FOR_S)
-    assert list(tables.projections("x")) == [Declared(by("a")), Declared(by("b"))]
+    assert list(tables.projections("x")) == [
+        DeclaredProjections(by("a")),
+        DeclaredProjections(by("b")),
+    ]
 
 
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(

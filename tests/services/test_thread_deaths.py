@@ -46,9 +46,9 @@ from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import runtime
 from penstock.services.roles.peon_events import PeonEvents
 from penstock.services.roles.process_metrics import process_metrics
-from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.builder import ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
-from penstock.spark.projections.file_store import Shelf
+from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
 
@@ -176,9 +176,9 @@ def _calls(clock: FaultyClock, _folder: Path) -> object:
 def _projections(clock: FaultyClock, folder: Path) -> object:
     tables: object = SimpleNamespace(tables=dict)
     sessions: object = SimpleNamespace(with_conf=lambda _conf: None)
-    return Maker(
+    return ProjectionBuilder(
         sessions,  # type: ignore[arg-type]
-        Shelf(str(folder), clock),
+        ProjectionFiles(str(folder), clock),
         tables,  # type: ignore[arg-type]
         KnownProjections(tables),  # type: ignore[arg-type]
         clock,

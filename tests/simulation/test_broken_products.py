@@ -19,7 +19,7 @@ from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import ActionDesk
 from penstock.indexing.sequences import Sequences
 from penstock.indexing.supervisor import reconciler, time_windows
-from penstock.indexing.task.commit_file import Commit
+from penstock.indexing.task.commit_file import CommitFile
 from penstock.indexing.task_spec import MessageTimes, TaskSpec
 from penstock.segments.local_files import LocalFiles
 from penstock.storage.metadata import segment_deletion
@@ -87,8 +87,8 @@ def test_offsets_that_nobody_compares(monkeypatch):
 
 
 def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
-    whole = Commit.files
-    monkeypatch.setattr(Commit, "files", lambda self, name: whole(self, name)[:-1])
+    whole = CommitFile.files
+    monkeypatch.setattr(CommitFile, "files", lambda self, name: whole(self, name)[:-1])
     assert finds("should have added", range(3000, 3010))
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from penstock.core.intervals import Interval, parse_time
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
-from penstock.spark.tables.visible_files import MetadataTables
+from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.topic.row_shape import TIME_TYPE
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
@@ -45,7 +45,7 @@ class DataFolder:
         self.folder = folder
         self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=VirtualClock())
         self.deep_storage = str(folder / "segments")
-        self.source = MetadataTables(self.store, self.deep_storage)
+        self.source = VisibleFiles(self.store, self.deep_storage)
         self._number = 0
 
     def publish(

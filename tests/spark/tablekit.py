@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.indexing.specs.rows.declared_projections import Declared
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.tables import Feeder, TableFile, Tables
 
 
@@ -21,7 +21,7 @@ class GivenTables:
 
     files: dict[str, tuple[TableFile, ...]] = field(default_factory=dict)
     number: int = 1
-    declared: dict[str, tuple[Declared, ...]] = field(default_factory=dict)
+    declared: dict[str, tuple[DeclaredProjections, ...]] = field(default_factory=dict)
 
     def revision(self) -> int:
         return self.number
@@ -35,5 +35,5 @@ class GivenTables:
     def is_dropped(self, datasource: str) -> bool:
         return False
 
-    def projections(self, datasource: str) -> Sequence[Declared]:
+    def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
         return self.declared.get(datasource, ())

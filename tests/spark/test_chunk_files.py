@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
 from penstock.spark.batch import final_files
-from penstock.spark.chunk_files import Run, RunFiles, write_run, write_whole
+from penstock.spark.chunk_files import RunFiles, SortedRun, write_run, write_whole
 
 HOUR_MS = 3_600_000
 # Of each split: by hour, the batches of numbers.
@@ -27,9 +27,9 @@ SPLITS = st.lists(
 )
 
 
-def written(splits: list[dict[int, list[list[int]]]], folder: Path) -> dict[int, list[Run]]:
+def written(splits: list[dict[int, list[list[int]]]], folder: Path) -> dict[int, list[SortedRun]]:
     """Write the splits and return the runs by hour."""
-    found: dict[int, list[Run]] = {}
+    found: dict[int, list[SortedRun]] = {}
     for number, hours in enumerate(splits):
         chunks = {
             Interval(hour * HOUR_MS, (hour + 1) * HOUR_MS): [

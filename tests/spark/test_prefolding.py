@@ -39,7 +39,7 @@ from penstock.indexing.specs import DataSchema
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
-from penstock.spark.equal_row_groups import Groups, groups_of
+from penstock.spark.equal_row_groups import EqualRowGroups, groups_of
 from penstock.spark.transforms.repeatable import REPEATABLE, is_repeatable
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def expression(text: str, name: str = "place") -> dict[str, JsonValue]:
     return {"type": "expression", "name": name, "expression": text}
 
 
-def how(schema: DataSchema, limits: TimeLimits = LIMITS) -> Groups:
+def how(schema: DataSchema, limits: TimeLimits = LIMITS) -> EqualRowGroups:
     groups = groups_of(schema, limits)
     assert groups is not None
     return groups

@@ -15,18 +15,18 @@ from datafolder import FEBRUARY, JANUARY, DataFolder, table
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
-from penstock.indexing.specs.rows.declared_projections import Declared, config_name, dump
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.projections.builder import MakerOptions
+from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
-from penstock.spark.projections.selector import Choice, ProjectionWish
+from penstock.spark.projections.selector import ProjectionChoice, ProjectionWish
 from penstock.spark.sql.answerfiles import AnswersFull
 from penstock.spark.sql.fetching import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
-from penstock.spark.tables.visible_files import DECLARED_FOR_S, MetadataTables
+from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ ASKED_BY_NAME = (
 )
 ROWS = ProjectionWish(none=True)
 FORCED = ProjectionWish(force=True)
-EACH_FILE = MakerOptions(file_bytes_min=0)
+EACH_FILE = BuilderOptions(file_bytes_min=0)
 
 
 def sales(month: int, salt: int = 0, rows: int = 300) -> pa.Table:
@@ -89,16 +89,16 @@ class World:
     def last(self) -> SqlParts:
         return self.routers[-1]
 
-    def router(self, options: MakerOptions = EACH_FILE) -> SqlParts:
+    def router(self, options: BuilderOptions = EACH_FILE) -> SqlParts:
         """A router that was started just now."""
-        tables = MetadataTables(self.data.store, self.data.deep_storage, self.clock)
+        tables = VisibleFiles(self.data.store, self.data.deep_storage, self.clock)
         made = sql_parts(self._sessions, tables, self.data.deep_storage, self.clock, options)
         self.routers.append(made)
         return made
 
     def declare(self, *projections: dict) -> None:
         name = config_name("sales")
-        kept = dump([Declared(one, ("n",)) for one in projections])
+        kept = dump([DeclaredProjections(one, ("n",)) for one in projections])
         assert self.data.store.config.compare_and_set(name, self.data.store.config.get(name), kept)
         self.clock.advance(DECLARED_FOR_S)
 
@@ -245,7 +245,7 @@ def test_columns_that_change_their_type_or_come_later(world: World) -> None:
 def test_the_newest_is_made_first(world: World) -> None:
     world.data.publish("sales", sales(2), FEBRUARY)
     world.data.publish("sales", sales(1), JANUARY)
-    one = world.router(MakerOptions(file_bytes_min=0, queued_files=1))
+    one = world.router(BuilderOptions(file_bytes_min=0, queued_files=1))
     world.make()
     newest = max(world.data.source.tables().of("sales"), key=lambda file: file.interval.start_ms)
     assert [path.name for path in world.files()] == [projection_file(newest.path)]
@@ -472,7 +472,7 @@ def test_a_query_over_a_projection_is_cancelled_as_others_are(world: World) -> N
     sql, answered = world.last.sql, world.last.projections.answered
     begun: list[str] = []
 
-    def cancelled(choice: Choice, *given: object) -> object:
+    def cancelled(choice: ProjectionChoice, *given: object) -> object:
         begun.append(choice.plan.name)
         assert sql.cancel("mine")
         return answered(choice, *given)  # type: ignore[arg-type]
@@ -496,7 +496,7 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     world.check("by day", wish=FORCED)
     wanted = world.ask(wish=ROWS)
     found = projections.answered(
-        slow, (), lambda rows: Fetched(rows.toArrow()), wanted.column_types, Running()
+        slow, (), lambda rows: Fetched(rows.toArrow()), wanted.column_types, RunningCall()
     )
     assert found is not None
     assert isinstance(found.rows, pa.Table)

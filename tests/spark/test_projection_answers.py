@@ -25,7 +25,7 @@ from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.keywords import PARTS
-from penstock.spark.projections.matcher import rewritten, why_not
+from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.rewriter import nests
@@ -345,7 +345,7 @@ def check(spark: SparkSession, random: Random, told: Told) -> None:
     for _ in range(6):
         asked = some_query(random, plan, wanted)
         told.asked += 1
-        sql = rewritten(asked.sql, "flights", plan, COLUMNS, "groups")
+        sql = matched_query(asked.sql, "flights", plan, COLUMNS, "groups")
         if sql is None:
             told.refused.append(why_not(asked.sql, "flights", plan, COLUMNS))
             continue

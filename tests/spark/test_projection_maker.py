@@ -17,9 +17,9 @@ from penstock.segments.layout import projection_file
 from penstock.spark.connect.session import SparkDiskFull
 from penstock.spark.projections import builder as making
 from penstock.spark.projections.build_job import Folder, Wrote
-from penstock.spark.projections.builder import Maker, MakerOptions
+from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
-from penstock.spark.projections.file_store import Shelf
+from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import Key, Measure, ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.testing.clock import VirtualClock
@@ -48,15 +48,15 @@ class NoSpark:
 class World:
     """A maker whose jobs write files of no content, or raise what a test says."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, options: MakerOptions) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, options: BuilderOptions) -> None:
         self.clock = VirtualClock()
-        self.shelf = Shelf(str(folder), self.clock)
+        self.shelf = ProjectionFiles(str(folder), self.clock)
         self.jobs: list[list[str]] = []
         self.elsewhere = ""
         self.fails: Callable[[Sequence[TableFile]], None] = lambda _files: None
         tables = GivenTables()
         sessions: object = NoSpark()
-        self.maker = Maker(
+        self.maker = ProjectionBuilder(
             sessions,  # type: ignore[arg-type]
             self.shelf,
             tables,
@@ -106,7 +106,7 @@ def file(number: int, size: int = 100) -> TableFile:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def made(**options: float) -> World:
         bounds = {"file_bytes_min": 10, "batch_files": 3, "batch_bytes": 250, "queued_files": 6}
-        return World(tmp_path, monkeypatch, MakerOptions(**(bounds | options)))  # type: ignore[arg-type]
+        return World(tmp_path, monkeypatch, BuilderOptions(**(bounds | options)))  # type: ignore[arg-type]
 
     return made
 

@@ -19,7 +19,7 @@ from projectionkit import COLUMNS, aggregator, plan, virtual
 from penstock.core.sql_text import tokens
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.catalog import plans
-from penstock.spark.projections.matcher import rewritten, why_not
+from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.parsed_query import read
 from penstock.spark.projections.plan import ProjectionPlan
 
@@ -59,7 +59,7 @@ FROM = "FROM ds"
 
 
 def over(sql: str, one: ProjectionPlan = HOURLY) -> str | None:
-    return rewritten(sql, "ds", one, COLUMNS, "the view")
+    return matched_query(sql, "ds", one, COLUMNS, "the view")
 
 
 def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
@@ -646,7 +646,7 @@ def test_averages_of_bigint_are_those_of_the_rows() -> None:
     one = plan("carrier", aggregators=wanted, columns=columns)
     assert "SUM / COUNT" in why_not("SELECT AVG(n) FROM ds", "ds", one, columns)
     for column, number in (("i", 3), ("d", 5)):
-        assert rewritten(f"SELECT MEAN({column}) FROM ds", "ds", one, columns, "v") == (
+        assert matched_query(f"SELECT MEAN({column}) FROM ds", "ds", one, columns, "v") == (
             f"SELECT (SUM(CAST(`__penstock_sum_{number}` AS DOUBLE))"
             f" / NULLIF(SUM(`__penstock_values_{number + 1}`), 0)) FROM `v`"
         )
@@ -702,7 +702,7 @@ def test_odd_names_of_datasources() -> None:
         "select": '"select"',
     }.items():
         sql = f"SELECT COUNT(*) FROM {written}"
-        assert rewritten(sql, name, HOURLY, COLUMNS, "a`b") == f"SELECT {ROWS} FROM `a``b`"
+        assert matched_query(sql, name, HOURLY, COLUMNS, "a`b") == f"SELECT {ROWS} FROM `a``b`"
 
 
 def test_long_queries_are_refused_at_once() -> None:

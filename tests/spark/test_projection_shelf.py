@@ -11,7 +11,7 @@ from penstock.core.intervals import Interval
 from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.layout import is_segment_file, projection_file, projection_folder
 from penstock.segments.model import SegmentId
-from penstock.spark.projections.file_store import UNNEEDED_S, Shelf
+from penstock.spark.projections.file_store import UNNEEDED_S, ProjectionFiles
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
@@ -49,7 +49,7 @@ def test_a_making_cut_anywhere_leaves_a_whole_file_or_none(step: int) -> None:
         with pytest.raises(PowerLoss):
             put(fs)
         after = fs.crash(seed) if seed else fs.kill_process()
-        shelf = Shelf("/deep", VirtualClock(), fs=after)
+        shelf = ProjectionFiles("/deep", VirtualClock(), fs=after)
         shelf.look()
         made = shelf.made("d", DIGEST)
         place = shelf.location("d", DIGEST, NAME)
@@ -59,7 +59,9 @@ def test_a_making_cut_anywhere_leaves_a_whole_file_or_none(step: int) -> None:
         assert put(after, ".y.tmp") == len(CONTENT)
         survivor = after.crash(seed)
         assert survivor.read_bytes(place) == CONTENT
-        assert Shelf("/deep", VirtualClock(), fs=survivor).find("d", DIGEST, "/deep/d/part.parquet")
+        assert ProjectionFiles("/deep", VirtualClock(), fs=survivor).find(
+            "d", DIGEST, "/deep/d/part.parquet"
+        )
 
 
 @pytest.mark.parametrize("step", steps())
@@ -69,7 +71,7 @@ def test_what_a_cut_making_leaves_goes_after_an_hour(step: int) -> None:
     with pytest.raises(PowerLoss):
         put(fs)
     after, clock = fs.kill_process(), VirtualClock()
-    shelf = Shelf("/deep", clock, fs=after)
+    shelf = ProjectionFiles("/deep", clock, fs=after)
     shelf.look()
     assert shelf.tidy({}) == 0
     clock.advance(UNNEEDED_S)
@@ -80,7 +82,7 @@ def test_what_a_cut_making_leaves_goes_after_an_hour(step: int) -> None:
 
 def test_a_file_goes_when_it_was_not_needed_for_an_hour(tmp_path: Path) -> None:
     clock = VirtualClock()
-    shelf = Shelf(str(tmp_path), clock)
+    shelf = ProjectionFiles(str(tmp_path), clock)
     for name in ("a.parquet", "b.parquet"):
         path = Path(shelf.location("d", DIGEST, name))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +103,7 @@ def test_a_file_goes_when_it_was_not_needed_for_an_hour(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_is_found_and_forgotten(tmp_path: Path) -> None:
-    shelf = Shelf(str(tmp_path), VirtualClock())
+    shelf = ProjectionFiles(str(tmp_path), VirtualClock())
     paths = {name: Path(shelf.location("d", DIGEST, name)) for name in ("a", "b", "c", "e")}
     for path in paths.values():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +121,7 @@ def test_what_is_damaged_is_found_and_forgotten(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_none(tmp_path: Path) -> None:
-    shelf = Shelf(str(tmp_path), VirtualClock())
+    shelf = ProjectionFiles(str(tmp_path), VirtualClock())
     path = Path(shelf.location("d", DIGEST, projection_file("x")))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
@@ -134,7 +136,7 @@ def test_the_janitor_leaves_them_alone(tmp_path: Path, datasource: str) -> None:
     store.make_root()
     name = SegmentId(datasource, Interval.parse("2013-01-01/2013-01-02"), "v")
     pushed = store.push(str(local), name, "u")
-    shelf = Shelf(str(tmp_path / "deep"), VirtualClock())
+    shelf = ProjectionFiles(str(tmp_path / "deep"), VirtualClock())
     for file in (NAME, f".{NAME}.0.tmp"):
         path = Path(shelf.location(datasource, DIGEST, file))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,11 +151,11 @@ def test_the_janitor_leaves_them_alone(tmp_path: Path, datasource: str) -> None:
 def test_a_store_behind_a_url(tmp_path: Path) -> None:
     local = tmp_path / "rows"
     local.write_bytes(CONTENT)
-    shelf = Shelf("memory://bucket/segments", VirtualClock())
+    shelf = ProjectionFiles("memory://bucket/segments", VirtualClock())
     _, files = files_below(shelf.root, CrashableFileSystem())
     files.put(str(local), FOLDER, NAME, ".x.tmp")
     assert shelf.find("d", DIGEST, "/deep/d/part.parquet")
-    again = Shelf("memory://bucket/segments", VirtualClock())
+    again = ProjectionFiles("memory://bucket/segments", VirtualClock())
     again.look()
     assert list(again.made("d", DIGEST)) == [NAME]
     again.forget("d", DIGEST, [NAME])

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect import running_calls as running_module
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.testing.clock import VirtualClock
@@ -45,7 +45,7 @@ class Interrupted:
 
 
 def test_a_call_is_interrupted_until_it_ends_once_at_a_time() -> None:
-    running, spark = Running(), Interrupted()
+    running, spark = RunningCall(), Interrupted()
     with running.tagged(spark.session()):
         running.stop("it was cancelled")
         assert spark.again.wait(30), "Spark forgets an interrupt of what it does not run yet"
@@ -63,7 +63,7 @@ def test_a_call_that_ignores_its_interrupts_is_reported_once(
 ) -> None:
     monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.01)
     reported = threading.Semaphore(0)
-    running, spark = Running(reported.release), Interrupted()
+    running, spark = RunningCall(reported.release), Interrupted()
     with running.tagged(spark.session()):
         running.stop("it took longer than 1 ms")
         assert reported.acquire(timeout=30)
@@ -78,7 +78,7 @@ def test_a_call_that_ends_or_has_not_reached_spark_is_not_reported(
 ) -> None:
     monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.01)
     reported = threading.Event()
-    waits, ended, spark = Running(reported.set), Running(reported.set), Interrupted()
+    waits, ended, spark = RunningCall(reported.set), RunningCall(reported.set), Interrupted()
     with ended.tagged(spark.session()):
         pass
     ended.end()
@@ -103,7 +103,7 @@ def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
 
 def test_a_call_is_interrupted_though_no_timer_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counted as stopped, and nothing stopped it."""
-    running, spark = Running(lambda: None), Interrupted()
+    running, spark = RunningCall(lambda: None), Interrupted()
 
     def refuse(_timer: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

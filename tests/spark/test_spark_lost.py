@@ -34,7 +34,7 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.services.host.liveness import greet
 from penstock.spark.connect.java import VECTOR_MODULE
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.stuck import told_stuck
@@ -173,7 +173,7 @@ def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
     try:
         server.wait_ready(WAIT_S)
         assert told_stuck(options.run_folder) == ""
-        running, begun = Running(), threading.Event()
+        running, begun = RunningCall(), threading.Event()
         with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
             spark.registerProgressHandler(lambda **told: told["inflight_tasks"] and begun.set())
 

@@ -20,8 +20,8 @@ from penstock.core.errors import Conflict, InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Interval
 from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.indexing.specs.rows.declared_projections import Declared
-from penstock.spark.connect.running_calls import Running
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.sql.statement import Statement
@@ -69,7 +69,7 @@ class FixedTables:
     def is_dropped(self, datasource: str) -> bool:
         return datasource in self.dropped
 
-    def projections(self, datasource: str) -> list[Declared]:
+    def projections(self, datasource: str) -> list[DeclaredProjections]:
         return []
 
     def tables(self) -> Tables:
@@ -584,7 +584,9 @@ def test_a_probe_that_finds_spark_lost_blames_no_query(
 ) -> None:
     service = SqlService(sessions, FixedTables({}), SystemClock())
 
-    def lose(_service: SqlService, _query: SqlQuery, _statement: Statement, run: Running) -> None:
+    def lose(
+        _service: SqlService, _query: SqlQuery, _statement: Statement, run: RunningCall
+    ) -> None:
         run.session = sessions.get()
         raise EngineUnavailable("Spark was lost")
 

@@ -18,7 +18,7 @@ from penstock.spark.sql.crash_suspects import (
     SUSPECTS_MAX,
     TURN_WAIT_S,
     WINDOW_S,
-    Suspects,
+    CrashSuspects,
 )
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.tables import TableSource
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.suspects = Suspects(self.clock)
+        self.suspects = CrashSuspects(self.clock)
 
     def run(self, sql: str, parameters: tuple[object, ...] = (), *, ends: bool) -> None:
         """Run a statement for a second, and end Spark then or succeed."""

@@ -32,7 +32,7 @@ from penstock.indexing.engine import DataFile, EngineFailure
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.projections.selector import ProjectionWish
@@ -260,7 +260,7 @@ def test_the_wall_holds_where_case_counts(trips: Asking, sql: str) -> None:
         trips.ask(sql)
     # The second wall alone, and the settings that it relies on.
     exact, files = trips.service._exact, trips.tables.files
-    with exact.understanding(Running(), files, ["trips"]) as spark:
+    with exact.understanding(RunningCall(), files, ["trips"]) as spark:
         assert spark.conf.get("spark.sql.runSQLOnFiles") == "false"
         assert spark.conf.get("spark.sql.variable.substitute") == "false"
         with pytest.raises((InvalidRequest, PySparkException)):

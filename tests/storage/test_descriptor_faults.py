@@ -78,7 +78,7 @@ def test_a_hold_that_cannot_begin_leaves_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_and_end() -> None:
-        held = deletion_hold.Hold(str(tmp_path), SystemClock())
+        held = deletion_hold.DeletionHold(str(tmp_path), SystemClock())
         try:
             held.begin()
         finally:

@@ -13,7 +13,7 @@ from penstock.core.errors import Conflict, NotFound, Unavailable
 from penstock.storage.deletion_hold import (
     HOLD_FOLDER,
     HOLD_MS,
-    Hold,
+    DeletionHold,
     HoldingFileSystem,
     clear_expired,
 )
@@ -41,7 +41,7 @@ def held(root: Path) -> dict[str, str]:
 
 
 def test_a_deleted_file_is_kept_aside_while_a_hold_lasts(root: Path, clock) -> None:
-    fs, hold = HoldingFileSystem(str(root), clock), Hold(str(root), clock)
+    fs, hold = HoldingFileSystem(str(root), clock), DeletionHold(str(root), clock)
     before = put(root, "topics/before")
     fs.unlink(before)
     hold.begin()
@@ -63,7 +63,7 @@ def test_a_deleted_file_is_kept_aside_while_a_hold_lasts(root: Path, clock) -> N
 
 
 def test_a_hold_whose_owner_died_expires_and_its_files_go(root: Path, clock) -> None:
-    fs, dead = HoldingFileSystem(str(root), clock), Hold(str(root), clock)
+    fs, dead = HoldingFileSystem(str(root), clock), DeletionHold(str(root), clock)
     dead.begin()
     fs.unlink(put(root, "topics/a"))
     clear_expired(str(root), clock)
@@ -79,7 +79,7 @@ def test_a_hold_whose_owner_died_expires_and_its_files_go(root: Path, clock) -> 
 
 
 def test_a_hold_lasts_as_long_as_it_is_renewed(root: Path, clock) -> None:
-    fs, hold = HoldingFileSystem(str(root), clock), Hold(str(root), clock)
+    fs, hold = HoldingFileSystem(str(root), clock), DeletionHold(str(root), clock)
     hold.begin()
     for number in range(5):
         clock.ms += HOLD_MS - 1
@@ -92,7 +92,7 @@ def test_a_hold_lasts_as_long_as_it_is_renewed(root: Path, clock) -> None:
 
 
 def test_two_backups_of_a_folder_do_not_run_at_once(root: Path, clock) -> None:
-    first, second = Hold(str(root), clock), Hold(str(root), clock)
+    first, second = DeletionHold(str(root), clock), DeletionHold(str(root), clock)
     first.begin()
     with pytest.raises(Conflict, match="another backup"):
         second.begin()
@@ -110,7 +110,7 @@ def test_a_damaged_hold_holds_nothing(root: Path, clock) -> None:
 
 def test_a_deletion_under_way_is_over_before_a_hold_begins(root: Path, clock, monkeypatch) -> None:
     """It has looked for a hold, found none, and not deleted yet."""
-    fs, hold = HoldingFileSystem(str(root), clock), Hold(str(root), clock)
+    fs, hold = HoldingFileSystem(str(root), clock), DeletionHold(str(root), clock)
     path = put(root, "topics/a")
     looked, go_on, begun = threading.Event(), threading.Event(), threading.Event()
     plain = OsFileSystem.unlink
@@ -140,7 +140,7 @@ def test_no_deletion_waits_while_what_was_kept_aside_is_deleted(
     root: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That takes as long as there are files, and deletions are made on the broker's event loop."""
-    fs, hold = HoldingFileSystem(str(root), clock), Hold(str(root), clock)
+    fs, hold = HoldingFileSystem(str(root), clock), DeletionHold(str(root), clock)
     hold.begin()
     fs.unlink(put(root, "topics/a"))
     plain, deleted = shutil.rmtree, []

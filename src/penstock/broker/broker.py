@@ -14,12 +14,12 @@ from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.loop_stalls import LoopStalls
 
 if TYPE_CHECKING:
-    from penstock.broker.client_registry import Clients
-    from penstock.broker.lookupd.announcer import Announcer
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.client_registry import ClientRegistry
+    from penstock.broker.lookupd.announcer import LookupdAnnouncer
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish_admission import ByteBudget
-    from penstock.broker.publisher import Publisher
+    from penstock.broker.publisher import MessagePublisher
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.registry import Topics
     from penstock.core.clock import Clock
@@ -52,16 +52,16 @@ class Broker:
     options: BrokerOptions
     topics: Topics
     changes: TopicChanges
-    publisher: Publisher
+    publisher: MessagePublisher
     budget: ByteBudget
-    memory: MemoryLedger
+    memory: MemoryBudget
     clock: Clock
     started_ms: int
     http_port: int = 0
     https_port: int = 0
     tcp_port: int = -1
-    announcer: Announcer | None = None
-    clients: Clients = field(default_factory=NoClients)
+    announcer: LookupdAnnouncer | None = None
+    clients: ClientRegistry = field(default_factory=NoClients)
     guard: HttpGuard = field(default_factory=HttpGuard)
     waiting_readers: int = 0
     closing: bool = False

@@ -63,7 +63,7 @@ class ClientStatistics:
     identity_url: str = ""
 
 
-class Clients(Protocol):
+class ClientRegistry(Protocol):
     """The clients of one broker."""
 
     def client(self, number: int) -> ClientStatistics | None:

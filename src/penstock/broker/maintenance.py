@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.looptasks import call_each, run_on_thread, start_job
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -88,7 +88,7 @@ async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: 
         interval_ms: The pause between rounds.
         clock: For the age of log files.
     """
-    trouble = SparseLog(_logger, clock)
+    trouble = RateLimitedLog(_logger, clock)
     while True:
         await asyncio.sleep(interval_ms / 1000)
         for number, topic in enumerate(topics):
@@ -97,7 +97,7 @@ async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: 
             await _retain(topic, clock, trouble)
 
 
-async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
+async def _retain(topic: Topic, clock: Clock, trouble: RateLimitedLog) -> None:
     for partition, queue in enumerate(topic.queues):
         try:
             if not queue.retention.has_work:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.names import is_ephemeral
-from penstock.broker.topics.placement import ANYWHERE, Placement, require_partition
+from penstock.broker.topics.placement import ANYWHERE, PublishPlacement, require_partition
 from penstock.core.errors import Full, Unavailable
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
-    from penstock.core.disk_space import Headroom
+    from penstock.core.disk_space import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PublishReceipt:
     """Result of a publish; `repeated` if the producer's publish had been stored before."""
 
     partition: int
@@ -42,7 +42,7 @@ class Receipt:
 _Gathered = list[tuple[bytes, "asyncio.Future[None]"]]
 
 
-class Publisher:
+class MessagePublisher:
     """Appends messages to the topics of one broker. Used on its event loop only.
 
     Args:
@@ -57,7 +57,7 @@ class Publisher:
         self,
         topics: Topics,
         changes: TopicChanges,
-        headroom: Headroom,
+        headroom: DiskSpace,
         bounds: SizeBounds,
         default_partitions: int,
     ) -> None:
@@ -77,7 +77,7 @@ class Publisher:
             return str(error)
         return self._failure
 
-    async def topic(self, name: str, placement: Placement) -> Topic:
+    async def topic(self, name: str, placement: PublishPlacement) -> Topic:
         """Return the topic of a publish, created if it does not exist and the publish is valid.
 
         Raises:
@@ -102,9 +102,9 @@ class Publisher:
         topic: Topic,
         messages: Sequence[bytes] | pa.BinaryArray,
         size_bytes: int,
-        placement: Placement,
+        placement: PublishPlacement,
         due_ms: int = 0,
-    ) -> Receipt:
+    ) -> PublishReceipt:
         """Append a batch as one block.
 
         Raises:
@@ -124,9 +124,11 @@ class Publisher:
             self._failure = str(error)
             raise
         self._failure = None
-        return Receipt(partition, repeated=not added)
+        return PublishReceipt(partition, repeated=not added)
 
-    async def append_one(self, topic: Topic, message: bytes, placement: Placement) -> Receipt:
+    async def append_one(
+        self, topic: Topic, message: bytes, placement: PublishPlacement
+    ) -> PublishReceipt:
         """Append one message, in one block with others of the same iteration of the loop.
 
         Raises:
@@ -147,14 +149,14 @@ class Publisher:
             self._gathered[topic, partition] = gathered
         gathered.append((message, appended))
         await appended
-        return Receipt(partition)
+        return PublishReceipt(partition)
 
     @staticmethod
     def must_wait(topic: Topic, *, asked: bool) -> bool:
         """Return whether a publish is acknowledged only once it is durable."""
         return asked or bool(topic.options.durable)
 
-    async def make_durable(self, topic: Topic, receipt: Receipt) -> None:
+    async def make_durable(self, topic: Topic, receipt: PublishReceipt) -> None:
         """Wait until a publish survives a power loss; all waiters share fsyncs.
 
         Raises:
@@ -168,7 +170,7 @@ class Publisher:
         failure: BaseException | None = None
         try:
             messages = [message for message, _ in gathered]
-            self.append_batch(topic, messages, sum(map(len, messages)), Placement(partition))
+            self.append_batch(topic, messages, sum(map(len, messages)), PublishPlacement(partition))
         except BaseException as error:  # noqa: BLE001 - raised to each publisher
             failure = error
         left = iter(gathered)
@@ -200,10 +202,10 @@ class DeadLetterTopics:
     """
 
     def __init__(self) -> None:
-        self.publisher: Publisher | None = None
+        self.publisher: MessagePublisher | None = None
 
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
-        """Append messages durably to a topic, created if needed. Raises as `Publisher`."""
+        """Append messages durably to a topic, created if needed. Raises as `MessagePublisher`."""
         if self.publisher is None:
             raise Unavailable("the broker is starting")
         found = await self.publisher.topic(topic, ANYWHERE)

@@ -28,13 +28,13 @@ from penstock.broker.http.front import HttpFront
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import ServedHttp
-from penstock.broker.lookupd.announcer import Announcer
+from penstock.broker.lookupd.announcer import LookupdAnnouncer
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, TopicDirectory
 from penstock.broker.maintenance import SizeBounds, retain_now_and_then, sync_leftovers
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.publish_admission import ByteBudget
-from penstock.broker.publisher import DeadLetterTopics, Publisher
-from penstock.broker.security.auth_servers import Authority
+from penstock.broker.publisher import DeadLetterTopics, MessagePublisher
+from penstock.broker.security.auth_servers import AuthServers
 from penstock.broker.security.tls import server_context
 from penstock.broker.statistics.lookup_documents import identity
 from penstock.broker.tcp.front import TcpFront
@@ -46,13 +46,13 @@ from penstock.broker.tcp.listeners import (
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
-from penstock.core.disk_space import Headroom
+from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.garbage_collection import lasting_objects
-from penstock.core.http_client import HttpAsker
+from penstock.core.http_client import AsyncHttpClient
 from penstock.core.loop_stalls import LoopTicker
 from penstock.core.looptasks import keep_running, watch_loop
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -204,10 +204,10 @@ class BrokerServer:
         dead_letters = DeadLetterTopics()
         inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
         # At least half of `mem_bytes`: consumers need memory even if bodies may be large.
-        memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
+        memory = MemoryBudget(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(
-            options.mem_queue_size, ledger=memory, trouble=SparseLog(_logger, self._clock)
+            options.mem_queue_size, ledger=memory, trouble=RateLimitedLog(_logger, self._clock)
         )
         syncs = JournalSyncs(self._queue_options.sync_interval_ms, self._clock)
         topics = Topics.open(
@@ -230,12 +230,12 @@ class BrokerServer:
     def _compose_around(
         self,
         topics: Topics,
-        memory: MemoryLedger,
+        memory: MemoryBudget,
         dead_letters: DeadLetterTopics,
         inflight_bytes: int,
     ) -> Broker:
         options = self.options
-        headroom = Headroom(
+        headroom = DiskSpace(
             options.folder,
             self._free_bytes,
             options.min_free_bytes,
@@ -245,7 +245,7 @@ class BrokerServer:
         )
         changes = TopicChanges(topics)
         bounds = self._bounds = SizeBounds(self._clock)
-        publisher = Publisher(topics, changes, headroom, bounds, options.default_partitions)
+        publisher = MessagePublisher(topics, changes, headroom, bounds, options.default_partitions)
         dead_letters.publisher = publisher
         return Broker(
             options=options,
@@ -309,7 +309,7 @@ class _Fronts:
         self._random = random.SystemRandom()
         self._served: list[ServedHttp | TcpFront] = []
         self._asker = _asker(options.auth)
-        self._announcer: Announcer | None = None
+        self._announcer: LookupdAnnouncer | None = None
         self._inheritance: ChannelInheritance | None = None
         with contextlib.ExitStack() as sockets:
             enter = sockets.enter_context
@@ -370,22 +370,24 @@ class _Fronts:
         """Register the broker at the nsqlookupd servers, now that it serves."""
         options = self._options.lookup
         directory = TopicDirectory(broker.topics)
-        self._announcer = Announcer(identity(broker), directory, options, self._random.random)
+        self._announcer = LookupdAnnouncer(
+            identity(broker), directory, options, self._random.random
+        )
         broker.announcer = self._announcer
         inheritance = ChannelInheritance(self._announcer, broker.changes, self._asker)
         self._inheritance = inheritance
         broker.changes.watchers.append(inheritance)
         self._announcer.start()
 
-    def _authority(self) -> Authority | None:
+    def _authority(self) -> AuthServers | None:
         options = self._options.auth
         if not options.addresses:
             return None
-        return Authority(options, self._asker, self._clock, self._random.randrange)
+        return AuthServers(options, self._asker, self._clock, self._random.randrange)
 
 
-def _asker(options: AuthOptions) -> HttpAsker:
-    return HttpAsker(
+def _asker(options: AuthOptions) -> AsyncHttpClient:
+    return AsyncHttpClient(
         options.connect_timeout_ms / _SECOND_MS,
         options.request_timeout_ms / _SECOND_MS,
         options.max_answer_bytes,

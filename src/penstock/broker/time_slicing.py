@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Turns:
+class TimeSlices:
     """Counts steps, and yields to the loop after a number of them.
 
     Args:

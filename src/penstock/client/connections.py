@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from penstock.client.backoff import Backoff
 from penstock.client.lookup import find_servers, http_get
-from penstock.client.ready import Pacing
+from penstock.client.ready import ClientPace
 from penstock.client.subscription import Subscription
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, PenstockError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Fleet:
         self._options = options
         self._environment = environment
         self._inbound = inbound
-        self._pacing = Pacing(max_in_flight, options, environment)
+        self._pacing = ClientPace(max_in_flight, options, environment)
         self._joined: dict[Subscription, None] = {}
         self._wanted: set[str] = set()
         self._serving: set[str] = set()
@@ -156,7 +156,7 @@ class Fleet:
 
     def lost(self, subscription: Subscription) -> None:
         """Remove a connection."""
-        steps = Steps()
+        steps = CleanupSteps()
         if subscription in self._joined:
             del self._joined[subscription]
             self._received += subscription.received_count

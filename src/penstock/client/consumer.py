@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.client.addresses import Address
 from penstock.client.connections import Fleet, Inbound
-from penstock.client.handler_pool import Handler, Handling
+from penstock.client.handler_pool import Handler, HandlerPool
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
@@ -104,10 +104,10 @@ class Consumer:
         self._fleet = Fleet(
             topic, channel, max_in_flight, self._options, self._environment, inbound
         )
-        self._handling: Handling | None = None
+        self._handling: HandlerPool | None = None
         if handler is not None:
             concurrency = self._options.concurrency or max_in_flight
-            self._handling = Handling(
+            self._handling = HandlerPool(
                 handler, self._inbox, self._options, concurrency, self._fleet.note_outcome
             )
         self._failure: InvalidRequest | None = None

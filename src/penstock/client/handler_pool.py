@@ -26,7 +26,7 @@ Outcome = Callable[[bool], None]
 """Called after each handler with whether it returned."""
 
 
-class Handling:
+class HandlerPool:
     """Workers that take messages from an inbox, as many as needed.
 
     Args:

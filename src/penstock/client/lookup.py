@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.client.addresses import Address
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.http_client import HttpAsker
+from penstock.core.http_client import AsyncHttpClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 
-_ASKER: Final = HttpAsker(_TIMEOUT_S, _TIMEOUT_S, _ANSWER_BYTES_MAX)
+_ASKER: Final = AsyncHttpClient(_TIMEOUT_S, _TIMEOUT_S, _ANSWER_BYTES_MAX)
 
 HttpGet = Callable[[str], Awaitable[tuple[int, bytes]]]
 """Takes a URL, returns status and body. Raises `Unavailable`."""

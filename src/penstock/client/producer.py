@@ -26,7 +26,7 @@ from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.client.v2.wire import Frame
 
 
-class Window:
+class SendWindow:
     """Window of concurrent work. A single item larger than the window is admitted alone.
 
     Args:
@@ -138,7 +138,9 @@ class Producer:
         self._options = options or ProducerOptions()
         self._environment = environment or Environment()
         self._backoff = Backoff(self._options.connection.backoff, self._environment.random)
-        self._window = Window(self._options.max_in_flight_count, self._options.max_in_flight_bytes)
+        self._window = SendWindow(
+            self._options.max_in_flight_count, self._options.max_in_flight_bytes
+        )
         self._connection: Connection | None = None
         self._sent: deque[_Publish] = deque()
         self._unsent: deque[_Publish] = deque()
@@ -272,7 +274,7 @@ class Producer:
             self._backoff.reset()  # the connection lasted, though nothing was published
         self._connection = None
         sent, self._sent = self._sent, deque()
-        steps = Steps()
+        steps = CleanupSteps()
         for publish in sent:
             if publish.retry and not publish.answer.done():
                 steps.take(self._unsent.append, publish)  # after a refused publish

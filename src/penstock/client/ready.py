@@ -92,7 +92,7 @@ class ReadyShares(Generic[Key]):
         return dict.fromkeys(self._limits, 0)
 
 
-class Pace(enum.Enum):
+class ReadyDistribution(enum.Enum):
     """How fast messages are requested."""
 
     FULL = enum.auto()
@@ -113,41 +113,41 @@ class Slowdown:
     """
 
     def __init__(self, options: BackoffOptions | None, random: Callable[[], float]) -> None:
-        self.pace = Pace.FULL
+        self.pace = ReadyDistribution.FULL
         self._options = options
         self._random = random
         self._level = 0
 
     def failed(self) -> float | None:
         """Note that a handler failed; return the pause that begins now, in seconds."""
-        if self._options is None or self.pace is Pace.PAUSED:
+        if self._options is None or self.pace is ReadyDistribution.PAUSED:
             return None
         self._level += 1
         return self._pause(self._options)
 
     def succeeded(self) -> float | None:
         """Note that a handler succeeded; return the pause that begins now, in seconds."""
-        if self._options is None or self.pace is not Pace.TRIAL:
+        if self._options is None or self.pace is not ReadyDistribution.TRIAL:
             return None
         self._level -= 1
         if self._level:
             return self._pause(self._options)
-        self.pace = Pace.FULL
+        self.pace = ReadyDistribution.FULL
         return None
 
     def pause_over(self) -> None:
         """Note that the pause has ended."""
-        self.pace = Pace.TRIAL
+        self.pace = ReadyDistribution.TRIAL
 
     def _pause(self, options: BackoffOptions) -> float:
-        self.pace = Pace.PAUSED
+        self.pace = ReadyDistribution.PAUSED
         return pause_s(options, self._level, self._random)
 
 
 _logger = logging.getLogger(__name__)
 
 
-class Pacing:
+class ClientPace:
     """The RDY of the connections of one consumer.
 
     Args:
@@ -214,15 +214,17 @@ class Pacing:
         idle = {s for s, seen in self._seen.items() if s.received_count == seen}
         idle = {subscription for subscription in idle if not subscription.in_flight}
         self._seen = {s: s.received_count for s in self._seen}
-        trial = self._slowdown.pace is Pace.TRIAL
-        if self._slowdown.pace is not Pace.PAUSED and self._shares.rotate(idle, trial=trial):
+        trial = self._slowdown.pace is ReadyDistribution.TRIAL
+        if self._slowdown.pace is not ReadyDistribution.PAUSED and self._shares.rotate(
+            idle, trial=trial
+        ):
             self._apply()
 
     def _apply(self) -> None:
         pace = self._slowdown.pace
-        if pace is Pace.FULL:
+        if pace is ReadyDistribution.FULL:
             shares = self._shares.shares()
-        elif pace is Pace.TRIAL:
+        elif pace is ReadyDistribution.TRIAL:
             shares = self._shares.trial()
         else:
             shares = self._shares.none()

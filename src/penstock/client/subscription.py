@@ -14,7 +14,7 @@ from penstock.client.errors import error_of
 from penstock.client.message import Message
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment
@@ -175,7 +175,7 @@ class Subscription:
         self._connection = None
         self.in_flight = 0
         reason = self._refused or reason
-        steps = Steps()
+        steps = CleanupSteps()
         if not self._subscribed.done():
             steps.take(self._subscribed.set_exception, reason)
         if not self.ended.done():

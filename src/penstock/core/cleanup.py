@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Steps:
+class CleanupSteps:
     """Runs steps one after the other; `finish` raises the exception of the first failed one."""
 
     __slots__ = ("_failure",)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FRESH_S: Final = 0.25
 
 
-class Headroom:
+class DiskSpace:
     """Guards a reserve of free disk space; from any thread.
 
     A refusal depends on the free space, and not on the size of the write: a check without a size,

@@ -34,7 +34,7 @@ _READ_BYTES: Final = 65_536
 _PARSER_ERRORS: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
-class HttpAsker:
+class AsyncHttpClient:
     """Sends requests on the running event loop; keeps no state of a loop.
 
     Args:

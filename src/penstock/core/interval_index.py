@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TimeIndex(Generic[T]):
+class IntervalIndex(Generic[T]):
     """Hashable items, each at a nonempty interval; several may be at the same one."""
 
     def __init__(self) -> None:

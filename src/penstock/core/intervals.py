@@ -36,7 +36,7 @@ from penstock.core.instants import (
     parse_time,
     start_of_month,
 )
-from penstock.core.zoned_time import ZonedBuckets, is_utc, wall_clock
+from penstock.core.zoned_time import ZonedBuckets, is_utc, zoned_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -305,7 +305,7 @@ class Granularity:
 def _placed(cut: Granularity, zone: str | None, origin: str | None) -> Granularity:
     """Convert a granularity of UTC to a zone or an origin."""
     zone = None if zone is None or is_utc(zone) else zone
-    clock = wall_clock(zone or "UTC")
+    clock = zoned_clock(zone or "UTC")
     months, fixed_ms = cut.months, cut.fixed_ms
     if not (months or fixed_ms) or fixed_ms == 1:
         return cut
@@ -324,7 +324,7 @@ def _placed(cut: Granularity, zone: str | None, origin: str | None) -> Granulari
 def _begun(cut: Granularity, name: str, zone: str | None, origin_ms: int) -> Granularity:
     """Return a granularity that is counted from an instant."""
     months, fixed_ms = cut.months, cut.fixed_ms
-    begin, usual = wall_clock(zone or "UTC").shows(origin_ms), _placed(cut, zone, None)
+    begin, usual = zoned_clock(zone or "UTC").shows(origin_ms), _placed(cut, zone, None)
     name = f"{name} from {format_time(origin_ms)}"
     if months:
         zoned = ZonedBuckets(zone or "UTC", months, 0, begin)

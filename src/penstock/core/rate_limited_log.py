@@ -24,7 +24,7 @@ class Warn(Protocol):
         ...
 
 
-class SparseLog:
+class RateLimitedLog:
     """Logs one kind of warning for all callers; from any thread.
 
     The first line is logged at once; those within a minute of the last one are counted, and the
@@ -59,8 +59,8 @@ class SparseLog:
         self._logger.warning(text, *values)
 
 
-class SparseLogs:
-    """A `SparseLog` for each text, which is compared without its values.
+class RateLimitedLogs:
+    """A `RateLimitedLog` for each text, which is compared without its values.
 
     The texts are constants of the program, so they are few. The mutex guards their dictionary.
 
@@ -75,10 +75,10 @@ class SparseLogs:
         self._logger = logger
         self._clock = clock
         self._mutex = threading.Lock()
-        self._logs: dict[str, SparseLog] = {}
+        self._logs: dict[str, RateLimitedLog] = {}
 
     def warning(self, text: str, *values: object) -> None:
         """Log a line, as `logging.Logger.warning` does, or only count it."""
         with self._mutex:
-            log = self._logs.setdefault(text, SparseLog(self._logger, self._clock))
+            log = self._logs.setdefault(text, RateLimitedLog(self._logger, self._clock))
         log.warning(text, *values)

@@ -85,7 +85,7 @@ class InvalidYaml(InvalidRequest):
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """A value of the document and where it begins; lines and columns count from 1.
 
     Attributes:
@@ -96,17 +96,17 @@ class Node:
         keys: For a mapping: the scalar node of each key.
     """
 
-    value: str | dict[str, Node] | list[Node] | None
+    value: str | dict[str, YamlNode] | list[YamlNode] | None
     line: int
     column: int
     is_plain: bool = False
-    keys: Mapping[str, Node] = field(default_factory=lambda: _NO_KEYS)
+    keys: Mapping[str, YamlNode] = field(default_factory=lambda: _NO_KEYS)
 
 
-_NO_KEYS: Final[Mapping[str, Node]] = MappingProxyType({})
+_NO_KEYS: Final[Mapping[str, YamlNode]] = MappingProxyType({})
 
 
-def read_tree(document: str | bytes, limits: YamlLimits) -> Node | None:
+def read_tree(document: str | bytes, limits: YamlLimits) -> YamlNode | None:
     """Read a document; return None if it is empty.
 
     Args:
@@ -180,8 +180,8 @@ class _Reader:
         self._limits = limits
         self._values = 0
 
-    def document(self) -> Node | None:
-        root: Node | None = None
+    def document(self) -> YamlNode | None:
+        root: YamlNode | None = None
         documents = 0
         for event in self._events:
             if isinstance(event, NodeEvent):
@@ -192,21 +192,21 @@ class _Reader:
                     raise _refused(event, "a second document: write one document per file")
         return root
 
-    def _node(self, event: Event, depth: int) -> Node:
+    def _node(self, event: Event, depth: int) -> YamlNode:
         self._check(event, depth)
         if isinstance(event, ScalarEvent):
             return _scalar(event)
         line, column = _place(event.start_mark)
         if isinstance(event, MappingStartEvent):
             return self._mapping(line, column, depth + 1)
-        items: list[Node] = []
+        items: list[YamlNode] = []
         while not isinstance(inner := next(self._events), SequenceEndEvent):
             items.append(self._node(inner, depth + 1))
-        return Node(items, line, column)
+        return YamlNode(items, line, column)
 
-    def _mapping(self, line: int, column: int, depth: int) -> Node:
-        fields: dict[str, Node] = {}
-        keys: dict[str, Node] = {}
+    def _mapping(self, line: int, column: int, depth: int) -> YamlNode:
+        fields: dict[str, YamlNode] = {}
+        keys: dict[str, YamlNode] = {}
         while not isinstance(event := next(self._events), MappingEndEvent):
             self._check(event, depth)
             if not isinstance(event, ScalarEvent):
@@ -220,7 +220,7 @@ class _Reader:
                 )
             keys[key] = _scalar(event)
             fields[key] = self._node(next(self._events), depth)
-        return Node(fields, line, column, keys=keys)
+        return YamlNode(fields, line, column, keys=keys)
 
     def _check(self, event: Event, depth: int) -> None:
         """Refuse values over a limit and unsupported features of YAML."""
@@ -238,10 +238,10 @@ class _Reader:
             raise _refused(event, f"a tag, {event.tag}: leave it out")
 
 
-def _scalar(event: ScalarEvent) -> Node:
+def _scalar(event: ScalarEvent) -> YamlNode:
     text, is_plain = event.value, event.implicit[0]
     if not text.isascii() and _HALF_CHARACTER.search(text):
         # Only an escape can contain one, and neither a store nor an answer can represent it.
         raise _refused(event, "half of a surrogate pair: write the whole character")
     value = None if is_plain and text in _NULLS else text
-    return Node(value, *_place(event.start_mark), is_plain)
+    return YamlNode(value, *_place(event.start_mark), is_plain)

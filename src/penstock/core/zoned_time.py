@@ -69,7 +69,7 @@ class Stretches:
         return bisect_right(self.starts, ms) - 1
 
 
-class WallClock:
+class ZonedClock:
     """The clock of one zone. Immutable except for its cache.
 
     Args:
@@ -143,9 +143,9 @@ class WallClock:
 
 
 @functools.lru_cache(_CLOCKS_KEPT)
-def wall_clock(zone: str) -> WallClock:
-    """Return the clock of a zone, the same one each time. Raises as `WallClock`."""
-    return WallClock(zone)
+def zoned_clock(zone: str) -> ZonedClock:
+    """Return the clock of a zone, the same one each time. Raises as `ZonedClock`."""
+    return ZonedClock(zone)
 
 
 def is_utc(zone: str) -> bool:
@@ -200,9 +200,9 @@ class ZonedBuckets:
     origin_ms: int | None
 
     @property
-    def clock(self) -> WallClock:
+    def clock(self) -> ZonedClock:
         """The clock of the zone; not stored, because granularities are sent to other processes."""
-        return wall_clock(self.zone)
+        return zoned_clock(self.zone)
 
     @property
     def is_within_day(self) -> bool:

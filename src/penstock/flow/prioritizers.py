@@ -216,7 +216,7 @@ class HasKey(Protocol):
         ...
 
 
-class OwnPrioritizer:
+class UserPrioritizer:
     """User's prioritizer with a guard.
 
     Args:
@@ -273,7 +273,7 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
         ) from error
     if not isinstance(own, HasKey):
         raise InvalidRequest(f"{text} is not a prioritizer: give its class a method key(flowfile)")
-    return OwnPrioritizer(text, own)
+    return UserPrioritizer(text, own)
 
 
 def check_prioritizer(text: str, modules: FlowModules) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class FileKiller(Protocol):
+class FileDeleter(Protocol):
     """Deep storage, as used for deletions."""
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
@@ -26,7 +26,7 @@ class FileKiller(Protocol):
         ...
 
 
-def delete_files(store: FileKiller, free: Iterable[SegmentRow]) -> Iterator[str]:
+def delete_files(store: FileDeleter, free: Iterable[SegmentRow]) -> Iterator[str]:
     """Delete the files of killed segments, one by one; yield the id of each whose file is deleted.
 
     Args:

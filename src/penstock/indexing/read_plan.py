@@ -42,7 +42,7 @@ class SeenTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """Offsets [start, end) of one sequence that are persisted together, all partitions named."""
 
     sequence: str
@@ -68,7 +68,7 @@ def next_batch(
     current: Offsets,
     available: Mapping[int, Available],
     limits: BatchLimits,
-) -> Batch | None:
+) -> ReadBatch | None:
     """Return the next batch, None if there is nothing to read.
 
     The oldest sequence with unread messages comes first, because it is published first.
@@ -81,7 +81,7 @@ def next_batch(
         if any(left.values()):
             takes = _share(left, available, limits)
             end = {p: current[p] + takes[p] for p in left}
-            return Batch(sequence.name, dict(current), end)
+            return ReadBatch(sequence.name, dict(current), end)
         if not sequence.is_read(current):
             return None  # Its rest has not arrived, and nothing after it may be read before it.
     return None

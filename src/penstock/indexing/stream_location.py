@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.indexing.specs import IoConfig
 
 
-class StreamPlace(SpecModel):
+class StreamLocation(SpecModel):
     """Location of a stream: a topic of Penstock by its name, a topic of Kafka, or a folder.
 
     A folder has a `pattern` of names, and Kafka the `properties` of a client.
@@ -28,7 +28,7 @@ class StreamPlace(SpecModel):
     )
 
 
-def place_of(io: IoConfig) -> StreamPlace:
+def location_of(io: IoConfig) -> StreamLocation:
     """Return the location of a spec's stream.
 
     Raises:
@@ -36,7 +36,9 @@ def place_of(io: IoConfig) -> StreamPlace:
     """
     if io.source == "kafka":
         given = io.consumer_properties or {}
-        return StreamPlace(type="kafka", name=io.stream, properties=kafka_settings.checked(given))
+        return StreamLocation(
+            type="kafka", name=io.stream, properties=kafka_settings.checked(given)
+        )
     if io.source == "folder":
-        return StreamPlace(type="folder", name=io.stream, pattern=io.filter or "*")
-    return StreamPlace(name=io.stream)
+        return StreamLocation(type="folder", name=io.stream, pattern=io.filter or "*")
+    return StreamLocation(name=io.stream)

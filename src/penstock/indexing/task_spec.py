@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
-from penstock.indexing.lockbox.model import LockWish
+from penstock.indexing.lockbox.model import LockIntent
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.specs import DataSchema, IoConfig, SupervisorSpec, TuningConfig
 from penstock.indexing.specs.batch import NoopSpec, parse_batch_task
@@ -31,7 +31,7 @@ from penstock.indexing.specs.task_context import (
     TaskContext,
     read_context,
 )
-from penstock.indexing.stream_location import StreamPlace, place_of
+from penstock.indexing.stream_location import StreamLocation, location_of
 
 TASK_TYPE = "index_penstock"
 
@@ -74,7 +74,7 @@ class TaskSpec(Protocol):
         """The context from its spec."""
         ...
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return the intervals to lock before it starts; often none."""
         ...
 
@@ -127,7 +127,7 @@ class StreamTaskSpec(SpecModel):
     data_schema: DataSchema
     tuning_config: TuningConfig
     topic: str = Field(min_length=1)
-    place: StreamPlace | None = None
+    place: StreamLocation | None = None
     delimited: DelimitedFormat | None = None
     # Left out if not set: workers of earlier releases then accept the task.
     record_format: KafkaFormat | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -186,7 +186,7 @@ class StreamTaskSpec(SpecModel):
         """Streams have a high default: a topic stores messages for a limited time only."""
         return self.settings.priority
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return nothing: only its rows determine the time chunks."""
         return ()
 
@@ -241,7 +241,7 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
     """
     # Other brokers of Kafka, or other credentials, require other tasks.
     io = spec.io
-    place = [place_of(io).model_dump(mode="json")] if io.source == "kafka" else []
+    place = [location_of(io).model_dump(mode="json")] if io.source == "kafka" else []
     meaning = json.dumps(
         [
             # Projections do not change the work of tasks, so they do not change the name.
@@ -297,7 +297,7 @@ def make_task(
         data_schema=spec.data_schema,
         tuning_config=spec.tuning,
         topic=io.stream,
-        place=None if io.source == "topic" else place_of(io),
+        place=None if io.source == "topic" else location_of(io),
         delimited=io.delimited,
         record_format=io.record_format,
         topic_id=topic_id,

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.segments.entries import Entry
-    from penstock.segments.segment_summary import Outline
+    from penstock.segments.segment_summary import SegmentSummary
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
 
 _Rows: TypeAlias = "list[SegmentRow]"
-Known = TypeVar("Known", "Segment", "Outline")
+Known = TypeVar("Known", "Segment", "SegmentSummary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class VisiblePiece:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogueView:
+class CatalogView:
     """The visible segments at one revision; any thread may read it."""
 
     revision: int
@@ -69,16 +69,16 @@ class CatalogueView:
         return self.announced_rows.get(datasource, ())
 
 
-class Catalogue:
+class Catalog:
     """Holds a timeline for each datasource and updates it from snapshots. One owner."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Rows] = {}
         self._segments_revision = -1
         self._timelines: dict[str, Timeline[Segment]] = {}
-        self._view = CatalogueView(-1, {}, {})
+        self._view = CatalogView(-1, {}, {})
 
-    def view(self, snapshot: Snapshot) -> CatalogueView:
+    def view(self, snapshot: Snapshot) -> CatalogView:
         """Return the view of a snapshot; pass snapshots of one kind, in any order.
 
         Raises:
@@ -94,12 +94,12 @@ class Catalogue:
             except BaseException:
                 # A partial update is not usable: the next snapshot is processed completely.
                 self._rows, self._timelines, self._segments_revision = {}, {}, -1
-                self._view = CatalogueView(-1, {}, {})
+                self._view = CatalogView(-1, {}, {})
                 raise
         announced: dict[str, list[AnnouncedRow]] = {}
         for row in snapshot.announced:
             announced.setdefault(row.datasource, []).append(row)
-        self._view = CatalogueView(
+        self._view = CatalogView(
             snapshot.revision, skylines, {name: tuple(rows) for name, rows in announced.items()}
         )
         return self._view

@@ -8,7 +8,7 @@ from typing import cast
 from penstock.core.errors import InvalidRequest
 
 
-class Fields:
+class JsonFields:
     """The fields of one JSON object.
 
     Args:

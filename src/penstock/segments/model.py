@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, format_time, parse_time
-from penstock.segments.json_fields import Fields
+from penstock.segments.json_fields import JsonFields
 from penstock.segments.shard_spec import ShardKind, ShardSpec
 from penstock.storage.metadata import SegmentRow
 from penstock.storage.metadata.rows import segment_id
@@ -185,7 +185,7 @@ class Segment:
         Raises:
             InvalidRequest: A field is missing or has the wrong type; the message names it.
         """
-        fields = Fields(value, "segment")
+        fields = JsonFields(value, "segment")
         spec = fields.optional_mapping("shardSpec")
         return cls(
             datasource=sys.intern(fields.text("dataSource")),
@@ -261,7 +261,7 @@ def _interned(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(sys.intern, names))
 
 
-def _columns(fields: Fields) -> tuple[tuple[str, str], ...]:
+def _columns(fields: JsonFields) -> tuple[tuple[str, str], ...]:
     pairs = []
     for item in fields.items("columns") or ():
         pair = item if isinstance(item, list | tuple) else ()

@@ -30,7 +30,7 @@ _PLAIN_KINDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outline:
+class SegmentSummary:
     """The fields of a segment for decisions about many.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Payload(msgspec.Struct, gc=False, rename="camel"):
 _read = msgspec.json.Decoder(_Payload).decode
 
 
-def outlined(rows: Iterable[SegmentText]) -> Iterator[Member[Outline]]:
+def summarized(rows: Iterable[SegmentText]) -> Iterator[Member[SegmentSummary]]:
     """Yield the members of a timeline for rows of one datasource.
 
     Raises:
@@ -80,11 +80,11 @@ def outlined(rows: Iterable[SegmentText]) -> Iterator[Member[Outline]]:
         yield member
 
 
-def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[Outline]:
+def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[SegmentSummary]:
     payload = _read(row.payload)
     state = bytes(payload.last_compaction_state)
     interval = Interval(row.start_ms, row.end_ms)
-    outline = Outline(
+    outline = SegmentSummary(
         row.id,
         interval,
         payload.size or 0,
@@ -94,7 +94,9 @@ def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[Outline]:
     return interval, row.version, _chunk(row, payload.shard_spec, outline)
 
 
-def _chunk(row: SegmentText, shard: _Shard | None, outline: Outline) -> Chunk[Outline]:
+def _chunk(
+    row: SegmentText, shard: _Shard | None, outline: SegmentSummary
+) -> Chunk[SegmentSummary]:
     number, core = row.partition_number, row.core_partitions
     if core != UNKNOWN_CORE and (shard is None or shard.type in _PLAIN_KINDS):
         return Chunk(number, core, outline)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.json_fields import Fields
+from penstock.segments.json_fields import JsonFields
 from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START, RootRange
 
 ShardKind: TypeAlias = Literal[
@@ -250,7 +250,7 @@ class ShardSpec:
         Raises:
             InvalidRequest: Its kind is not one of published segments, or a field is invalid.
         """
-        fields = Fields(value, _PLACE)
+        fields = JsonFields(value, _PLACE)
         kind = fields.text("type")
         read = _READERS.get(_ALIASES.get(kind, kind))
         if read is None:
@@ -276,11 +276,11 @@ def _keys_to_json(keys: KeyRange, *, one: bool) -> dict[str, object]:
     }
 
 
-def _read_numbered(fields: Fields) -> ShardSpec:
+def _read_numbered(fields: JsonFields) -> ShardSpec:
     return ShardSpec(fields.whole("partitionNum", 0), fields.whole("partitions", 0))
 
 
-def _read_hashed(fields: Fields) -> ShardSpec:
+def _read_hashed(fields: JsonFields) -> ShardSpec:
     number, core = fields.whole("partitionNum", 0), fields.whole("partitions", 0)
     bucket = HashBucket(
         fields.whole("bucketId", number),
@@ -291,7 +291,7 @@ def _read_hashed(fields: Fields) -> ShardSpec:
     return ShardSpec(number, core, "hashed", bucket)
 
 
-def _read_single(fields: Fields) -> ShardSpec:
+def _read_single(fields: JsonFields) -> ShardSpec:
     return ShardSpec.single(
         fields.whole("partitionNum", 0),
         _read_core(fields),
@@ -301,7 +301,7 @@ def _read_single(fields: Fields) -> ShardSpec:
     )
 
 
-def _read_range(fields: Fields) -> ShardSpec:
+def _read_range(fields: JsonFields) -> ShardSpec:
     dimensions = fields.texts("dimensions")
     if not dimensions:
         raise fields.wrong("dimensions", "names no dimension: a range needs one or more")
@@ -318,17 +318,17 @@ def _read_range(fields: Fields) -> ShardSpec:
     )
 
 
-def _read_core(fields: Fields) -> int:
+def _read_core(fields: JsonFields) -> int:
     count = fields.signed("numCorePartitions", UNKNOWN_CORE)
     return max(count, UNKNOWN_CORE)
 
 
-def _read_value_sets(fields: Fields) -> ShardSpec:
+def _read_value_sets(fields: JsonFields) -> ShardSpec:
     named = fields.mapping("partitionDimensionValues")
-    inner = Fields(named, f"{_PLACE}.partitionDimensionValues")
+    inner = JsonFields(named, f"{_PLACE}.partitionDimensionValues")
     values = tuple((name, inner.texts_or_nulls(name) or ()) for name in named)
     types = fields.mapping("dimensionColumnTypes")
-    kinds = Fields(types, f"{_PLACE}.dimensionColumnTypes")
+    kinds = JsonFields(types, f"{_PLACE}.dimensionColumnTypes")
     return ShardSpec(
         fields.whole("partitionNum", 0),
         fields.whole("partitions", 0),
@@ -337,7 +337,7 @@ def _read_value_sets(fields: Fields) -> ShardSpec:
     )
 
 
-def _read_overwrite(fields: Fields) -> ShardSpec:
+def _read_overwrite(fields: JsonFields) -> ShardSpec:
     roots = RootRange(
         fields.whole("startRootPartitionId"),
         fields.whole("endRootPartitionId"),
@@ -347,7 +347,7 @@ def _read_overwrite(fields: Fields) -> ShardSpec:
     return ShardSpec.overwrite(fields.whole("partitionId"), roots)
 
 
-_READERS: Final[dict[str, Callable[[Fields], ShardSpec]]] = {
+_READERS: Final[dict[str, Callable[[JsonFields], ShardSpec]]] = {
     "none": lambda _: ShardSpec.none(),
     "numbered": _read_numbered,
     "linear": lambda fields: ShardSpec.linear(fields.whole("partitionNum", 0)),

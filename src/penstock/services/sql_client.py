@@ -13,7 +13,7 @@ PATH = "/druid/v2/sql"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SqlRows:
     """An answer: names, and rows of JSON values."""
 
     names: Sequence[str]
@@ -22,7 +22,7 @@ class Rows:
     """Whether the row limit cut the answer."""
 
 
-def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = None) -> Rows:
+def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = None) -> SqlRows:
     """Run a statement and return its rows.
 
     Args:
@@ -49,4 +49,4 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         raise PenstockError(
             f"{api.base_url} returned no rows: check that it is the API of Penstock"
         )
-    return Rows(rows[0], rows[1:], reply.truncated)
+    return SqlRows(rows[0], rows[1:], reply.truncated)

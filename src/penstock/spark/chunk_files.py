@@ -42,7 +42,7 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SortedRun:
     """Batches of one time chunk in a run: [first, first + count)."""
 
     path: str
@@ -133,7 +133,7 @@ def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Pat
 
 def write_run(
     chunks: Mapping[Interval, Sequence[pa.RecordBatch]], folder: Path, number: int | str
-) -> list[Run]:
+) -> list[SortedRun]:
     """Write the batches of a split, chunk by chunk.
 
     Raises:
@@ -148,7 +148,7 @@ def write_run(
     for chunk, batches in chunks.items():
         rows = sum(batch.num_rows for batch in batches)
         place = (chunk.start_ms, chunk.end_ms, first, len(batches), rows)
-        found.append(Run(str(target), *place))
+        found.append(SortedRun(str(target), *place))
         first += len(batches)
 
     def write(path: Path) -> None:
@@ -167,7 +167,7 @@ class RunFiles:
     def __init__(self) -> None:
         self._open: dict[str, pa.RecordBatchFileReader] = {}
 
-    def read(self, runs: Sequence[Run]) -> pa.Table:
+    def read(self, runs: Sequence[SortedRun]) -> pa.Table:
         """Return the rows of one time chunk from all its runs, as views of the mapped files."""
         batches = []
         for run in runs:

@@ -27,8 +27,8 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData
 from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunk_files import (
-    Run,
     RunFiles,
+    SortedRun,
     WrittenFile,
     write_parquet,
     write_run,
@@ -40,9 +40,9 @@ from penstock.spark.chunks import (
     keep_within,
     times_ms,
 )
-from penstock.spark.equal_row_groups import Groups
+from penstock.spark.equal_row_groups import EqualRowGroups
 from penstock.spark.pieces import numbers, reported
-from penstock.spark.rollup import Fold
+from penstock.spark.rollup import RowFold
 from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
@@ -56,7 +56,7 @@ class Report:
     """Result of one piece of work."""
 
     files: tuple[WrittenFile, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     processed: int = 0
     late: int = 0
     early: int = 0
@@ -95,7 +95,7 @@ class ReadWork:
     limits: TimeLimits
     target: Target
     renamed: tuple[tuple[str, str], ...]
-    fold: Fold | None = None
+    fold: RowFold | None = None
 
     def read(self, number: int) -> Report:
         """Read one split and write its rows."""
@@ -125,7 +125,7 @@ class SpreadWork:
     """
 
     target: Target
-    fold: Fold | None
+    fold: RowFold | None
     splits: int
 
     def spread(self, number: int, batches: Iterable[pa.RecordBatch]) -> Report:
@@ -146,7 +146,7 @@ class _Gathered:
     """The rows of a split that will be written to files."""
 
     target: Target
-    fold: Fold | None
+    fold: RowFold | None
     held: list[pa.RecordBatch] = field(default_factory=list)
     chunks: dict[Interval, list[pa.RecordBatch]] = field(default_factory=dict)
 
@@ -184,9 +184,9 @@ class JoinWork:
     With a fold, the rows of each run are folded, and then those of all runs of a chunk.
     """
 
-    pieces: tuple[tuple[tuple[Run, ...], ...], ...]
+    pieces: tuple[tuple[tuple[SortedRun, ...], ...], ...]
     target: Target
-    fold: Fold | None = None
+    fold: RowFold | None = None
 
     def join(self, number: int) -> Report:
         """Write the files of one piece's chunks."""
@@ -209,7 +209,7 @@ def renamed(rows: pa.RecordBatch, columns: Sequence[tuple[str, str]]) -> pa.Reco
     return pa.RecordBatch.from_arrays(found, names=[name for name, _ in columns])
 
 
-def finished(rows: pa.Table, fold: Fold | None) -> pa.Table:
+def finished(rows: pa.Table, fold: RowFold | None) -> pa.Table:
     """Return rows, folded if there is a fold, with the columns of files."""
     return rows if fold is None else fold.finished(rows)
 
@@ -224,7 +224,7 @@ def parse_splits(
     splits: Sequence[Split],
     make_parser: Callable[[], BatchParser | RecordParser],
     policy: BadMessagePolicy,
-    groups: Groups | None,
+    groups: EqualRowGroups | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits whose numbers Spark passes in, or their groups."""
@@ -273,7 +273,7 @@ def merge_files(
     paths: Sequence[str],
     schema: pa.Schema,
     target: Target,
-    fold: Fold | None,
+    fold: RowFold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of all files as one, rolled up again if there is a fold."""
@@ -324,7 +324,7 @@ def reports(texts: Iterable[str]) -> list[Report]:
         found.append(
             Report(
                 tuple(WrittenFile(**file) for file in raw["files"]),
-                tuple(Run(**run) for run in raw["runs"]),
+                tuple(SortedRun(**run) for run in raw["runs"]),
                 raw["processed"],
                 raw["late"],
                 raw["early"],

@@ -108,14 +108,14 @@ def _files(url: str, status: int, body: bytes) -> tuple[TableFile, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReaderSelection:
     """The selection: columns of the whole datasource, and its files, possibly none, clipped."""
 
     columns: Columns
     files: tuple[TableFile, ...]
 
 
-def select(options: Mapping[str, str]) -> Selection:
+def select(options: Mapping[str, str]) -> ReaderSelection:
     """Return the selection of the options, from one revision of the metadata.
 
     Raises:
@@ -139,7 +139,7 @@ def select(options: Mapping[str, str]) -> Selection:
             ' set option("includeRunning", "true") to read rows of running tasks'
         )
     clipped = chosen if interval is None else tuple(_within(chosen, interval))
-    return Selection(union_columns(chosen), clipped)
+    return ReaderSelection(union_columns(chosen), clipped)
 
 
 def _within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFile]:
@@ -152,12 +152,12 @@ def _within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFil
 
 def _from_metadata(options: Mapping[str, str], name: str) -> tuple[TableFile, ...]:
     # Imported here: with a router, the SQL drivers need not be installed.
-    from penstock.spark.tables.visible_files import MetadataTables  # noqa: PLC0415
+    from penstock.spark.tables.visible_files import VisibleFiles  # noqa: PLC0415
     from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
 
     address, deep_storage = _addresses(options)
     with MetadataStore.open(address) as store:
-        return MetadataTables(store, deep_storage).tables().of(name)
+        return VisibleFiles(store, deep_storage).tables().of(name)
 
 
 def _addresses(options: Mapping[str, str]) -> tuple[str, str]:
@@ -197,7 +197,7 @@ class PenstockSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._selection: Selection | None = None
+        self._selection: ReaderSelection | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -215,7 +215,7 @@ class PenstockSource(DataSource):
         exact = bool(twins_in(name for name, _ in selection.columns))
         return TableReader(selection.files, schema, exact=exact)
 
-    def _selected(self) -> Selection:
+    def _selected(self) -> ReaderSelection:
         # Spark passes this object from the schema to the reader, so both use the same revision.
         if self._selection is None:
             self._selection = select(self.options)

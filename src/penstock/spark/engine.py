@@ -30,7 +30,7 @@ import pyarrow as pa
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import NotFound, Unavailable, counted
 from penstock.core.intervals import Interval
-from penstock.core.rate_limited_log import SparseLogs, Warn
+from penstock.core.rate_limited_log import RateLimitedLogs, Warn
 from penstock.indexing.engine import (
     DataFile,
     DivideRequest,
@@ -44,7 +44,7 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.batch.input.discovery import Found, discovered
-from penstock.spark.chunk_files import Run, WrittenFile
+from penstock.spark.chunk_files import SortedRun, WrittenFile
 from penstock.spark.chunk_work import (
     JoinWork,
     ReadWork,
@@ -72,7 +72,7 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.equal_row_columns import is_foldable_when_computed, of_groups, of_rows
-from penstock.spark.equal_row_groups import Groups, fold_of_groups, groups_of
+from penstock.spark.equal_row_groups import EqualRowGroups, fold_of_groups, groups_of
 from penstock.spark.expressions import column
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.found_columns import (
@@ -95,7 +95,7 @@ from penstock.spark.pieces import (
     shared_out,
 )
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
-from penstock.spark.rollup import Fold, fold_of
+from penstock.spark.rollup import RowFold, fold_of
 from penstock.spark.schema_text import ddl
 from penstock.spark.topic.bad_files import count_records, list_bad_files
 from penstock.spark.topic.byte_counts import take_bytes
@@ -214,7 +214,7 @@ class SparkEngine:
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
         # Many batches may have the same odd column.
-        self._odd_columns = SparseLogs(logger, clock or SystemClock())
+        self._odd_columns = RateLimitedLogs(logger, clock or SystemClock())
 
     def connect(self) -> None:
         """Open the Spark session now, so that the first request does not wait for it.
@@ -384,7 +384,7 @@ class SparkEngine:
         return self._joined(spark, read, target, reading.fold)
 
     def _joined(
-        self, spark: SparkSession, read: list[Report], target: Target, fold: Fold | None
+        self, spark: SparkSession, read: list[Report], target: Target, fold: RowFold | None
     ) -> list[Report]:
         """Join the runs of splits, if there are any; return all reports."""
         runs = [run for report in read for run in report.runs]
@@ -430,7 +430,10 @@ class SparkEngine:
 
 
 def _read(
-    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], groups: Groups | None
+    spark: SparkSession,
+    request: PersistRequest,
+    splits: Sequence[Split],
+    groups: EqualRowGroups | None,
 ) -> DataFrame:
     """Return the rows of the messages, or groups of them, read in the workers.
 
@@ -479,15 +482,15 @@ def _run(spark: SparkSession, work: Work, pieces: int) -> list[Report]:
     return reports(run_pieces(spark, work, pieces))
 
 
-def _chunks(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+def _chunks(runs: Iterable[SortedRun]) -> list[tuple[SortedRun, ...]]:
     """Return the runs of each time chunk."""
-    chunks: dict[int, list[Run]] = {}
+    chunks: dict[int, list[SortedRun]] = {}
     for run in runs:
         chunks.setdefault(run.start_ms, []).append(run)
     return [tuple(chunk) for chunk in chunks.values()]
 
 
-def _rows(chunk: Sequence[Run]) -> int:
+def _rows(chunk: Sequence[SortedRun]) -> int:
     return sum(run.rows for run in chunk)
 
 

@@ -43,7 +43,7 @@ from penstock.indexing.specs.filters import ExpressionFilter
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.columns import can_fold, filter_columns, is_picked, metric_type, row_shape
-from penstock.spark.rollup import Fold, FoldedMetric, fold_of
+from penstock.spark.rollup import FoldedMetric, RowFold, fold_of
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType
 from penstock.spark.transforms.identifiers import names_in
 from penstock.spark.transforms.repeatable import is_repeatable
@@ -61,7 +61,7 @@ _BITS: Final = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class EqualRowGroups:
     """How raw rows are combined into groups.
 
     Attributes:
@@ -74,7 +74,7 @@ class Groups:
 
     fields: tuple[tuple[str, FieldType], ...]
     parts: tuple[tuple[str, str, FieldType], ...]
-    fold: Fold
+    fold: RowFold
     limits: TimeLimits
 
     @property
@@ -185,7 +185,7 @@ _EXACT: Final = Granularity.parse("NONE")
 _SUMMED_AS: Final = {FieldType.FLOAT: FieldType.DOUBLE}
 
 
-def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
+def groups_of(schema: DataSchema, limits: TimeLimits) -> EqualRowGroups | None:
     """Return how raw rows become groups; None where they may not, or need not."""
     if not schema.rollup or schema.dimensions_spec.discovers or not can_fold(schema):
         return None
@@ -206,7 +206,7 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
     kept = tuple((name, type_) for name, type_ in fields.items() if name.lower() in read)
     granularity = _EXACT if TIME_COLUMN in read else schema.query_granularity
     metrics = [_part(at, metric) for at, metric in enumerate(schema.metrics)]
-    fold = Fold(
+    fold = RowFold(
         granularity,
         (TIME_COLUMN, *(name for name, _ in kept), MOMENT),
         (FoldedMetric(ROWS, "count", FieldType.LONG.arrow), *metrics),
@@ -215,7 +215,7 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
         (part_name(at), metric.field_name or "", part_type(metric))
         for at, metric in enumerate(schema.metrics)
     )
-    return Groups(kept, parts, fold, limits)
+    return EqualRowGroups(kept, parts, fold, limits)
 
 
 def part_name(number: int) -> str:
@@ -239,7 +239,7 @@ def order_name(number: int) -> str:
     return f"{OWN_PREFIX}order_{number}"
 
 
-def fold_of_groups(schema: DataSchema) -> Fold | None:
+def fold_of_groups(schema: DataSchema) -> RowFold | None:
     """Return how what was computed of groups becomes rows of the schema's files."""
     fold = fold_of(schema)
     if fold is None:

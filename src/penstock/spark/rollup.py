@@ -83,7 +83,7 @@ class FoldedMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class RowFold:
     """Combination of rows by equal keys, `__time` first; without keys, rows are not combined.
 
     `lengths` are (column, characters) pairs: the text of these dimensions is cut to this length.
@@ -160,7 +160,7 @@ class Fold:
         return pa.table(columns, names=names)
 
 
-def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
+def fold_of(schema: DataSchema, combined: Container[str] = ()) -> RowFold | None:
     """Return the fold to the rows of the schema's files; None: they have that form already.
 
     `combined` names metrics that the rows have already. `columns.can_fold` must hold for all.
@@ -175,12 +175,12 @@ def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
     lists = tuple((d.name, d.has_sets) for d in schema.dimensions if d.orders_lists)
     if schema.rollup:
         keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
-        return Fold(schema.query_granularity, keys, metrics, lengths, lists)
+        return RowFold(schema.query_granularity, keys, metrics, lengths, lists)
     cut = tuple(metric for metric in metrics if metric.characters_max is not None)
     is_exact = schema.query_granularity == Granularity.parse("NONE")
     if is_exact and not (cut or lengths or lists):
         return None
-    return Fold(schema.query_granularity, (), cut, lengths, lists)
+    return RowFold(schema.query_granularity, (), cut, lengths, lists)
 
 
 def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:

@@ -10,7 +10,7 @@ it. Does not own the choice of files to copy, nor the schedule.
 
 Invariants:
 
-- From the moment `Hold.begin` returns until the hold ends or expires, a `HoldingFileSystem` of the
+- From the moment `DeletionHold.begin` returns until the hold ends or expires, a `HoldingFileSystem` of the
   same root deletes nothing: it moves files into `held`, so that they can still be copied.
 - The hold of a backup that dies expires by itself; the next backup, and the next start of Penstock,
   delete the files in it.
@@ -131,7 +131,7 @@ class HoldingFileSystem(OsFileSystem):
             super().unlink(path)
 
 
-class Hold:
+class DeletionHold:
     """One hold, of the process that makes a backup.
 
     Args:

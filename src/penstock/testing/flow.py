@@ -42,7 +42,7 @@ from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.statistics import SessionStatistics
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock
@@ -53,7 +53,7 @@ INPUT: Final = "input"
 _FOLDERS: Final = ("content", "flowfiles")
 
 
-class Surroundings:
+class TestHarness:
     """The queues and repositories of one processor.
 
     Args:
@@ -154,9 +154,9 @@ class Surroundings:
         self.queues[INPUT].put_many([flowfile])
         return flowfile
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> SessionTransaction:
         """Return the transaction of a session of the processor."""
-        return Transaction(self._wiring, self._services)
+        return SessionTransaction(self._wiring, self._services)
 
     def clear(self) -> None:
         """Remove the FlowFiles behind the relationships."""
@@ -330,7 +330,7 @@ class ProcessorRunner(Generic[P]):
         self._clock: Clock = clock or VirtualClock()
         self._fs: FileSystem = fs or OsFileSystem()
         self._host = Host(has_input=not forbids if has_input is None else has_input)
-        self._around = Surroundings(
+        self._around = TestHarness(
             self._host, frozenset(unconnected), dict(retries or {}), self._clock, self._fs
         )
         self.statistics = SessionStatistics()

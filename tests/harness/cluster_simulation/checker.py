@@ -25,7 +25,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.compaction.duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import TASK_TYPE
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class Checker:
     commits: int = 0
     _view: Counter[int] = field(default_factory=Counter)
     _snapshot: Snapshot | None = None
-    _catalogue: Catalogue = field(default_factory=Catalogue)
+    _catalogue: Catalog = field(default_factory=Catalog)
     _rows: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     _locked_since: dict[tuple[str, str, str, int | None], int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class Checker:
         self._check_announced(snapshot, who)
         return found
 
-    def _visible(self, catalogue: Catalogue, snapshot: Snapshot) -> Counter[int]:
+    def _visible(self, catalogue: Catalog, snapshot: Snapshot) -> Counter[int]:
         found, files = Counter[int](), self.cluster.files.inner
         for piece in catalogue.view(snapshot).visible(DATASOURCE):
             if piece.segment.is_tombstone:
@@ -220,7 +220,7 @@ class Checker:
             if row.used or time.covers(row.interval)
         ]
         rows.sort(key=lambda row: (row.interval, row.version, row.partition_number))
-        return self._visible(Catalogue(), replace(self._snapshot, segments=tuple(rows)))
+        return self._visible(Catalog(), replace(self._snapshot, segments=tuple(rows)))
 
     def _check_announced(self, snapshot: Snapshot, who: str) -> None:
         """Check that announced rows are not published yet, and that no row is announced twice."""

@@ -10,7 +10,7 @@ from cluster_simulation.network import wait_for
 from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
-from penstock.indexing.overlord.duties.unused_segments import KillerDuty
+from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,9 @@ def duties_of(
         CompactionDuty(waiting, 10_000),
     ]
     if process.world.chance.deletes_unused:
-        duties.append(KillerDuty(tools, store, _BUFFER_MS, interval_ms=3_000, clocks_apart_ms=0))
+        duties.append(
+            UnusedSegmentsDuty(tools, store, _BUFFER_MS, interval_ms=3_000, clocks_apart_ms=0)
+        )
     return duties
 
 

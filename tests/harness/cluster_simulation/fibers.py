@@ -79,7 +79,7 @@ class _Carrier:
             say_done()
 
 
-class Strand(Generic[T]):
+class Fiber(Generic[T]):
     """One blocking piece of work.
 
     Args:

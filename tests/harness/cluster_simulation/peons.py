@@ -26,7 +26,7 @@ from penstock.indexing.task_spec import StreamTaskSpec, parse_task
 from penstock.indexing.worker.builtin_kinds import noop_kind
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peon_task import TaskKinds
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,7 +96,7 @@ class SimPeon:
         self._folder = TaskFolder(folder, self.process.fs)
         self._batch: PeonTask | None = None
         self._lock: FolderLock | None = None
-        self._attempts = Attempts(self._folder, self.process.fs)
+        self._attempts = TaskAttempts(self._folder, self.process.fs)
         self._number = 0
         self._code: int | None = None
 
@@ -158,7 +158,7 @@ class SimPeon:
         result = self.task.result
         if result.state is not TaskState.RUNNING:
             try:
-                self._attempts.write_end(self._number, TaskEnd(result.state, result.error, 0))
+                self._attempts.write_end(self._number, AttemptEnd(result.state, result.error, 0))
             except Unavailable:
                 return  # With a full disk, the end waits for the next step, as in the real peon.
         self._exit(0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import orjson
 
-from cluster_simulation.admin_actions import Whims, days_interval
+from cluster_simulation.admin_actions import AdminActions, days_interval
 from cluster_simulation.world import DAY_MS, DAYS, START_MS
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time
@@ -117,7 +117,7 @@ class Users:
     good: set[int] = field(default_factory=set)
     bad: int = 0
     batches: dict[str, Batch] = field(default_factory=dict)
-    whims: Whims = field(init=False)
+    whims: AdminActions = field(init=False)
     events: list[list[int | None]] = field(default_factory=lambda: [[], []])
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     late: bool = False
@@ -134,7 +134,7 @@ class Users:
     _written: int = _BATCH_EVENTS
 
     def __post_init__(self) -> None:
-        self.whims = Whims(
+        self.whims = AdminActions(
             self.cluster,
             DATASOURCE,
             self.wishes.concurrent,

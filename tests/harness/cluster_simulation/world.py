@@ -14,7 +14,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cluster_simulation.fibers import Killed, Strand
+from cluster_simulation.fibers import Fiber, Killed
 from penstock.core.errors import Closed, Unavailable
 from penstock.indexing.lanes import promise
 from penstock.storage.filesystem import OsFileSystem
@@ -55,7 +55,7 @@ class World:
         self.steps = 0
         self.processes: list[Process] = []
         self.story: list[str] = []
-        self.current: Strand[object] | None = None
+        self.current: Fiber[object] | None = None
         self._acting = ""
         # Violations that were found; kept here, because callers may swallow the error.
         self.violation = ""
@@ -105,7 +105,7 @@ class World:
         draw = self._order.random
         return any(process.step(draw()) for process in processes)
 
-    def resume(self, strand: Strand[object]) -> None:
+    def resume(self, strand: Fiber[object]) -> None:
         """Run a strand until it waits."""
         self.current = strand
         try:
@@ -198,7 +198,7 @@ class Process:
         self.on_death: Callable[[], None] = lambda: None
         self.clock: Final = ProcessClock(self)
         self.fs: Final = ProcessFs(self)
-        self._strands: list[Strand[object]] = []
+        self._strands: list[Fiber[object]] = []
         self.children: list[Process] = []
         world.processes.append(self)
         if parent is not None:
@@ -217,7 +217,7 @@ class Process:
 
     def spawn(
         self, name: str, work: Callable[[], T], delay_s: float = 0.0, *, is_vital: bool = False
-    ) -> Strand[T]:
+    ) -> Fiber[T]:
         """Start blocking work.
 
         Args:
@@ -226,7 +226,7 @@ class Process:
             delay_s: Seconds until the work begins.
             is_vital: Whether the process ends if the work fails with an error.
         """
-        strand = Strand(name, work, self.world.now_s + delay_s)
+        strand = Fiber(name, work, self.world.now_s + delay_s)
         strand.is_vital = is_vital
         if self.alive:
             self._strands.append(strand)  # type: ignore[arg-type]  # a strand's result is its caller's

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.channel.delivery import Serving, Takers
 from penstock.broker.channel.policy import GiveUp
 from penstock.broker.names import is_ephemeral
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
 from penstock.core.looptasks import report
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from penstock.broker.channel.channel_state import ChannelCounts, ChannelState
     from penstock.broker.channel.delivery import Subscriber
     from penstock.broker.channel.feed import FeedingTopic
-    from penstock.broker.channel.persistence import ChannelKeeper
+    from penstock.broker.channel.persistence import ChannelJournal
     from penstock.broker.channel.policy import ChannelOptions, DeadLetters
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.core.clock import Clock
 
 
-class Alarm:
+class ChannelAlarm:
     """Calls a function when it is due.
 
     Args:
@@ -140,11 +140,11 @@ class Channel:
         name: str,
         topic: FeedingTopic,
         state: ChannelState,
-        keeper: ChannelKeeper | None,
+        keeper: ChannelJournal | None,
         options: ChannelOptions,
         clock: Clock,
         dead_letters: DeadLetters,
-        memory: MemoryLedger,
+        memory: MemoryBudget,
     ) -> None:
         self.name = name
         self.state = state
@@ -156,7 +156,7 @@ class Channel:
         self._keeper = keeper
         self._memory = memory
         self._time = WallTime(clock, state)
-        self._alarm = Alarm(self.schedule)
+        self._alarm = ChannelAlarm(self.schedule)
         self._given_up = GiveUp(state, dead_letters, self.schedule)
         self.counters = self._given_up.counters
         self._takers = Takers(state.in_flight)
@@ -286,7 +286,7 @@ class Channel:
     def close(self) -> None:
         """Stop, and close the consumers. The state on disk is not changed."""
         self._closed = True
-        steps = Steps()
+        steps = CleanupSteps()
         for subscriber in tuple(self.subscribers.values()):
             steps.take(subscriber.evict)
         steps.take(self._given_up.close)

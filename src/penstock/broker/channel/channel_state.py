@@ -35,14 +35,14 @@ import numpy as np
 from penstock.broker import message_id
 from penstock.broker.channel import journal_records
 from penstock.broker.channel.in_flight import InFlight
-from penstock.broker.channel.offset_ranges import RangeSet
+from penstock.broker.channel.offset_ranges import OffsetRangeSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from penstock.broker.channel.in_flight import Held
+    from penstock.broker.channel.in_flight import HeldMessages
 
 __all__ = ["ChannelState", "Retry"]
 
@@ -66,7 +66,7 @@ class Progress:
         self._partition = partition
         self._recorder = recorder
         self.next = start
-        self.done = RangeSet(start)
+        self.done = OffsetRangeSet(start)
 
     @property
     def floor(self) -> int:
@@ -99,7 +99,7 @@ class Progress:
     def restart(self, offset: int) -> None:
         """Continue at an offset, and clear the finished set; the caller records the seek."""
         self.next = offset
-        self.done = RangeSet(offset)
+        self.done = OffsetRangeSet(offset)
 
     def cut(self, start: int, end: int) -> bool:
         """Clip the progress to the existing messages [start, end); return whether it was beyond."""
@@ -119,7 +119,7 @@ class StaleDeliveries:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def put(self, held: Held, first: int) -> None:
+    def put(self, held: HeldMessages, first: int) -> None:
         """Add stale deliveries; only ids from `first` on can be delivered again."""
         rows = zip(held.owners.tolist(), held.ids.tolist(), held.deadlines.tolist(), strict=True)
         for client, number, deadline in rows:
@@ -167,7 +167,7 @@ class Recorder:
         self.urgent = False
         self._log: list[bytes] = []  # records that must precede later changes
         self._next: dict[int, int] = {}
-        self._done: dict[int, RangeSet] = {}
+        self._done: dict[int, OffsetRangeSet] = {}
         self._retries: dict[int, tuple[int, int]] = {}
 
     @property
@@ -187,7 +187,7 @@ class Recorder:
         """Note that messages are finished."""
         ranges = self._done.get(partition)
         if ranges is None:
-            ranges = self._done[partition] = RangeSet(-1)
+            ranges = self._done[partition] = OffsetRangeSet(-1)
         ranges.add(start, end)
         remove_range(self._retries, message_id.of(partition, start), message_id.of(partition, end))
 
@@ -352,7 +352,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.channel.in_flight import Held
+    from penstock.broker.channel.in_flight import HeldMessages
 
     Ids = npt.NDArray[np.int64]
 
@@ -552,7 +552,7 @@ class ChannelState:
         self._stale.put(self.forget(partition, offset), message_id.of(partition, offset))
         self._done += 1
 
-    def forget(self, partition: int, offset: int) -> Held:
+    def forget(self, partition: int, offset: int) -> HeldMessages:
         """Seek without recording it or remembering stale deliveries; return the messages held."""
         self.progress[partition].restart(offset)
         first, last = message_id.of(partition, 0), message_id.of(partition + 1, 0)
@@ -587,7 +587,7 @@ class ChannelState:
         self.retries.put(number, due_ms, attempts)
         self.recorder.waits(number, due_ms, attempts)
 
-    def _take_back(self, held: Held, due_ms: int) -> None:
+    def _take_back(self, held: HeldMessages, due_ms: int) -> None:
         for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
             self.retries.put(number, due_ms, attempts)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.feed import FeedingTopic, Slice
     from penstock.broker.channel.in_flight import InFlight
     from penstock.broker.channel.policy import ChannelOptions, GiveUp
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
 
 
 _AT_ONCE: Final = 64
@@ -170,7 +170,7 @@ class Serving:
         state: ChannelState,
         takers: Takers,
         given_up: GiveUp,
-        memory: MemoryLedger,
+        memory: MemoryBudget,
         go_on: Callable[[], None],
     ) -> None:
         self._topic = topic

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.broker.memory.budget import MemoryLedger
+from penstock.broker.memory.budget import MemoryBudget
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.looptasks import call_each, run_on_thread, start_job
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.storage.queue.log_files import OffsetsDeleted
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class FeedOptions:
 
     keep_messages: int = 10_000
     keep_bytes: int = 8 << 20
-    ledger: MemoryLedger = field(default_factory=lambda: MemoryLedger(_UNBOUNDED))
-    trouble: SparseLog = field(default_factory=lambda: SparseLog(_logger, SystemClock()))
+    ledger: MemoryBudget = field(default_factory=lambda: MemoryBudget(_UNBOUNDED))
+    trouble: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_logger, SystemClock()))
 
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
         """Return a feed for each stream partition of a topic."""
@@ -154,12 +154,12 @@ class Feed:
         source: MessageSource,
         keep_messages: int,
         keep_bytes: int,
-        ledger: MemoryLedger | None = None,
-        trouble: SparseLog | None = None,
+        ledger: MemoryBudget | None = None,
+        trouble: RateLimitedLog | None = None,
     ) -> None:
         self._source = source
-        self._ledger = ledger or MemoryLedger(_UNBOUNDED)
-        self._trouble = trouble or SparseLog(_logger, SystemClock())
+        self._ledger = ledger or MemoryBudget(_UNBOUNDED)
+        self._trouble = trouble or RateLimitedLog(_logger, SystemClock())
         self._keep_messages = keep_messages
         self._keep_bytes = keep_bytes
         self._newest: list[Slice] = []

@@ -33,7 +33,7 @@ _NEVER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessages:
     """Messages that were in flight, in the order of their ids."""
 
     ids: Ids
@@ -155,7 +155,7 @@ class InFlight:
         self._earliest = min(self._earliest, deadline)
         return True
 
-    def expire(self, now_ms: int) -> Held:
+    def expire(self, now_ms: int) -> HeldMessages:
         """Take the messages whose deadline has passed."""
         if not self._total or now_ms < self._earliest:
             return _NOTHING
@@ -175,19 +175,19 @@ class InFlight:
         if self._total:
             self._earliest += step_ms
 
-    def release(self, client: int) -> Held:
+    def release(self, client: int) -> HeldMessages:
         """Take all messages of a client."""
         if not self.of(client):
             return _NOTHING
         return self._remove(lambda table: table.owner == client, lambda _, table: bool(table))
 
-    def clear(self, start: int, end: int) -> Held:
+    def clear(self, start: int, end: int) -> HeldMessages:
         """Take the messages with ids [start, end) from all clients; whole tables only."""
         return self._remove(
             lambda table: table.owner != 0, lambda key, _: start >> _BITS <= key < end >> _BITS
         )
 
-    def all(self) -> Held:
+    def all(self) -> HeldMessages:
         """Return all messages in flight."""
         parts = [_held(key, table, table.owner != 0) for key, table in sorted(self._tables.items())]
         return _joined(parts)
@@ -196,7 +196,7 @@ class InFlight:
         self,
         which: Callable[[_Table], npt.NDArray[np.bool_]],
         concerned: Callable[[int, _Table], bool],
-    ) -> Held:
+    ) -> HeldMessages:
         parts = []
         for key, table in sorted(self._tables.items()):
             if not concerned(key, table):
@@ -256,9 +256,9 @@ def _first_ones(places: Ids) -> npt.NDArray[np.bool_]:
     return first
 
 
-def _held(key: int, table: _Table, mask: npt.NDArray[np.bool_]) -> Held:
+def _held(key: int, table: _Table, mask: npt.NDArray[np.bool_]) -> HeldMessages:
     places = np.flatnonzero(mask)
-    return Held(
+    return HeldMessages(
         (key << _BITS) + places,
         table.attempts[places],
         table.owner[places],
@@ -266,10 +266,10 @@ def _held(key: int, table: _Table, mask: npt.NDArray[np.bool_]) -> Held:
     )
 
 
-def _joined(parts: list[Held]) -> Held:
+def _joined(parts: list[HeldMessages]) -> HeldMessages:
     if not parts:
         return _NOTHING
-    return Held(
+    return HeldMessages(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.attempts for part in parts]),
         np.concatenate([part.owners for part in parts]),
@@ -278,4 +278,4 @@ def _joined(parts: list[Held]) -> Held:
 
 
 _NONE: Final = np.empty(0, np.int64)
-_NOTHING: Final = Held(_NONE, np.empty(0, np.uint16), _NONE, _NONE)
+_NOTHING: Final = HeldMessages(_NONE, np.empty(0, np.uint16), _NONE, _NONE)

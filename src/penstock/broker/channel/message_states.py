@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
-from penstock.broker.time_slicing import Turns
+from penstock.broker.time_slicing import TimeSlices
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel_state import ChannelState
@@ -34,7 +34,7 @@ class MessageState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MessageSight:
     """State of one message in a channel.
 
     Attributes:
@@ -49,7 +49,7 @@ class Sight:
     due_ms: int = 0
 
 
-def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight:
+def message_states(state: ChannelState, partition: int, offset: int, due_ms: int) -> MessageSight:
     """Return the state of an existing message.
 
     Args:
@@ -61,15 +61,15 @@ def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight
     number = message_id.of(partition, offset)
     held = state.in_flight.find(number)
     if held is not None:
-        return Sight(MessageState.IN_FLIGHT, *held)
+        return MessageSight(MessageState.IN_FLIGHT, *held)
     waiting = state.retries.find(number)
     if waiting is not None:
         due_ms, attempts = waiting
         kind = MessageState.REQUEUED if attempts else MessageState.DEFERRED
-        return Sight(kind, attempts, due_ms)
+        return MessageSight(kind, attempts, due_ms)
     if offset in state.progress[partition].done:
-        return Sight(MessageState.FINISHED)
-    return Sight(MessageState.DEFERRED if due_ms else MessageState.NEW, due_ms=due_ms)
+        return MessageSight(MessageState.FINISHED)
+    return MessageSight(MessageState.DEFERRED if due_ms else MessageState.NEW, due_ms=due_ms)
 
 
 async def offsets_in(
@@ -85,7 +85,7 @@ async def offsets_in(
         found = ids[(ids >= first) & (ids < last)][:count].tolist()
     else:
         wants_tried = kind is MessageState.REQUEUED
-        find, turns = state.retries.find, Turns(_WAITING_PER_TURN)
+        find, turns = state.retries.find, TimeSlices(_WAITING_PER_TURN)
         waiting_ids = state.retries.ids()
         found = []
         for at in range(0, len(waiting_ids), _WAITING_PER_TURN):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class RangeSet:
+class OffsetRangeSet:
     """Set of offsets: all below the floor, and disjoint, nonadjacent ranges above it.
 
     Args:

@@ -27,7 +27,7 @@ from penstock.broker.channel.channel_state import ChannelState
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.looptasks import run_on_thread, start_awaited, start_job
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -162,18 +162,18 @@ class JournalSyncs:
     """
 
     def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
-        self.trouble = SparseLog(_logger, clock or SystemClock())
+        self.trouble = RateLimitedLog(_logger, clock or SystemClock())
         self._interval_s = interval_ms / 1000
-        self._waiting: dict[ChannelKeeper, None] = {}
+        self._waiting: dict[ChannelJournal, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
-    def add(self, keeper: ChannelKeeper) -> None:
+    def add(self, keeper: ChannelJournal) -> None:
         """Fsync a journal in the next round."""
         self._waiting[keeper] = None
         self._plan()
 
-    def remove(self, keeper: ChannelKeeper) -> None:
+    def remove(self, keeper: ChannelJournal) -> None:
         """Remove a closed journal."""
         self._waiting.pop(keeper, None)
         if not self._waiting and self._timer is not None:
@@ -195,7 +195,7 @@ class JournalSyncs:
             self._plan()
 
     async def _sync_all(self) -> None:
-        keepers: Iterator[ChannelKeeper] = iter(())
+        keepers: Iterator[ChannelJournal] = iter(())
         try:
             keepers, self._waiting = iter(tuple(self._waiting)), {}
             await asyncio.gather(*(self._sync_some(keepers) for _ in range(_SYNCS_AT_ONCE)))
@@ -207,7 +207,7 @@ class JournalSyncs:
             self._waiting.update(dict.fromkeys(keepers))
             self._plan()
 
-    async def _sync_some(self, keepers: Iterator[ChannelKeeper]) -> None:
+    async def _sync_some(self, keepers: Iterator[ChannelJournal]) -> None:
         for keeper in keepers:
             try:
                 await keeper.sync()
@@ -218,7 +218,7 @@ class JournalSyncs:
                 self._waiting[keeper] = None  # the next round tries again
 
 
-class ChannelKeeper:
+class ChannelJournal:
     """Writes the journal of one channel.
 
     Args:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.feed import FeedingTopic, FeedOptions
-from penstock.broker.channel.persistence import ChannelKeeper, JournalSyncs, restore, snapshot
+from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import CorruptData, counted
@@ -96,7 +96,7 @@ class ChannelStore:
         if is_ephemeral(name) or not topic.folder:
             return self._channel(topic, name, state, None)
         journal = write_state(topic.folder, name, state, self.fs, self.clock)
-        return self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
+        return self._channel(topic, name, state, ChannelJournal(journal, state, self.syncs))
 
     def load(self, topic: StoredTopic, name: str) -> Channel:
         """Load a channel after a restart.
@@ -132,7 +132,7 @@ class ChannelStore:
             # must not count as finished.
             journal.compact(snapshot(state))
         journal.records = []
-        channel = self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
+        channel = self._channel(topic, name, state, ChannelJournal(journal, state, self.syncs))
         channel.counters.journal_damaged = int(not whole)
         return channel
 
@@ -158,7 +158,7 @@ class ChannelStore:
         return f"{topic.folder}/{FOLDER}/{name}"
 
     def _channel(
-        self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelKeeper | None
+        self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelJournal | None
     ) -> Channel:
         options = topic.options.channel(self.options, topic.name)
         memory = self.kept.ledger

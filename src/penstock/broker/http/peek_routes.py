@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
-from penstock.broker.channel.message_states import MessageState, look, offsets_in
+from penstock.broker.channel.message_states import MessageState, message_states, offsets_in
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
 from penstock.core.looptasks import run_on_thread
 
@@ -159,7 +159,7 @@ def _shown(message: _Found, partition: int, channel: Channel | None) -> dict[str
         "due": message.due_ms or None,
     }
     if channel is not None:
-        sight = look(channel.state, partition, message.offset, message.due_ms)
+        sight = message_states(channel.state, partition, message.offset, message.due_ms)
         shown |= {
             "state": sight.state,
             "attempts": sight.attempts,

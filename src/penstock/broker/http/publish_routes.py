@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
 from penstock.broker.message_bodies import parse_binary, parse_text
-from penstock.broker.topics.placement import Placement, Producer
+from penstock.broker.topics.placement import Producer, PublishPlacement
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.publisher import Receipt
+    from penstock.broker.publisher import PublishReceipt
     from penstock.broker.topics.topic import Topic
 
 _REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
@@ -82,7 +82,7 @@ class PublishRoutes:
             return contextlib.nullcontext()
         return self._broker.budget.reserve(size_bytes)
 
-    async def _open(self, name: str, placement: Placement, size_bytes: int) -> Topic:
+    async def _open(self, name: str, placement: PublishPlacement, size_bytes: int) -> Topic:
         """Return the topic once it has space, or if waiting would not help."""
         publisher = self._broker.publisher
         topic = await publisher.topic(name, placement)
@@ -99,7 +99,9 @@ class PublishRoutes:
             raise ApiError(400, "INVALID_DEFER", f"defer={delay_ms}: use 0 to {longest_ms} ms")
         return self._broker.clock.now_ms() + delay_ms if delay_ms else 0
 
-    async def _acknowledge(self, request: Request, topic: Topic, receipt: Receipt) -> Response:
+    async def _acknowledge(
+        self, request: Request, topic: Topic, receipt: PublishReceipt
+    ) -> Response:
         publisher = self._broker.publisher
         if publisher.must_wait(topic, asked=request.flag("durable")):
             await publisher.make_durable(topic, receipt)
@@ -111,14 +113,14 @@ def _expected(request: Request, limit: int) -> int:
     return limit if length is None else length
 
 
-def _placement(request: Request) -> Placement:
+def _placement(request: Request) -> PublishPlacement:
     """Return the requested stream partition and producer of a publish."""
     query = request.query
     key = query.get("key")
     producer = None
     if "producer" in query or "sequence" in query:
         producer = Producer.named(request.required("producer"), request.integer("sequence"))
-    return Placement(
+    return PublishPlacement(
         request.integer("partition") if "partition" in query else None,
         None if key is None else key.encode(),
         producer,

@@ -26,7 +26,7 @@ TOTAL_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 5.0
 
 
-class DropUnread:
+class BodyDrain:
     """ASGI application that reads the rest of a request's body before its connection is closed.
 
     A connection that stays open needs no help: uvicorn drops the rest itself. A client that waits

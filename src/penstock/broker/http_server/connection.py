@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.broker.http_server.body_drain import TOTAL_TIMEOUT_S, DropUnread
+from penstock.broker.http_server.body_drain import TOTAL_TIMEOUT_S, BodyDrain
 from penstock.broker.http_server.guard import UNFINISHED_BYTES_MAX, HttpGuard
 from penstock.broker.http_server.host_policy import HttpRefusal
 from penstock.core.errors import InvalidRequest
@@ -177,7 +177,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             return
         self.guard.refuse(refusal, self._client_text())
         application = self.app
-        self.app = DropUnread(_Refused(refusal, self.guard.error_body(refusal)))
+        self.app = BodyDrain(_Refused(refusal, self.guard.error_body(refusal)))
         try:
             super().on_headers_complete()
         finally:

@@ -18,7 +18,7 @@ import orjson
 from penstock.broker.http_server.host_policy import HostPolicy, HttpRefusal
 from penstock.core.clock import SystemClock
 from penstock.core.metrics import Sample
-from penstock.core.rate_limited_log import SparseLogs
+from penstock.core.rate_limited_log import RateLimitedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ class HttpGuard:
         self.unfinished_bytes = 0
         self.refused: Counter[str] = Counter()
         self._max_connections = max_connections
-        self._log = SparseLogs(_logger, clock or SystemClock())
+        self._log = RateLimitedLogs(_logger, clock or SystemClock())
         # Connections without a running request, the longest-waiting one first.
         self._waiting: dict[Evictable, None] = {}
 

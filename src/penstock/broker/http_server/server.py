@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from penstock.broker.http_server.body_drain import DropUnread
+from penstock.broker.http_server.body_drain import BodyDrain
 from penstock.broker.http_server.connection import bounded_protocol
 from penstock.core.looptasks import keep_running
 
@@ -43,7 +43,7 @@ def uvicorn_config(
         tls: The TLS context, if it is served under TLS.
     """
     config = uvicorn.Config(
-        DropUnread(application),
+        BodyDrain(application),
         loop="asyncio",
         http=bounded_protocol(guard),
         ws="none",

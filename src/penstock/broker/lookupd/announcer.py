@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.lookupd.registration import Directory
 
 
-class Link(asyncio.Protocol):
+class LookupdConnection(asyncio.Protocol):
     """A connection.
 
     Args:
@@ -116,7 +116,7 @@ _PORTS: Final = 65_536
 _PORT_DIGITS: Final = 5
 
 
-class Announcer:
+class LookupdAnnouncer:
     """Registers this broker's topics at nsqlookupd servers.
 
     Args:
@@ -217,7 +217,7 @@ class _Peer:
         self._address = address
         self._options = options
         self._jitter = jitter
-        self._link: Link | None = None
+        self._link: LookupdConnection | None = None
         self._pushing = False
         self._task = keep_running("nsqlookupd announcer", self._run, on_death=OnDeath.RESTART)
 
@@ -252,7 +252,7 @@ class _Peer:
     async def _connect_once(self) -> tuple[str, bool]:
         """Stay connected as long as possible; return why it ended and whether it identified."""
         host, port = split_address(self._address)
-        link = Link(self.registration)
+        link = LookupdConnection(self.registration)
         try:
             async with asyncio.timeout(self._options.timeout_ms / 1000):
                 await asyncio.get_running_loop().create_connection(lambda: link, host, port)

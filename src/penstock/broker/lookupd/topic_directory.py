@@ -22,7 +22,7 @@ from penstock.core.looptasks import start_job
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.broker.lookupd.announcer import Announcer
+    from penstock.broker.lookupd.announcer import LookupdAnnouncer
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
@@ -70,7 +70,7 @@ class ChannelInheritance:
         asker: Sends requests to the servers.
     """
 
-    def __init__(self, announcer: Announcer, changes: TopicChanges, asker: Asker) -> None:
+    def __init__(self, announcer: LookupdAnnouncer, changes: TopicChanges, asker: Asker) -> None:
         self._announcer = announcer
         self._changes = changes
         self._asker = asker

@@ -37,7 +37,7 @@ class Cache(Protocol):
         ...
 
 
-class MemoryLedger:
+class MemoryBudget:
     """Memory budget of one broker.
 
     Args:

@@ -32,13 +32,13 @@ from penstock.storage.queue.retention import RetentionReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.core.clock import Clock
     from penstock.storage.queue.cursors import Cursor
     from penstock.storage.queue.producers import Mark
 
 
-class Batch(NamedTuple):
+class MemoryBatch(NamedTuple):
     """Messages that were appended together; the first one has the offset `base`."""
 
     base: int
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
         return self.base + len(self.messages)
 
 
-class Batches:
+class MemoryBatches:
     """Batches of one queue. Callers of its methods must hold the mutex.
 
     It is held for the duration of a list operation: readers on other threads must not see a part
@@ -72,7 +72,7 @@ class Batches:
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
-        self.kept: list[Batch] = []
+        self.kept: list[MemoryBatch] = []
         self.latest = 0
         self.size_bytes = 0
 
@@ -81,7 +81,7 @@ class Batches:
         """Return the offset of the first kept message."""
         return self.kept[0].base if self.kept else self.latest
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: MemoryBatch) -> None:
         """Append a batch."""
         self.kept.append(batch)
         self.size_bytes += batch.size_bytes
@@ -93,7 +93,7 @@ class Batches:
             self.size_bytes -= self.kept.pop().size_bytes
             self.latest = base
 
-    def keep(self, batches: list[Batch]) -> None:
+    def keep(self, batches: list[MemoryBatch]) -> None:
         """Keep only these batches."""
         self.kept = batches
         self.size_bytes = sum(batch.size_bytes for batch in batches)
@@ -115,7 +115,7 @@ class MemoryRetention:
         dropped: Number of wanted messages that were deleted or not appended.
     """
 
-    def __init__(self, batches: Batches, clock: Clock) -> None:
+    def __init__(self, batches: MemoryBatches, clock: Clock) -> None:
         self.trim_above_bytes = _TRIM_BYTES
         self.dropped = 0
         self._batches = batches
@@ -296,7 +296,7 @@ class MemoryQueue:
     def __init__(self, options: DiskQueueOptions, clock: Clock) -> None:
         self.options = options
         self._clock = clock
-        self._batches = Batches()
+        self._batches = MemoryBatches()
         self.retention = MemoryRetention(self._batches, clock)
         self._last_time_ms = 0
         self._producers = ProducerTable(options.max_producers)
@@ -370,7 +370,7 @@ class MemoryQueue:
             if len(batch):
                 time_ms = self._last_time_ms = max(self._clock.now_ms(), self._last_time_ms)
                 size_bytes = batch.nbytes + _BATCH_BYTES
-                batches.add(Batch(start, batch, time_ms, due_ms, size_bytes))
+                batches.add(MemoryBatch(start, batch, time_ms, due_ms, size_bytes))
             try:
                 if producer is not None:
                     self._producers.put(*producer, start)
@@ -410,7 +410,7 @@ class MemoryQueue:
             index = max(0, bisect_right(kept, offset, key=lambda batch: batch.base) - 1)
             if index < len(kept) and kept[index].end <= offset:
                 index += 1
-            found: list[Batch] = []
+            found: list[MemoryBatch] = []
             for batch in kept[index:]:
                 if found and batch.size_bytes > max_bytes:
                     break
@@ -447,7 +447,7 @@ class MemoryQueue:
             raise Closed("the queue is closed: its topic was deleted")
 
 
-def _block(batch: Batch) -> Block:
+def _block(batch: MemoryBatch) -> Block:
     buffers, _ = encode_block(batch.messages, batch.base, batch.time_ms, 0, b"", batch.due_ms)
     raw = memoryview(b"".join(buffers))
     return Block(batch.base, len(batch.messages), batch.time_ms, batch.messages, raw, batch.due_ms)
@@ -459,7 +459,7 @@ _PARTITION_BYTES: Final = 33_554_432
 def admitted(
     queue: MemoryQueue,
     batch: pa.BinaryArray,
-    ledger: MemoryLedger,
+    ledger: MemoryBudget,
     most_messages: int | None,
     is_wanted: Callable[[int, int], bool],
 ) -> pa.BinaryArray:

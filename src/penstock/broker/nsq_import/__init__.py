@@ -3,21 +3,21 @@
 from penstock.broker.nsq_import.data_folder import NsqdFolder
 from penstock.broker.nsq_import.importer import ImportedTopic, NsqImport
 from penstock.broker.nsq_import.metadata import NsqdChannel, NsqdTopic, QueueName
-from penstock.broker.nsq_import.queue_reader import ImportOptions, QueueReader
-from penstock.broker.nsq_import.records import Damage, Records
-from penstock.broker.nsq_import.report import FileReport, QueueReport
+from penstock.broker.nsq_import.queue_reader import NsqdQueueReader, NsqImportOptions
+from penstock.broker.nsq_import.records import NsqdDamage, NsqdRecords
+from penstock.broker.nsq_import.report import NsqFileReport, QueueReport
 
 __all__ = [
-    "Damage",
-    "FileReport",
-    "ImportOptions",
+    "NsqdDamage",
+    "NsqFileReport",
+    "NsqImportOptions",
     "ImportedTopic",
     "NsqImport",
     "NsqdChannel",
     "NsqdFolder",
     "NsqdTopic",
     "QueueName",
-    "QueueReader",
+    "NsqdQueueReader",
     "QueueReport",
-    "Records",
+    "NsqdRecords",
 ]

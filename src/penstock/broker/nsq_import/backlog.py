@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.nsq_import.records import Records
+    from penstock.broker.nsq_import.records import NsqdRecords
 
     Numbers = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ class Share:
 
     Attributes:
         wanted: For each message before the topic's own: whether the channel still needs it.
-        attempts: Deliveries on this channel of each of the first `Backlog.given_out` messages.
+        attempts: Deliveries on this channel of each of the first `NsqBacklog.given_out` messages.
     """
 
     wanted: Flags
@@ -47,7 +47,7 @@ class Share:
         return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
 
 
-class Backlog:
+class NsqBacklog:
     """The messages of one topic, in the order in which they are written.
 
     Args:
@@ -60,8 +60,10 @@ class Backlog:
         shares: For each channel, its part of the messages from channels.
     """
 
-    def __init__(self, own: Iterable[Records], channels: Mapping[str, Iterable[Records]]) -> None:
-        self._batches: list[Records] = []
+    def __init__(
+        self, own: Iterable[NsqdRecords], channels: Mapping[str, Iterable[NsqdRecords]]
+    ) -> None:
+        self._batches: list[NsqdRecords] = []
         tables = [self._table(records) for records in channels.values()]
         handed = _merge(tables)
         rest = _merge([self._table(own)])
@@ -126,7 +128,7 @@ class Backlog:
         back[order] = np.arange(len(order))
         return pa.concat_arrays(parts).take(pa.array(back))
 
-    def _table(self, queue: Iterable[Records]) -> _Table:
+    def _table(self, queue: Iterable[NsqdRecords]) -> _Table:
         times, ids, attempts, rows = [_NONE], [_NONE], [_NONE], [_NONE]
         for records in queue:
             times.append(records.times_ns)

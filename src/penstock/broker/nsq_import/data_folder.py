@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.names import is_valid_name
 from penstock.broker.nsq_import.metadata import (
-    DataFile,
     NsqdChannel,
+    NsqdDataFile,
     NsqdTopic,
     QueueMetadata,
     QueueName,
@@ -22,7 +22,7 @@ from penstock.broker.nsq_import.metadata import (
     parse_metadata_file_name,
     parse_topics,
 )
-from penstock.broker.nsq_import.queue_reader import ImportOptions, QueueReader
+from penstock.broker.nsq_import.queue_reader import NsqdQueueReader, NsqImportOptions
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -42,21 +42,21 @@ class NsqdFolder:
     """
 
     def __init__(
-        self, folder: str, options: ImportOptions, fs: FileSystem, claim: FolderLock
+        self, folder: str, options: NsqImportOptions, fs: FileSystem, claim: FolderLock
     ) -> None:
         self.warnings: list[str] = []
         self._folder = folder
         self._options = options
         self._fs = fs
         self._claim = claim
-        self._files: defaultdict[QueueName, list[DataFile]] = defaultdict(list)
+        self._files: defaultdict[QueueName, list[NsqdDataFile]] = defaultdict(list)
         self._metadata_files: dict[QueueName, str] = {}
         self._list()
         self.queues: tuple[QueueName, ...] = tuple(sorted(self._files))
         self.topics: tuple[NsqdTopic, ...] = self._all_topics()
 
     @classmethod
-    def open(cls, folder: str, *, fs: FileSystem, options: ImportOptions | None = None) -> Self:
+    def open(cls, folder: str, *, fs: FileSystem, options: NsqImportOptions | None = None) -> Self:
         """Open a folder.
 
         Args:
@@ -72,7 +72,7 @@ class NsqdFolder:
         """
         claim = fs.lock_folder(folder)
         try:
-            return cls(folder, options or ImportOptions(), fs, claim)
+            return cls(folder, options or NsqImportOptions(), fs, claim)
         except BaseException:
             claim.release()
             raise
@@ -87,7 +87,7 @@ class NsqdFolder:
         """Unlock the folder. Idempotent."""
         self._claim.release()
 
-    def read(self, queue: QueueName) -> QueueReader:
+    def read(self, queue: QueueName) -> NsqdQueueReader:
         """Return a reader of the records that nsqd has not delivered.
 
         Args:
@@ -100,7 +100,7 @@ class NsqdFolder:
             raise NotFound(f"{self._folder}: queue {queue} has no files: use one of `queues`")
         metadata, trouble = self._read_metadata(queue)
         files = sorted(self._files[queue])
-        return QueueReader(self._folder, files, metadata, trouble, self._options, self._fs)
+        return NsqdQueueReader(self._folder, files, metadata, trouble, self._options, self._fs)
 
     # -- contents
 

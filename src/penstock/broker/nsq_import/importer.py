@@ -20,7 +20,7 @@ from penstock.broker.channel import journal_records
 from penstock.broker.channel.persistence import restore
 from penstock.broker.channel.store import write_state
 from penstock.broker.names import is_ephemeral, is_valid_name
-from penstock.broker.nsq_import.backlog import Backlog
+from penstock.broker.nsq_import.backlog import NsqBacklog
 from penstock.broker.nsq_import.metadata import QueueName
 from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.broker.nsq_import.backlog import Share
     from penstock.broker.nsq_import.data_folder import NsqdFolder
     from penstock.broker.nsq_import.metadata import NsqdTopic
-    from penstock.broker.nsq_import.records import Records
+    from penstock.broker.nsq_import.records import NsqdRecords
     from penstock.broker.nsq_import.report import QueueReport
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -133,7 +133,7 @@ class NsqImport:
             for channel in source.channels
             if is_valid_name(channel.name) and not is_ephemeral(channel.name)
         }
-        backlog = Backlog(
+        backlog = NsqBacklog(
             self._records(QueueName(source.name)),
             {name: self._records(QueueName(source.name, name)) for name in channels},
         )
@@ -152,7 +152,7 @@ class NsqImport:
         waiting = {name: int(share.wanted.sum()) + own for name, share in backlog.shares.items()}
         return ImportedTopic(source.name, waiting, len(backlog))
 
-    def _records(self, queue: QueueName) -> Iterator[Records]:
+    def _records(self, queue: QueueName) -> Iterator[NsqdRecords]:
         if queue not in self._source.queues:
             return
         reader = self._source.read(queue)
@@ -161,7 +161,9 @@ class NsqImport:
             if self._include_doubtful or not found.doubtful:
                 yield found
 
-    def _write(self, queue: MessageQueue, backlog: Backlog, topic: str, progress: Progress) -> None:
+    def _write(
+        self, queue: MessageQueue, backlog: NsqBacklog, topic: str, progress: Progress
+    ) -> None:
         done = 0
         for time_ms, batch in backlog.blocks(_BLOCK_MESSAGES, _BLOCK_BYTES, _BLOCK_SPAN_MS):
             self._clock.time_ms = time_ms

@@ -38,7 +38,7 @@ class QueueName:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class DataFile:
+class NsqdDataFile:
     """A data file: its number in its queue, and its name in the folder."""
 
     number: int
@@ -74,12 +74,12 @@ class NsqdTopic:
     channels: tuple[NsqdChannel, ...] = ()
 
 
-def parse_data_file_name(name: str) -> tuple[QueueName, DataFile] | None:
+def parse_data_file_name(name: str) -> tuple[QueueName, NsqdDataFile] | None:
     """Parse a file's name; return None if it is not that of a data file."""
     match = _DATA_FILE.fullmatch(name)
     if match is None:
         return None
-    file = DataFile(int(match["number"]), match["bad"] is None, name)
+    file = NsqdDataFile(int(match["number"]), match["bad"] is None, name)
     return QueueName.parse(match["name"]), file
 
 

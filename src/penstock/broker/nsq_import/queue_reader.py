@@ -16,17 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.nsq_import.records import LENGTH_MIN, Damage, Records, RecordScanner
-from penstock.broker.nsq_import.report import Doubt, FileReport, QueueReport
+from penstock.broker.nsq_import.records import LENGTH_MIN, NsqdDamage, NsqdRecords, RecordScanner
+from penstock.broker.nsq_import.report import Doubt, NsqFileReport, QueueReport
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.broker.nsq_import.metadata import DataFile, QueueMetadata
+    from penstock.broker.nsq_import.metadata import NsqdDataFile, QueueMetadata
     from penstock.storage.filesystem import FileSystem
 
 
 @dataclass(frozen=True, slots=True)
-class ImportOptions:
+class NsqImportOptions:
     """Options for reading a folder.
 
     Attributes:
@@ -41,7 +41,7 @@ class ImportOptions:
     batch_bytes: int = 4 * 1024 * 1024
 
 
-class QueueReader:
+class NsqdQueueReader:
     """Yields the records of a queue, once. Created by `NsqdFolder.read`.
 
     Attributes:
@@ -51,10 +51,10 @@ class QueueReader:
     def __init__(
         self,
         folder: str,
-        files: Sequence[DataFile],
+        files: Sequence[NsqdDataFile],
         metadata: QueueMetadata | None,
         metadata_trouble: str,
-        options: ImportOptions,
+        options: NsqImportOptions,
         fs: FileSystem,
     ) -> None:
         self.report = QueueReport(metadata_trouble)
@@ -65,7 +65,7 @@ class QueueReader:
         self._metadata = metadata
         self._unwritten: int | None = None  # number of the first file that was never written
 
-    def __iter__(self) -> Iterator[Records]:
+    def __iter__(self) -> Iterator[NsqdRecords]:
         """Yield the records in order.
 
         Damage is added to the report, and so are files that cannot be read.
@@ -75,7 +75,7 @@ class QueueReader:
         for file in self._files:
             # Files that nsqd renamed are before its read position, but requested explicitly.
             if file.number < start_file and file.is_good:
-                self.report.files.append(FileReport(file.name, "consumed"))
+                self.report.files.append(NsqFileReport(file.name, "consumed"))
                 continue
             if previous is not None:
                 self._note_missing(file, range(previous + 1, file.number))
@@ -116,7 +116,7 @@ class QueueReader:
         self.report.metadata = f"{why}: everything was read"
         return 0, 0
 
-    def _is_border(self, file: DataFile, position: int) -> bool:
+    def _is_border(self, file: NsqdDataFile, position: int) -> bool:
         try:
             data = self._map(file)
         except PenstockError:
@@ -133,8 +133,8 @@ class QueueReader:
         is_known = end <= (metadata.write_file, metadata.write_position) and metadata.depth >= 0
         return metadata.depth if is_known and all(file.is_good for file in self._files) else None
 
-    def _read(self, file: DataFile, position: int) -> Iterator[Records]:
-        report = FileReport(file.name)
+    def _read(self, file: NsqdDataFile, position: int) -> Iterator[NsqdRecords]:
+        report = NsqFileReport(file.name)
         self.report.files.append(report)
         try:
             data = self._map(file)
@@ -146,7 +146,7 @@ class QueueReader:
         if metadata is not None and file.is_good and file.number == metadata.write_file:
             border = metadata.write_position
         for found in self._scanner(data, border).scan(position):
-            if isinstance(found, Damage):
+            if isinstance(found, NsqdDamage):
                 report.damage.append(found)
                 report.lost += found.lost_estimate
                 continue
@@ -156,10 +156,10 @@ class QueueReader:
                 report.records += len(found)
             yield found
 
-    def _note_missing(self, file: DataFile, numbers: range) -> None:
+    def _note_missing(self, file: NsqdDataFile, numbers: range) -> None:
         if numbers:
             name = file.name.replace(f"{file.number:06}", f"{numbers[0]:06}").removesuffix(".bad")
-            self.report.files.append(FileReport(name, "missing", file_count=len(numbers)))
+            self.report.files.append(NsqFileReport(name, "missing", file_count=len(numbers)))
 
     def _estimate_missing(self) -> None:
         """Estimate the records of missing files from those of completely written files."""
@@ -170,7 +170,7 @@ class QueueReader:
             for file in missing:
                 file.lost = round(sum(counts) / len(counts) * file.file_count)
 
-    def _map(self, file: DataFile) -> memoryview:
+    def _map(self, file: NsqdDataFile) -> memoryview:
         opened = self._fs.open_read(f"{self._folder}/{file.name}")
         try:
             size = opened.size()

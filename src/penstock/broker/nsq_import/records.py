@@ -66,7 +66,7 @@ _IS_HEX: Final = _hex_digits()
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class NsqdRecords:
     """Consecutive records.
 
     Attributes:
@@ -95,7 +95,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class NsqdDamage:
     """A part of a file that contains no record.
 
     Attributes:
@@ -139,7 +139,7 @@ class RecordScanner:
             return False
         return self._fits(position) and self._has_good_head(position)
 
-    def scan(self, start: int) -> Iterator[Records | Damage]:
+    def scan(self, start: int) -> Iterator[NsqdRecords | NsqdDamage]:
         """Yield everything from `start` to the end of the file."""
         position = start
         while position < self._size:
@@ -201,7 +201,7 @@ class RecordScanner:
         heads: npt.NDArray[np.void],
         ids: npt.NDArray[np.int64],
         doubt: str = "",
-    ) -> Records:
+    ) -> NsqdRecords:
         start = int(places[0])
         if not doubt:
             self._records += len(places)
@@ -211,7 +211,7 @@ class RecordScanner:
         borders[-1] = end - start
         buffers = [None, pa.py_buffer(borders), pa.py_buffer(self._data[start:end])]
         whole = pa.Array.from_buffers(pa.binary(), len(places), buffers)
-        return Records(
+        return NsqdRecords(
             start,
             heads["time"].astype(np.int64),
             heads["attempts"].astype(np.uint16),
@@ -242,7 +242,9 @@ class RecordScanner:
             return f"its length of {length} bytes ends {after - end} bytes before the next record"
         return ""
 
-    def _damaged(self, start: int, after: int | None, doubt: str) -> Iterator[Records | Damage]:
+    def _damaged(
+        self, start: int, after: int | None, doubt: str
+    ) -> Iterator[NsqdRecords | NsqdDamage]:
         """Yield the damage between a position that is not a record and the next record."""
         end = self._size if after is None else after
         has_head = start + HEAD_BYTES <= self._size and self._has_good_head(start)
@@ -255,7 +257,7 @@ class RecordScanner:
             return
         usual = self._record_bytes / self._records if self._records else end - start
         lost = max(1, round((end - start) / max(usual, 1)))
-        yield Damage(start, end, self._reason(start, end, has_head=has_head), lost)
+        yield NsqdDamage(start, end, self._reason(start, end, has_head=has_head), lost)
 
     def _reason(self, start: int, end: int, *, has_head: bool) -> str:
         if end - start < HEAD_BYTES:

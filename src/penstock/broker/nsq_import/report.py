@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.broker.nsq_import.records import Damage
+from penstock.broker.nsq_import.records import NsqdDamage
 
 FileState = Literal["read", "consumed", "missing", "unreadable", "unknown"]
 
@@ -24,7 +24,7 @@ class Doubt:
 
 
 @dataclass(slots=True)
-class FileReport:
+class NsqFileReport:
     """One data file, or several consecutive missing ones.
 
     Attributes:
@@ -45,7 +45,7 @@ class FileReport:
     records: int = 0
     doubts: list[Doubt] = field(default_factory=list)
     bytes_read: int = 0
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[NsqdDamage] = field(default_factory=list)
     lost: int = 0
     file_count: int = 1
 
@@ -69,7 +69,7 @@ class QueueReport:
     metadata: str = ""
     expected: int | None = None
     depth: int | None = None
-    files: list[FileReport] = field(default_factory=list)
+    files: list[NsqFileReport] = field(default_factory=list)
 
     @property
     def records(self) -> int:
@@ -101,11 +101,11 @@ class QueueReport:
             if sum(file.lost for file in missing) > room:
                 self._share(missing, room)
 
-    def _share(self, files: list[FileReport], lost: int) -> None:
+    def _share(self, files: list[NsqFileReport], lost: int) -> None:
         """Distribute a loss among files by their estimates."""
         estimates = [file.lost for file in files]
         if lost and not any(estimates):
-            self.files.append(FileReport("", "unknown", lost=lost))
+            self.files.append(NsqFileReport("", "unknown", lost=lost))
             return
         total, given = sum(estimates), 0
         seen = 0

@@ -67,7 +67,7 @@ class Asker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuthQuestion:
     """Identity of a client that requests authorization.
 
     Attributes:
@@ -93,7 +93,7 @@ class Question:
         }
 
 
-class Authority:
+class AuthServers:
     """Queries the authorization servers.
 
     Args:
@@ -112,7 +112,7 @@ class Authority:
         self._clock = clock
         self._choose = choose
 
-    async def ask(self, question: Question) -> Permissions:
+    async def ask(self, question: AuthQuestion) -> Permissions:
         """Return the permissions of a client; without grants, none.
 
         Raises:
@@ -128,7 +128,7 @@ class Authority:
                 _logger.warning("authorization server %s: %s", url, error)
         raise Unavailable("no authorization server gave a usable answer: see the broker's log")
 
-    async def _ask(self, url: str, question: Question) -> bytes:
+    async def _ask(self, url: str, question: AuthQuestion) -> bytes:
         if self._method is AuthMethod.GET:
             return await self._asker.get(url, question.fields)
         body = {name: [value] for name, value in question.fields.items()}

@@ -35,7 +35,7 @@ _PLAIN: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*)(\.\*)?(\$?)"
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class NamePattern:
     """A pattern, which may match anywhere in a name, as in NSQ.
 
     Attributes:
@@ -108,8 +108,8 @@ _REMEMBERED: Final = 1_024
 class Grant:
     """One entry: a pattern of topics, patterns of channels, and what is permitted."""
 
-    topic: Pattern
-    channels: tuple[Pattern, ...]
+    topic: NamePattern
+    channels: tuple[NamePattern, ...]
     permissions: frozenset[str]
 
     def allows(self, topic: str, channel: str) -> bool:
@@ -121,7 +121,7 @@ class Grant:
         return any(pattern.matches(channel) for pattern in self.channels)
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
+    def patterns(self) -> tuple[NamePattern, ...]:
         """All its patterns."""
         return (self.topic, *self.channels)
 
@@ -190,11 +190,11 @@ class _Patterns:
     """The patterns of one answer: each is parsed once, and their total size is bounded."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Pattern] = {}
+        self._read: dict[str, NamePattern] = {}
         self._searched_characters = 0
         self._count = 0
 
-    def take(self, value: object) -> Pattern:
+    def take(self, value: object) -> NamePattern:
         """Parse a pattern.
 
         Raises:
@@ -208,7 +208,7 @@ class _Patterns:
         found = self._read.get(value)
         if found is None:
             try:
-                found = self._read[value] = Pattern.parse(value)
+                found = self._read[value] = NamePattern.parse(value)
             except InvalidRequest as error:
                 raise InvalidRequest(f"authorizations: {error}") from error
         if found.literal is None:

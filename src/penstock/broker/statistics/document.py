@@ -23,7 +23,7 @@ from penstock.broker.statistics.broker_info import (
     unsynced,
 )
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
-from penstock.broker.time_slicing import Turns
+from penstock.broker.time_slicing import TimeSlices
 from penstock.core.instants import format_time
 from penstock.core.threads import DEATHS
 
@@ -128,7 +128,7 @@ async def _topics(
         topics = [] if found is None else [found]
     else:
         topics = list(broker.topics)
-    turns = Turns(_CLIENTS_PER_TURN)
+    turns = TimeSlices(_CLIENTS_PER_TURN)
     for topic in topics:
         if topic.closed:
             continue
@@ -151,7 +151,7 @@ async def _add_clients(
     numbers: Iterable[int],
     broker: Broker,
     show: Callable[[ClientStatistics], Shown],
-    turns: Turns,
+    turns: TimeSlices,
 ) -> None:
     for number in numbers:
         client = broker.clients.client(number)
@@ -166,7 +166,7 @@ async def _producers(
     shown: list[Shown] = []
     if selection.clients:
         await _add_clients(
-            shown, broker.clients.producers(), broker, show, Turns(_CLIENTS_PER_TURN)
+            shown, broker.clients.producers(), broker, show, TimeSlices(_CLIENTS_PER_TURN)
         )
     return shown
 

@@ -19,27 +19,27 @@ import orjson
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.security.auth_servers import Question
-from penstock.broker.security.permissions import Grant, Pattern, Permissions
+from penstock.broker.security.auth_servers import AuthQuestion
+from penstock.broker.security.permissions import Grant, NamePattern, Permissions
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from penstock.broker.security.auth_servers import Authority
-    from penstock.broker.tcp.connection import Connection
+    from penstock.broker.security.auth_servers import AuthServers
+    from penstock.broker.tcp.connection import TcpConnection
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)
 
 _NEVER_MS: Final = 1 << 62
 _EVERYTHING: Final = Grant(
-    Pattern.parse(".*"), (Pattern.parse(".*"),), frozenset({"publish", "subscribe"})
+    NamePattern.parse(".*"), (NamePattern.parse(".*"),), frozenset({"publish", "subscribe"})
 )
 
 
-class Gate:
+class Authorizer:
     """Checks the permissions of clients.
 
     Args:
@@ -48,13 +48,13 @@ class Gate:
         clock: For the expiry of answers.
     """
 
-    def __init__(self, token: str | None, authority: Authority | None, clock: Clock) -> None:
+    def __init__(self, token: str | None, authority: AuthServers | None, clock: Clock) -> None:
         self._token = None if token is None else token.encode()
         self._authority = authority
         self._clock = clock
         self.closed = token is not None or authority is not None
 
-    def authenticate(self, connection: Connection, secret: bytes) -> Awaitable[None] | None:
+    def authenticate(self, connection: TcpConnection, secret: bytes) -> Awaitable[None] | None:
         """Authenticate a client, and answer it.
 
         Raises:
@@ -75,7 +75,7 @@ class Gate:
         return self._ask_first(connection)
 
     def check(
-        self, connection: Connection, command: str, topic: str, channel: str = ""
+        self, connection: TcpConnection, command: str, topic: str, channel: str = ""
     ) -> Awaitable[None] | None:
         """Check a command; return an awaitable if the check is not complete yet.
 
@@ -94,23 +94,23 @@ class Gate:
         _require(permissions, command, topic, channel)
         return None
 
-    async def _ask_first(self, connection: Connection) -> None:
+    async def _ask_first(self, connection: TcpConnection) -> None:
         permissions = await self._ask(connection)
         if not permissions.grants:
             raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
         _let_in(connection, permissions)
 
     async def _check_anew(
-        self, connection: Connection, command: str, topic: str, channel: str
+        self, connection: TcpConnection, command: str, topic: str, channel: str
     ) -> None:
         permissions = await self._ask(connection)
         connection.session.permissions = permissions
         await _require_beside(permissions, command, topic, channel)
 
-    async def _ask(self, connection: Connection) -> Permissions:
+    async def _ask(self, connection: TcpConnection) -> Permissions:
         assert self._authority is not None
         session = connection.session
-        question = Question(
+        question = AuthQuestion(
             session.host,
             session.tls,
             session.common_name,
@@ -123,7 +123,7 @@ class Gate:
             raise c.Refused("E_AUTH_FAILED", "AUTH failed") from error
 
 
-def _let_in(connection: Connection, permissions: Permissions) -> None:
+def _let_in(connection: TcpConnection, permissions: Permissions) -> None:
     connection.session.permissions = permissions
     answer = {
         "identity": permissions.identity,

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.tcp.input_buffer import Intake
-from penstock.broker.tcp.output_buffer import Output
+from penstock.broker.tcp.consumer import ConnectionConsumer
+from penstock.broker.tcp.input_buffer import InputBuffer
+from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.broker.tcp.session import Session
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import start_job
 
@@ -56,7 +56,7 @@ class BodyReader(Protocol):
         ...
 
 
-class BodyRoom:
+class BodyMemory:
     """Memory for the large bodies of one connection.
 
     Args:
@@ -126,7 +126,7 @@ _FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close
 class Handler(Protocol):
     """Executes commands."""
 
-    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         """Execute a command; return an awaitable if it is not done yet.
 
         Raises:
@@ -153,16 +153,16 @@ class Front(Protocol):
         """Return the handler that executes commands."""
         ...
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: TcpConnection) -> None:
         """Register a connection."""
         ...
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: TcpConnection) -> None:
         """Remove a connection."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class TcpConnection(asyncio.Protocol):
     """A client's connection.
 
     When the client closes its side, the connection closes without pending answers, as in NSQ.
@@ -181,13 +181,13 @@ class Connection(asyncio.Protocol):
         broker = front.broker
         self.number = number
         self.session = Session(broker.clock.now_ms())
-        self.output = Output(self.session, broker.memory)
-        self.consumer: Consumer | None = None
+        self.output = OutputBuffer(self.session, broker.memory)
+        self.consumer: ConnectionConsumer | None = None
         self.beat_slot = 0
         self._front = front
         self._transport: asyncio.Transport | None = None
-        self._intake = Intake(front.limits, self.session, broker.memory)
-        self._body_room = BodyRoom(broker.budget, broker.options.body_timeout_ms)
+        self._intake = InputBuffer(front.limits, self.session, broker.memory)
+        self._body_room = BodyMemory(broker.budget, broker.options.body_timeout_ms)
         self._busy: asyncio.Task[None] | None = None
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         """Leave the channel, and stop."""
         del exc
         self._transport = None
-        steps = Steps()
+        steps = CleanupSteps()
         steps.take(self.output.end)
         steps.take(self._intake.end)
         steps.take(self._body_room.close)

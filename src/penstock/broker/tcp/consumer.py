@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.delivery import Delivery
-    from penstock.broker.tcp.output_buffer import Output
+    from penstock.broker.tcp.output_buffer import OutputBuffer
     from penstock.broker.topics.topic import Topic
 
 
@@ -25,7 +25,7 @@ class Wire(Protocol):
     """The connection of a consumer."""
 
     @property
-    def output(self) -> Output:
+    def output(self) -> OutputBuffer:
         """Queue of data to send."""
         ...
 
@@ -34,7 +34,7 @@ class Wire(Protocol):
         ...
 
 
-class Consumer:
+class ConnectionConsumer:
     """A subscribed connection.
 
     Args:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.tcp.authorizer import Gate
-from penstock.broker.tcp.connection import Connection
+from penstock.broker.tcp.authorizer import Authorizer
+from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
-    from penstock.broker.security.auth_servers import Authority
-    from penstock.broker.tcp.consumer import Consumer
+    from penstock.broker.security.auth_servers import AuthServers
+    from penstock.broker.tcp.consumer import ConnectionConsumer
 
 
 _NEW: Final = 0
@@ -37,7 +37,7 @@ _SUBSCRIBED: Final = 3
 _CLOSING: Final = 4
 
 
-def describe(connection: Connection) -> ClientStatistics:
+def client_statistics(connection: TcpConnection) -> ClientStatistics:
     """Return the statistics of a connection."""
     session, consumer = connection.session, connection.consumer
     negotiated = session.negotiated
@@ -68,7 +68,7 @@ def describe(connection: Connection) -> ClientStatistics:
     )
 
 
-def _state(consumer: Consumer | None) -> int:
+def _state(consumer: ConnectionConsumer | None) -> int:
     if consumer is None:
         return _NEW
     return _CLOSING if consumer.closing else _SUBSCRIBED
@@ -91,7 +91,7 @@ class TcpFront:
         self,
         broker: Broker,
         listeners: Sequence[socket.socket],
-        authority: Authority | None = None,
+        authority: AuthServers | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         options = broker.options
@@ -102,11 +102,11 @@ class TcpFront:
             max_ready_count=options.clients.max_ready_count,
             max_requeue_ms=options.max_requeue_ms,
         )
-        gate = Gate(options.token, authority, broker.clock)
+        gate = Authorizer(options.token, authority, broker.clock)
         offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
         self.handler = CommandHandler(broker, offered, gate, tls)
         self.heartbeats = Heartbeats()
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, TcpConnection] = {}
         self._listeners = tuple(listeners)
         self._numbers = itertools.count(1)
         self._servers: list[asyncio.Server] = []
@@ -121,7 +121,7 @@ class TcpFront:
             is_unix = listener.family == socket.AF_UNIX
             create = loop.create_unix_server if is_unix else loop.create_server
             server = await create(
-                lambda: Connection(self, next(self._numbers)),
+                lambda: TcpConnection(self, next(self._numbers)),
                 sock=listener,
                 backlog=BACKLOG,  # asyncio calls `listen` again, by default with a small backlog
             )
@@ -140,7 +140,7 @@ class TcpFront:
     def client(self, number: int) -> ClientStatistics | None:
         """Return the statistics of the client with a number; None: it has disconnected."""
         connection = self.connections.get(number)
-        return None if connection is None else describe(connection)
+        return None if connection is None else client_statistics(connection)
 
     def producers(self) -> list[int]:
         """Return the numbers of clients that have published."""
@@ -150,12 +150,12 @@ class TcpFront:
             if connection.session.published
         ]
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: TcpConnection) -> None:
         """Register a connection."""
         self.connections[connection.number] = connection
         self._none_left.clear()
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: TcpConnection) -> None:
         """Remove a connection, and its ephemeral channel if it was the last consumer."""
         self.connections.pop(connection.number, None)
         if not self.connections:
@@ -180,7 +180,7 @@ class TcpFront:
             return False
         return True
 
-    async def _drop_channel(self, consumer: Consumer) -> None:
+    async def _drop_channel(self, consumer: ConnectionConsumer) -> None:
         channel = consumer.channel
         if channel.subscribers or consumer.topic.channels.get(channel.name) is not channel:
             return

@@ -14,7 +14,7 @@ from penstock.broker.protocol import frames
 from penstock.broker.protocol.limits import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
-from penstock.broker.tcp.consumer import Consumer
+from penstock.broker.tcp.consumer import ConnectionConsumer
 from penstock.broker.tcp.publish_commands import PublishCommands
 from penstock.broker.topics.placement import ANYWHERE
 from penstock.core.errors import PenstockError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import Codec
     from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits
-    from penstock.broker.tcp.authorizer import Gate
-    from penstock.broker.tcp.connection import Connection
+    from penstock.broker.tcp.authorizer import Authorizer
+    from penstock.broker.tcp.connection import TcpConnection
 
 _NAMES: Final[dict[type, str]] = {
     c.Publish: "PUB",
@@ -58,7 +58,11 @@ class CommandHandler:
     """
 
     def __init__(
-        self, broker: Broker, limits: NegotiationLimits, gate: Gate, tls: ssl.SSLContext | None
+        self,
+        broker: Broker,
+        limits: NegotiationLimits,
+        gate: Authorizer,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._broker = broker
         self._limits = limits
@@ -66,7 +70,7 @@ class CommandHandler:
         self._tls = tls
         self._needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
         publishing = PublishCommands(broker, gate)
-        self._table: dict[type, Callable[[Connection, c.Command], Awaitable[None] | None]] = {
+        self._table: dict[type, Callable[[TcpConnection, c.Command], Awaitable[None] | None]] = {
             c.Publish: publishing.publish,
             c.MultiPublish: publishing.multi_publish,
             c.DeferredPublish: publishing.deferred_publish,
@@ -82,7 +86,7 @@ class CommandHandler:
             c.Malformed: self._malformed,
         }
 
-    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         """Execute a command; return an awaitable if it is not done yet.
 
         Raises:
@@ -95,7 +99,7 @@ class CommandHandler:
 
     # -- consuming
 
-    def _subscribe(self, connection: Connection, command: c.Command) -> Awaitable[None]:
+    def _subscribe(self, connection: TcpConnection, command: c.Command) -> Awaitable[None]:
         assert isinstance(command, c.Subscribe)
         if connection.consumer is not None:
             raise c.Refused("E_INVALID", "cannot SUB in current state")
@@ -103,7 +107,7 @@ class CommandHandler:
             raise c.Refused("E_INVALID", "cannot SUB with heartbeats disabled")
         return self._join(connection, command)
 
-    async def _join(self, connection: Connection, command: c.Subscribe) -> None:
+    async def _join(self, connection: TcpConnection, command: c.Subscribe) -> None:
         asking = self._gate.check(connection, "SUB", command.topic, command.channel)
         if asking is not None:
             await asking
@@ -120,7 +124,7 @@ class CommandHandler:
                 "E_SUB_FAILED", f"SUB failed consumers for {place} exceeds limit of {most}"
             )
         negotiated = connection.session.negotiated
-        connection.consumer = Consumer(
+        connection.consumer = ConnectionConsumer(
             connection.number,
             topic,
             channel,
@@ -134,27 +138,27 @@ class CommandHandler:
             raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
         connection.output.send(frames.OK)
 
-    def _ready(self, connection: Connection, command: c.Command) -> None:
+    def _ready(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Ready)
         _consumer(connection, "RDY").set_ready(command.count)
 
-    def _finish(self, connection: Connection, command: c.Command) -> None:
+    def _finish(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Finish)
         _consumer(connection, "FIN").finish(command.ids)
 
-    def _requeue(self, connection: Connection, command: c.Command) -> None:
+    def _requeue(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Requeue)
         _consumer(connection, "REQ").requeue(command.id, command.delay_ms)
 
-    def _touch(self, connection: Connection, command: c.Command) -> None:
+    def _touch(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Touch)
         _consumer(connection, "TOUCH").touch(command.id, self._limits.max_message_timeout_ms)
 
-    def _stray(self, connection: Connection, command: c.Command) -> None:
+    def _stray(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Stray)
         _consumer(connection, command.name).refuse(command.name, command.id)
 
-    def _start_close(self, connection: Connection, _command: c.Command) -> None:
+    def _start_close(self, connection: TcpConnection, _command: c.Command) -> None:
         consumer = _consumer(connection, "CLS")
         if consumer.closing:
             raise c.Refused("E_INVALID", "cannot CLS in current state")
@@ -163,7 +167,7 @@ class CommandHandler:
 
     # -- the connection itself
 
-    def _identify(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def _identify(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         assert isinstance(command, c.Identify)
         session = connection.session
         # A second one is refused: by then the upgrades of the connection are done.
@@ -182,7 +186,7 @@ class CommandHandler:
             return self._upgrade(connection, codec)
         return None
 
-    async def _upgrade(self, connection: Connection, codec: Codec | None) -> None:
+    async def _upgrade(self, connection: TcpConnection, codec: Codec | None) -> None:
         """Change to TLS, then to compression; each begins with its own OK."""
         session = connection.session
         if session.negotiated.tls:
@@ -194,11 +198,13 @@ class CommandHandler:
             session.codec = codec
             connection.output.send(frames.OK)
 
-    def _authenticate(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def _authenticate(
+        self, connection: TcpConnection, command: c.Command
+    ) -> Awaitable[None] | None:
         assert isinstance(command, c.Authenticate)
         return self._gate.authenticate(connection, command.secret)
 
-    def _malformed(self, connection: Connection, command: c.Command) -> None:
+    def _malformed(self, connection: TcpConnection, command: c.Command) -> None:
         assert isinstance(command, c.Malformed)
         # NSQ checks the state before the parameters.
         misplaced = _OF_NO_CONSUMER if connection.consumer is not None else _OF_CONSUMERS
@@ -221,7 +227,7 @@ def _require_plain(command: c.Command) -> None:
         raise c.Refused("E_INVALID", f"cannot {name} in current state (TLS required)")
 
 
-def _consumer(connection: Connection, name: str) -> Consumer:
+def _consumer(connection: TcpConnection, name: str) -> ConnectionConsumer:
     if connection.consumer is None:
         raise c.Refused("E_INVALID", f"cannot {name} in current state")
     return connection.consumer

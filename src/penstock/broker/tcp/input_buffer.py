@@ -18,7 +18,7 @@ from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.parser import CommandParser
 
 if TYPE_CHECKING:
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.broker.protocol.limits import ProtocolLimits
     from penstock.broker.tcp.session import Session
 
@@ -31,7 +31,7 @@ _TURN_BYTES: Final = 1 << 17
 _PIECE_BYTES: Final = 1 << 16
 
 
-class Intake:
+class InputBuffer:
     """Input side of one connection.
 
     Args:
@@ -56,7 +56,7 @@ class Intake:
         "greeted",
     )
 
-    def __init__(self, limits: ProtocolLimits, session: Session, memory: MemoryLedger) -> None:
+    def __init__(self, limits: ProtocolLimits, session: Session, memory: MemoryBudget) -> None:
         self.commands: deque[c.Command] = deque()
         self.greeted = False
         self._session = session

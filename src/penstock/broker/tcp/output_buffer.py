@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.memory.budget import MemoryLedger
+    from penstock.broker.memory.budget import MemoryBudget
     from penstock.broker.tcp.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _WAITING_BYTES_MAX: Final = 1 << 20  # of deliveries in one iteration of the loo
 _TOLD_BYTES: Final = 1 << 12  # pieces of this size are added to the memory budget at once
 
 
-class Output:
+class OutputBuffer:
     """Output side of one connection.
 
     Args:
@@ -50,7 +50,7 @@ class Output:
         "on_room",
     )
 
-    def __init__(self, session: Session, memory: MemoryLedger) -> None:
+    def __init__(self, session: Session, memory: MemoryBudget) -> None:
         self.closed = False
         self.on_room: Callable[[], None] | None = None
         self._session = session

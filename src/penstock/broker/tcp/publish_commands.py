@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.broker import Broker
-    from penstock.broker.publisher import Receipt
-    from penstock.broker.tcp.authorizer import Gate
-    from penstock.broker.tcp.connection import Connection
+    from penstock.broker.publisher import PublishReceipt
+    from penstock.broker.tcp.authorizer import Authorizer
+    from penstock.broker.tcp.connection import TcpConnection
     from penstock.broker.topics.topic import Topic
 
 
@@ -53,11 +53,11 @@ class PublishCommands:
         gate: Checks the permissions of clients.
     """
 
-    def __init__(self, broker: Broker, gate: Gate) -> None:
+    def __init__(self, broker: Broker, gate: Authorizer) -> None:
         self._broker = broker
         self._gate = gate
 
-    def publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def publish(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         """Execute one or more consecutive PUBs. This and the other commands raise `Refused`."""
         assert isinstance(command, c.Publish)
         messages = command.messages
@@ -65,14 +65,16 @@ class PublishCommands:
         answer = frames.OK * len(messages)
         return self._put(connection, _Publish("PUB", command.topic, messages, size, answer))
 
-    def multi_publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+    def multi_publish(
+        self, connection: TcpConnection, command: c.Command
+    ) -> Awaitable[None] | None:
         """Execute MPUB."""
         assert isinstance(command, c.MultiPublish)
         publish = _Publish("MPUB", command.topic, command.messages, command.size_bytes)
         return self._put(connection, publish)
 
     def deferred_publish(
-        self, connection: Connection, command: c.Command
+        self, connection: TcpConnection, command: c.Command
     ) -> Awaitable[None] | None:
         """Execute DPUB."""
         assert isinstance(command, c.DeferredPublish)
@@ -81,7 +83,7 @@ class PublishCommands:
         publish = _Publish("DPUB", command.topic, [message], len(message), due_ms=due_ms)
         return self._put(connection, publish)
 
-    def _put(self, connection: Connection, publish: _Publish) -> Awaitable[None] | None:
+    def _put(self, connection: TcpConnection, publish: _Publish) -> Awaitable[None] | None:
         asking = self._gate.check(connection, publish.name, publish.topic)
         if asking is not None:
             return self._put_when(asking, connection, publish)
@@ -106,7 +108,7 @@ class PublishCommands:
         return None
 
     async def _put_when(
-        self, ready: Awaitable[object], connection: Connection, publish: _Publish
+        self, ready: Awaitable[object], connection: TcpConnection, publish: _Publish
     ) -> None:
         await ready
         waiting = self._put(connection, publish)
@@ -120,7 +122,7 @@ class PublishCommands:
             raise publish.refused(error) from error
 
     async def _answer_when_durable(
-        self, connection: Connection, publish: _Publish, topic: Topic, receipt: Receipt
+        self, connection: TcpConnection, publish: _Publish, topic: Topic, receipt: PublishReceipt
     ) -> None:
         try:
             await self._broker.publisher.make_durable(topic, receipt)

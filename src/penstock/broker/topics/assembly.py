@@ -12,7 +12,7 @@ from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.memory.memory_queue import MemoryQueue
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.storage.queue.disk_queue import DiskQueue
 from penstock.storage.queue.group_commit import SyncThreads
 
@@ -116,7 +116,7 @@ class TopicParts:
                 )
                 queues.append(queue)
         except BaseException:
-            steps = Steps()
+            steps = CleanupSteps()
             for queue in queues:
                 steps.take(queue.close)
             steps.finish()

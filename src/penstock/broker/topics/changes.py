@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.looptasks import call_each, report, run_on_thread, start_awaited
 
@@ -141,7 +141,7 @@ class TopicChanges:
                 # It waits for an fsync and deletes files.
                 await run_on_thread(queue.retention.clear)
         finally:
-            steps = Steps()
+            steps = CleanupSteps()
             for feed in topic.feeds:
                 steps.take(feed.forget)
             # Messages that arrived meanwhile are deleted, too.
@@ -248,7 +248,7 @@ class TopicChanges:
     async def _delete(self, name: str) -> None:
         topic = await self._run(lambda: self._topics.retire(name))
         # The deletion is permanent: each part must end, whatever is raised from here on.
-        steps = Steps()
+        steps = CleanupSteps()
         steps.take(self._tell, name)
         steps.take(topic.end)
         # Ephemeral channels disappear with the last of their consumers, which are closed here.

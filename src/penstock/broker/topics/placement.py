@@ -47,7 +47,7 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PublishPlacement:
     """A publisher's choice of the stream partition; all None: no choice."""
 
     partition: int | None = None
@@ -55,10 +55,10 @@ class Placement:
     producer: Producer | None = None
 
 
-ANYWHERE: Final = Placement()
+ANYWHERE: Final = PublishPlacement()
 
 
-class Turns:
+class PartitionRotation:
     """Rotation of a topic's stream partitions for publishers that make no choice.
 
     Args:
@@ -73,7 +73,7 @@ class Turns:
         self._count = count
         self._turn = 0
 
-    def partition(self, placement: Placement) -> int:
+    def partition(self, placement: PublishPlacement) -> int:
         """Return the stream partition of a publish.
 
         Raises:

@@ -26,8 +26,8 @@ from penstock.broker.topics.assembly import TopicParts
 from penstock.broker.topics.channel_names import TopicChannels
 from penstock.broker.topics.options import TopicOptions
 from penstock.broker.topics.topic_file import TopicFile
-from penstock.broker.topics.topic_files import TopicStore
-from penstock.core.cleanup import Steps
+from penstock.broker.topics.topic_files import TopicFiles
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
     Conflict,
@@ -64,7 +64,7 @@ class Topics:
 
     def __init__(
         self,
-        store: TopicStore,
+        store: TopicFiles,
         parts: TopicParts,
         channels: ChannelStore | None,
         max_partitions: int,
@@ -115,7 +115,7 @@ class Topics:
         parts = TopicParts(
             queue_options or DiskQueueOptions(), defaults or TopicOptions(), channels, fs, clock
         )
-        topics = cls(TopicStore(folder, fs, clock, new_id), parts, channels, max_partitions)
+        topics = cls(TopicFiles(folder, fs, clock, new_id), parts, channels, max_partitions)
         try:
             fs.mkdir(folder)
             topics._lock = fs.lock_folder(folder)
@@ -276,7 +276,7 @@ class Topics:
 
     def close(self) -> None:
         """Sync and close every topic, and unlock the folder. Idempotent."""
-        steps = Steps()
+        steps = CleanupSteps()
         for topic in self:
             steps.take(topic.close)
         steps.take(self.parts.close)

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.memory.memory_queue import MemoryQueue, admitted
-from penstock.broker.topics.placement import Turns, require_partition
-from penstock.core.cleanup import Steps
+from penstock.broker.topics.placement import PartitionRotation, require_partition
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.core.looptasks import call_each, report
 from penstock.storage.queue.blocks import as_messages
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic_file import TopicFile
 
 
-class News:
+class AppendListeners:
     """Listeners of one topic; a callback only schedules its check."""
 
     __slots__ = ("_number", "_waiting")
@@ -106,8 +106,8 @@ class Topic:
         self.messages_refused = 0
         self.repeats = 0
         self.closed = False
-        self.turns = Turns(name, len(self.queues))
-        self.news = News()
+        self.turns = PartitionRotation(name, len(self.queues))
+        self.news = AppendListeners()
 
     @property
     def id(self) -> str:
@@ -302,7 +302,7 @@ class Topic:
         """Refuse further messages, and notify listeners."""
         if not self.closed:
             self.closed = True
-            steps = Steps()
+            steps = CleanupSteps()
             for channel in self.channels.values():
                 steps.take(channel.close)
             for feed in self.feeds:
@@ -315,7 +315,7 @@ class Topic:
 
     def close(self) -> None:
         """End, then sync and close the stream partitions; slow. Idempotent."""
-        steps = Steps()
+        steps = CleanupSteps()
         steps.take(self.end)
         for queue in self.queues:
             steps.take(self._close_queue, queue)

@@ -36,7 +36,7 @@ _LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CH
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStore:
+class TopicFiles:
     """Keeps the files of topics that are not ephemeral.
 
     Attributes:

@@ -31,7 +31,7 @@ _FORMAT_NUMBER: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedStates:
     """Which components should run.
 
     Attributes:
@@ -47,14 +47,14 @@ class Wanted:
         """Return whether a component should run."""
         return self.exceptions.get(component_id, self.all_running)
 
-    def with_one(self, component_id: str, *, running: bool) -> Wanted:
+    def with_one(self, component_id: str, *, running: bool) -> WantedStates:
         """Return a copy with another value for one component."""
         exceptions = {**self.exceptions, component_id: running}
         if running == self.all_running:
             del exceptions[component_id]
         return replace(self, exceptions=exceptions)
 
-    def only(self, components: frozenset[str]) -> Wanted:
+    def only(self, components: frozenset[str]) -> WantedStates:
         """Return a copy without components that no longer exist."""
         kept = {one: runs for one, runs in self.exceptions.items() if one in components}
         return replace(self, exceptions=kept)
@@ -80,7 +80,7 @@ class AppliedFlow:
 
     flow: Flow
     revision: int = 0
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: WantedStates = field(default_factory=WantedStates)
 
     @classmethod
     def load(cls, fs: FileSystem, path: str) -> Self:
@@ -104,7 +104,7 @@ class AppliedFlow:
             raise CorruptData(
                 path, 0, f"{error}: restore the file, or remove it and apply the flow again"
             ) from error
-        return cls(flow, file.revision, Wanted(file.all_running, file.exceptions))
+        return cls(flow, file.revision, WantedStates(file.all_running, file.exceptions))
 
     def save(self, fs: FileSystem, path: str) -> None:
         """Write the file, durably.

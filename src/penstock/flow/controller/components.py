@@ -22,7 +22,12 @@ from penstock.flow.controller.connection_queues import Ring
 from penstock.flow.controller.processor_node import Ends, ProcessorUnit
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
 from penstock.flow.errors import Terminated
-from penstock.flow.graph.flow_index import FlowIndex, Kind, PlacedComponent, PlacedConnection
+from penstock.flow.graph.flow_index import (
+    ComponentKind,
+    FlowIndex,
+    PlacedComponent,
+    PlacedConnection,
+)
 from penstock.flow.graph.source_locations import listed, nearest
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
@@ -31,19 +36,19 @@ from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, 
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.flow.controller.connection_queues import QueueBoard
-    from penstock.flow.controller.cron_progress import Firings
+    from penstock.flow.controller.cron_progress import CronProgress
     from penstock.flow.controller.plans import Plans
-    from penstock.flow.graph.diff import Change
+    from penstock.flow.graph.diff import FlowChange
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.scheduling.scheduler import Scheduler
     from penstock.flow.scheduling.statistics import SchedulerStatistics
-    from penstock.flow.scheduling.strategy import Schedule
+    from penstock.flow.scheduling.strategy import ComponentSchedule
 
 
 OUT: Final = Relationship("Everything.", name="out")
@@ -54,7 +59,7 @@ _BATCHES: Final = (
 )
 
 
-class Junction:
+class FunnelNode:
     """`Schedulable` for a funnel or a port.
 
     Args:
@@ -71,7 +76,7 @@ class Junction:
         self._services = services
         names = frozenset([OUT.name])
         self._wiring = Wiring(component_id, state, ends.inputs, ends.outputs, names)
-        self._open: set[Transaction] = set()
+        self._open: set[SessionTransaction] = set()
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether FlowFiles can be moved."""
@@ -96,7 +101,7 @@ class Junction:
     def trigger(self, run: Run) -> Outcome:
         """Move waiting FlowFiles."""
         moved = 0
-        transaction = Transaction(self._wiring, self._services)
+        transaction = SessionTransaction(self._wiring, self._services)
         self._open.add(transaction)
         try:
             session = ProcessSession(transaction)
@@ -139,7 +144,7 @@ class _Known:
     connection_names: Mapping[str, str] = field(default_factory=dict)
 
 
-class Parts:
+class FlowComponents:
     """Components and connections of one flow.
 
     Args:
@@ -157,15 +162,15 @@ class Parts:
         scheduler: Scheduler,
         queues: QueueBoard,
         services: SessionServices,
-        firings: Firings,
+        firings: CronProgress,
     ) -> None:
         self._scheduler = scheduler
         self._queues = queues
         self._services = services
         self._firings = firings
-        self.schedules: Mapping[str, Schedule] = {}
+        self.schedules: Mapping[str, ComponentSchedule] = {}
         self._known = _Known()
-        self._units: dict[str, ProcessorUnit | Junction] = {}
+        self._units: dict[str, ProcessorUnit | FunnelNode] = {}
         self._states: dict[str, StateManager] = {}
 
     @property
@@ -228,21 +233,23 @@ class Parts:
             raise NotFound(f"unknown connection {target!r}{nearest(target, names)}")
         return found
 
-    def touched(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
+    def touched(self, changes: Sequence[FlowChange], index: FlowIndex) -> set[str]:
         """Return the components, including funnels, whose connections change.
 
         Args:
             changes: Changes of the flow.
             index: The new flow.
         """
-        concerned = {change.id for change in changes if change.component is Kind.CONNECTION}
+        concerned = {
+            change.id for change in changes if change.component is ComponentKind.CONNECTION
+        }
         found = set()
         for one in (*self._known.connections.values(), *index.connections):
             if one.id in concerned:
                 found |= {end.id for end in (one.source, one.destination) if end is not None}
         return found & self.component_ids
 
-    def refuse_losses(self, changes: Sequence[Change]) -> None:
+    def refuse_losses(self, changes: Sequence[FlowChange]) -> None:
         """Check that no connection to remove contains FlowFiles.
 
         Raises:
@@ -251,7 +258,7 @@ class Parts:
         going = [
             (change.name, self._queues.find(change.id).size.count)
             for change in changes
-            if change.must_be_empty and change.component is Kind.CONNECTION
+            if change.must_be_empty and change.component is ComponentKind.CONNECTION
         ]
         held = [
             f"connection {name} contains {counted(count, 'FlowFile')}"
@@ -356,9 +363,9 @@ class Parts:
         state = self._states.setdefault(one, StateManager(one, self._services.repository))
         ends = self._ends(placed, plans.index)
         schedule = plans.schedules[one]
-        unit: ProcessorUnit | Junction
+        unit: ProcessorUnit | FunnelNode
         if placed.processor is None:
-            unit = Junction(one, ends, state, self._services)
+            unit = FunnelNode(one, ends, state, self._services)
         else:
             unit = ProcessorUnit(
                 plans.units[one],

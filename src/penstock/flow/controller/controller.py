@@ -25,16 +25,16 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavai
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
-from penstock.flow.controller.components import Parts
+from penstock.flow.controller.components import FlowComponents
 from penstock.flow.controller.connection_queues import QueueBoard
-from penstock.flow.controller.cron_progress import Firings
+from penstock.flow.controller.cron_progress import CronProgress
 from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.processor_types import RegistryTypes
 from penstock.flow.controller.running_flow import RunningFlow
 from penstock.flow.controller.status import FlowStatus
-from penstock.flow.graph.diff import Change
+from penstock.flow.graph.diff import FlowChange
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.source_locations import InvalidFlow, Places
+from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.validation import validate
 from penstock.flow.prioritizers import check_prioritizer
 from penstock.flow.queue.budget import HeapBudget
@@ -159,8 +159,8 @@ class FlowController:
             options=options.scheduler,
         )
         self._control = MailboxThread("flow-control", clock=clock, daemon=True)
-        firings = Firings(self._repository)
-        self._parts = Parts(self._scheduler, self._queues, self._services, firings)
+        firings = CronProgress(self._repository)
+        self._parts = FlowComponents(self._scheduler, self._queues, self._services, firings)
         self._flow = RunningFlow(
             lambda applied: applied.save(fs, self._path),
             Planning(registry, environment, fs.read_bytes),
@@ -234,7 +234,7 @@ class FlowController:
         """Return the types of processors that flows may use."""
         return self._types
 
-    def check(self, flow: Flow, places: Places | None = None) -> None:
+    def check(self, flow: Flow, places: SourceLocations | None = None) -> None:
         """Check whether a flow could be applied, without changing or importing anything.
 
         Properties and relationships of user classes are checked only if an applied flow named them
@@ -245,7 +245,7 @@ class FlowController:
         """
         self._check(flow, places, self._types_without_imports)
 
-    def _check(self, flow: Flow, places: Places | None, types: RegistryTypes) -> None:
+    def _check(self, flow: Flow, places: SourceLocations | None, types: RegistryTypes) -> None:
         problems = validate(
             flow,
             types,
@@ -256,8 +256,8 @@ class FlowController:
             raise InvalidFlow(problems)
 
     def apply(
-        self, flow: Flow, *, revision: int | None = None, places: Places | None = None
-    ) -> Sequence[Change]:
+        self, flow: Flow, *, revision: int | None = None, places: SourceLocations | None = None
+    ) -> Sequence[FlowChange]:
         """Apply a flow; unchanged components continue to run.
 
         Args:
@@ -279,7 +279,7 @@ class FlowController:
             lambda: self._flow.apply(flow, revision, places), "apply flow %s", flow.name
         )
 
-    def diff(self, flow: Flow) -> Sequence[Change]:
+    def diff(self, flow: Flow) -> Sequence[FlowChange]:
         """Return what `apply` would change."""
         return self._flow.diff(flow)
 

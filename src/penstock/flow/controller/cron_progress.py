@@ -21,7 +21,7 @@ from penstock.core.errors import PenstockError, counted
 from penstock.flow.processor_state import StateStore
 from penstock.flow.repository.changes import Changes
 from penstock.flow.scheduling.statistics import ComponentStatistics
-from penstock.flow.scheduling.strategy import Schedule
+from penstock.flow.scheduling.strategy import ComponentSchedule
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class _Kept(msgspec.Struct, frozen=True):
     served_ms: int
 
 
-class Firings:
+class CronProgress:
     """Times of all components; used by the controller's thread.
 
     Args:
@@ -47,7 +47,7 @@ class Firings:
         self._store = store
         self._known: dict[str, _Kept | None] = {}
 
-    def served_ms(self, component_id: str, schedule: Schedule) -> int | None:
+    def served_ms(self, component_id: str, schedule: ComponentSchedule) -> int | None:
         """Return the time of the last handled firing, epoch ms; None: only future ones count."""
         kept = self._find(component_id)
         if schedule.cron is None or kept is None or not _is_of(kept, schedule):
@@ -57,7 +57,7 @@ class Firings:
     def note(
         self,
         components: Iterable[ComponentStatistics],
-        schedules: Mapping[str, Schedule],
+        schedules: Mapping[str, ComponentSchedule],
         *,
         ends_in_order: bool,
     ) -> None:
@@ -115,6 +115,6 @@ class Firings:
         self._known.update(changed)
 
 
-def _is_of(kept: _Kept, schedule: Schedule) -> bool:
+def _is_of(kept: _Kept, schedule: ComponentSchedule) -> bool:
     cron = schedule.cron
     return cron is not None and (kept.expression, kept.zone) == (cron.text, str(cron.zone))

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from penstock.core.metrics import Sample
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus, FlowStatus
-from penstock.flow.graph.flow_index import Kind as ComponentKind
+from penstock.flow.graph.flow_index import ComponentKind
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 
 _Part = TypeVar("_Part", ComponentStatus, ConnectionStatus)

@@ -15,7 +15,7 @@ from penstock.flow.controller.processor_node import UnitPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
-from penstock.flow.graph.source_locations import InvalidFlow, Path, Places, Problem
+from penstock.flow.graph.source_locations import FlowProblem, InvalidFlow, Path, SourceLocations
 from penstock.flow.prioritizers import Prioritizer, prioritizer_of
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
@@ -65,17 +65,17 @@ class Plans:
         index: FlowIndex,
         values: Callable[[], ParameterValues],
         registry: ProcessorRegistry,
-        places: Places | None = None,
+        places: SourceLocations | None = None,
     ) -> None:
         self.index = index
         self._fetch = values
         self._registry = registry
         self._values = values()
-        self._places = places or Places()
-        self.schedules: dict[str, scheduling.Schedule] = {}
+        self._places = places or SourceLocations()
+        self.schedules: dict[str, scheduling.ComponentSchedule] = {}
         self.units: dict[str, UnitPlan] = {}
         self.queues: dict[str, QueuePlan] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[FlowProblem] = []
         for component in index.components:
             self._plan_component(component)
         for connection in index.connections:
@@ -89,7 +89,7 @@ class Plans:
                 self.units[placed.id] = self._unit(placed, processor)
         except PenstockError as error:
             why = self._note(placed.path, error)
-            self.schedules[placed.id] = scheduling.Schedule(groups=placed.group.ids)
+            self.schedules[placed.id] = scheduling.ComponentSchedule(groups=placed.group.ids)
             self.units[placed.id] = _never(placed, why)
 
     def _plan_queue(self, placed: PlacedConnection) -> None:
@@ -114,22 +114,22 @@ class Plans:
         why = str(error)
         if isinstance(error, InvalidFlow):
             why = "; ".join(problem.message for problem in error.problems)
-        self.problems.append(Problem(self._places.at(path), why))
+        self.problems.append(FlowProblem(self._places.at(path), why))
         return why
 
-    def _schedule(self, placed: PlacedComponent) -> scheduling.Schedule:
+    def _schedule(self, placed: PlacedComponent) -> scheduling.ComponentSchedule:
         groups = placed.group.ids
         processor = placed.processor
         if processor is None:
-            return scheduling.Schedule(groups=groups)
+            return scheduling.ComponentSchedule(groups=groups)
         schedule = processor.schedule
         period = self._values.text(placed.group, schedule.period)
         cron = None
         if schedule.strategy is Strategy.CRON:
             cron = CronExpression.parse(period, schedule.zone)
         is_timer = schedule.strategy is Strategy.TIMER
-        return scheduling.Schedule(
-            scheduling.Strategy(schedule.strategy.value),
+        return scheduling.ComponentSchedule(
+            scheduling.SchedulingStrategy(schedule.strategy.value),
             period_ns=parse_period(period) if is_timer else 0,
             cron=cron,
             missed=scheduling.Missed.ONCE if schedule.catch_up else scheduling.Missed.SKIP,
@@ -191,7 +191,7 @@ class Planning:
         self._environment = environment
         self._read_bytes = read_bytes
 
-    def checked(self, index: FlowIndex, places: Places | None) -> Plans:
+    def checked(self, index: FlowIndex, places: SourceLocations | None) -> Plans:
         """Return the plans of a flow; every plan is valid.
 
         Raises:
@@ -203,7 +203,7 @@ class Planning:
             raise InvalidFlow(plans.problems)
         return plans
 
-    def plans(self, index: FlowIndex, places: Places | None = None) -> Plans:
+    def plans(self, index: FlowIndex, places: SourceLocations | None = None) -> Plans:
         """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:

@@ -29,7 +29,7 @@ from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, 
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from penstock.flow.processor_state import StateManager
@@ -199,7 +199,7 @@ class ProcessorUnit:
         self.wake = wake
         self._living: _Living | None = None
         self._starting: _Living | None = None
-        self._open: set[Transaction] = set()
+        self._open: set[SessionTransaction] = set()
         self._mutex = threading.Lock()
         self._done = IDLE
 
@@ -278,7 +278,7 @@ class ProcessorUnit:
     def _has_worked(self, living: _Living, run: Run) -> bool:
         """Trigger it in a session; return whether it did any work."""
         batching = living.processor.supports_batching and run.duration_ms > 0
-        transaction = Transaction(living.wiring, self.services, batching=batching)
+        transaction = SessionTransaction(living.wiring, self.services, batching=batching)
         self._open.add(transaction)
         try:
             if run.is_terminated:
@@ -316,7 +316,9 @@ class ProcessorUnit:
         for transaction in tuple(self._open):
             transaction.calls.terminate()
 
-    def _work(self, living: _Living, transaction: Transaction, run: Run, *, batching: bool) -> None:
+    def _work(
+        self, living: _Living, transaction: SessionTransaction, run: Run, *, batching: bool
+    ) -> None:
         session = ProcessSession(transaction)
         yields = living.yields
         committed = is_expected = False

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.applied_flow import AppliedFlow, Wanted
+from penstock.flow.controller.applied_flow import AppliedFlow, WantedStates
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
-from penstock.flow.graph.diff import Change, ChangeKind, diff
+from penstock.flow.graph.diff import ChangeKind, FlowChange, diff
 from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import Flow
 
 if TYPE_CHECKING:
-    from penstock.flow.controller.components import Parts
-    from penstock.flow.controller.cron_progress import Firings
+    from penstock.flow.controller.components import FlowComponents
+    from penstock.flow.controller.cron_progress import CronProgress
     from penstock.flow.controller.plans import Planning
-    from penstock.flow.graph.source_locations import Places
+    from penstock.flow.graph.source_locations import SourceLocations
     from penstock.flow.scheduling.scheduler import Scheduler
 
 _logger = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class RunningFlow:
         save: Callable[[AppliedFlow], None],
         planning: Planning,
         scheduler: Scheduler,
-        parts: Parts,
-        firings: Firings,
+        parts: FlowComponents,
+        firings: CronProgress,
         bulletins: BulletinBoard,
         stop_limit_s: float,
     ) -> None:
@@ -75,7 +75,7 @@ class RunningFlow:
         self._bulletins = bulletins
         self._stop_limit_s = stop_limit_s
 
-    def diff(self, flow: Flow) -> Sequence[Change]:
+    def diff(self, flow: Flow) -> Sequence[FlowChange]:
         """Return what `apply` would change; may be called from any thread."""
         return diff(_base(self.applied, flow), flow)
 
@@ -94,7 +94,9 @@ class RunningFlow:
         self.applied = kept
         self._start_wanted(self._parts.component_ids)
 
-    def apply(self, flow: Flow, revision: int | None, places: Places | None) -> Sequence[Change]:
+    def apply(
+        self, flow: Flow, revision: int | None, places: SourceLocations | None
+    ) -> Sequence[FlowChange]:
         """Apply a flow; raises as `FlowController.apply`."""
         before = self.applied
         if revision is not None and revision != before.revision:
@@ -188,7 +190,7 @@ class RunningFlow:
         for future in stopping.values():
             answer(future)
 
-    def _concerned(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
+    def _concerned(self, changes: Sequence[FlowChange], index: FlowIndex) -> set[str]:
         """Return what must not run during changes; funnels and ports at changed ends, too."""
         concerned = {one for change in changes for one in change.stops}
         concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
@@ -212,7 +214,7 @@ class RunningFlow:
     def _with_wanted(self, ids: Sequence[str], target: str | None, *, running: bool) -> AppliedFlow:
         wanted = self.applied.wanted
         if target is None:
-            wanted = Wanted(all_running=running)
+            wanted = WantedStates(all_running=running)
         for one in ids if target is not None else ():
             wanted = wanted.with_one(one, running=running)
         return replace(self.applied, wanted=wanted)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.source_locations import InvalidFlow, Places
+from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.yaml_reader import problems_of
 
 _Document: TypeAlias = dict[str, object]
@@ -65,7 +65,7 @@ class ComponentOptions(TypedDict, total=False):
     position: tuple[int, int]
 
 
-class Link:
+class FlowLink:
     """Connection that was made; `options` sets its fields."""
 
     def __init__(self, fields: _Document) -> None:
@@ -92,10 +92,10 @@ class Way:
         self._source = source
         self._relationships = relationships
 
-    def __rshift__(self, destination: End) -> Link:
+    def __rshift__(self, destination: End) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
+    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> FlowLink:
         """Connect the relationships to a destination.
 
         Raises:
@@ -107,10 +107,10 @@ class Way:
 class Passage(End):
     """Funnel or port, which has no relationships: ``funnel >> end``."""
 
-    def __rshift__(self, destination: End) -> Link:
+    def __rshift__(self, destination: End) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
+    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> FlowLink:
         """Connect it to a destination.
 
         Raises:
@@ -225,10 +225,10 @@ class GroupBuilder:
         document["groups"] = {name: group.document() for name, group in self._groups.items()}
         return document
 
-    def connect(self, fields: _Document) -> Link:
+    def connect(self, fields: _Document) -> FlowLink:
         """Add a connection, given as the fields of `model.Connection`."""
         self._connections.append(fields)
-        return Link(fields)
+        return FlowLink(fields)
 
     def _parameter(self, name: str, fields: _Document) -> None:
         parameters = self._document.setdefault("parameters", {})
@@ -308,10 +308,10 @@ class FlowBuilder(GroupBuilder):
         try:
             return Flow.model_validate(self.document())
         except ValidationError as error:
-            raise InvalidFlow(problems_of(error, Places())) from None
+            raise InvalidFlow(problems_of(error, SourceLocations())) from None
 
 
-def _connect(source: End, destination: End, relationships: tuple[str, ...]) -> Link:
+def _connect(source: End, destination: End, relationships: tuple[str, ...]) -> FlowLink:
     """Connect two ends, in the group in which both can be named."""
     ours, theirs = source.group, destination.group
     if ours is theirs:

@@ -19,7 +19,7 @@ from penstock.flow.graph.parameters import (
     references,
     unknown,
 )
-from penstock.flow.graph.source_locations import Path, Places, Problem, nearest
+from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, nearest
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
 from penstock.flow.scheduling.periods import parse_period
 
@@ -29,7 +29,7 @@ _HINTS: Final = 200
 PrioritizerCheck: TypeAlias = Callable[[str], object]
 
 
-class Checking:
+class CheckContext:
     """One validation.
 
     Attributes:
@@ -45,7 +45,7 @@ class Checking:
         self,
         index: FlowIndex,
         types: ProcessorTypes,
-        places: Places,
+        places: SourceLocations,
         check_prioritizer: PrioritizerCheck | None,
     ) -> None:
         self.index = index
@@ -66,9 +66,9 @@ class Checking:
         self._hints_left -= 1
         return nearest(name, known) if self._hints_left >= 0 else ""
 
-    def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
+    def problem(self, path: Path, message: str, *, key: bool = False) -> FlowProblem:
         """Return a problem at a path."""
-        return Problem(self.places.at(path, key=key), message)
+        return FlowProblem(self.places.at(path, key=key), message)
 
     def declaration(self, placed: PlacedComponent) -> ProcessorDeclaration | None:
         """Return the declaration of a processor's type; None if there is none, or it is unknown."""
@@ -90,7 +90,9 @@ class Checking:
 
         return put_in(text, value_of), is_known
 
-    def reference_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+    def reference_problems(
+        self, group: PlacedGroup, path: Path, text: str
+    ) -> Iterator[FlowProblem]:
         """Find unknown parameters and unclosed references."""
         if "#{" not in text:
             return
@@ -104,14 +106,14 @@ class Checking:
             if scope.find(name) is None:
                 yield self.problem(path, unknown(name, scope, self.nearest))
 
-    def period_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+    def period_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[FlowProblem]:
         """Find errors in a period, including its parameters."""
         yield from self.public_problems(group, path, text)
         period, is_known = self.resolved(group, text)
         if is_known:
             yield from self.parse_problems(path, parse_period, period)
 
-    def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+    def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[FlowProblem]:
         """Find sensitive parameters in a value that is shown."""
         yield from self.reference_problems(group, path, text)
         scope = self.scopes.of(group)
@@ -126,7 +128,7 @@ class Checking:
 
     def parse_problems(
         self, path: Path, parse: Callable[[str], object], text: str
-    ) -> Iterator[Problem]:
+    ) -> Iterator[FlowProblem]:
         """Return the error of a parser for a text."""
         try:
             parse(text)

@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from penstock.flow.graph.flow_index import (
+    ComponentKind,
     FlowIndex,
-    Kind,
     PlacedComponent,
     PlacedConnection,
     PlacedGroup,
@@ -58,7 +58,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FlowChange:
     """Change of one component.
 
     Attributes:
@@ -72,7 +72,7 @@ class Change:
     """
 
     kind: ChangeKind
-    component: Kind
+    component: ComponentKind
     id: str
     name: str
     fields: tuple[FieldChange, ...] = ()
@@ -90,7 +90,7 @@ class Change:
             yield f"    {change.field}: {change.old or '(none)'} → {change.new or '(none)'}"
 
 
-def diff(old: Flow, new: Flow) -> list[Change]:
+def diff(old: Flow, new: Flow) -> list[FlowChange]:
     """Return the change of each component: first removed, then changed, then added ones.
 
     Args:
@@ -110,7 +110,7 @@ def diff(old: Flow, new: Flow) -> list[Change]:
     return [*removed, *changed, *added]
 
 
-def describe(changes: list[Change]) -> str:
+def describe(changes: list[FlowChange]) -> str:
     """Return changes as text, one line for each change and field; empty without changes."""
     return "\n".join(line for change in changes for line in change.lines())
 
@@ -124,10 +124,10 @@ def _by_id(index: FlowIndex) -> dict[str, _Placed]:
     return found
 
 
-def _kind(placed: _Placed) -> Kind:
+def _kind(placed: _Placed) -> ComponentKind:
     if isinstance(placed, PlacedGroup):
-        return Kind.GROUP
-    return Kind.CONNECTION if isinstance(placed, PlacedConnection) else placed.kind
+        return ComponentKind.GROUP
+    return ComponentKind.CONNECTION if isinstance(placed, PlacedConnection) else placed.kind
 
 
 def _name(placed: _Placed) -> str:
@@ -143,9 +143,9 @@ def _ends(placed: PlacedConnection) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _gone(placed: _Placed) -> Change:
+def _gone(placed: _Placed) -> FlowChange:
     is_connection = isinstance(placed, PlacedConnection)
-    return Change(
+    return FlowChange(
         ChangeKind.REMOVED,
         _kind(placed),
         placed.id,
@@ -155,10 +155,10 @@ def _gone(placed: _Placed) -> Change:
     )
 
 
-def _new(placed: _Placed) -> Change:
+def _new(placed: _Placed) -> FlowChange:
     # A processor reads at its start where its relationships lead.
     stops = _stops(placed) if isinstance(placed, PlacedConnection) else ()
-    return Change(ChangeKind.ADDED, _kind(placed), placed.id, _name(placed), stops=stops)
+    return FlowChange(ChangeKind.ADDED, _kind(placed), placed.id, _name(placed), stops=stops)
 
 
 def _stops(placed: _Placed) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ def _stops(placed: _Placed) -> tuple[str, ...]:
     return (placed.id,) if is_processor else ()
 
 
-def _changed(old: _Placed, new: _Placed, scopes: tuple[Scopes, Scopes]) -> Change | None:
+def _changed(old: _Placed, new: _Placed, scopes: tuple[Scopes, Scopes]) -> FlowChange | None:
     fields_before, fields_after = _facts(old), _facts(new)
     fields = [
         FieldChange(name, fields_before.get(name, ""), fields_after.get(name, ""))
@@ -187,7 +187,7 @@ def _changed(old: _Placed, new: _Placed, scopes: tuple[Scopes, Scopes]) -> Chang
             stops = tuple(dict.fromkeys((*_ends(old), *_ends(new))))
     elif names - _WHILE_RUNNING:
         stops = _stops(new) or _stops(old)
-    return Change(ChangeKind.CHANGED, _kind(new), new.id, _name(new), tuple(fields), stops)
+    return FlowChange(ChangeKind.CHANGED, _kind(new), new.id, _name(new), tuple(fields), stops)
 
 
 def _ends_differ(old: PlacedConnection, new: PlacedConnection) -> Iterator[FieldChange]:

@@ -29,7 +29,7 @@ from penstock.flow.graph.source_locations import Path, nearest
 _NAMESPACE: Final = uuid.UUID("6f2c7a3e-3d0b-5e5f-8a57-9f8f0f5f6c11")
 
 
-class Kind(StrEnum):
+class ComponentKind(StrEnum):
     """Kinds of components, as named in output."""
 
     PROCESSOR = "processor"
@@ -86,7 +86,7 @@ class PlacedComponent:
     """
 
     id: str
-    kind: Kind
+    kind: ComponentKind
     name: str
     path: Path
     component: Processor | Funnel | Port
@@ -211,7 +211,7 @@ def arrow(connection: Connection) -> str:
     return f"{source} → {connection.destination}{named}"
 
 
-def _derived(around: str, kind: Kind, *names: str) -> str:
+def _derived(around: str, kind: ComponentKind, *names: str) -> str:
     # No name contains the separator, so that different lists of names give different texts.
     return str(uuid.uuid5(uuid.UUID(around), "\x1f".join((kind, *names))))
 
@@ -225,7 +225,7 @@ def _groups(flow: Flow) -> Iterator[PlacedGroup]:
         yield placed
         children = [
             PlacedGroup(
-                group.id or _derived(placed.id, Kind.GROUP, name),
+                group.id or _derived(placed.id, ComponentKind.GROUP, name),
                 (*placed.names, name),
                 (*placed.path, "groups", name),
                 group,
@@ -241,11 +241,11 @@ def _groups(flow: Flow) -> Iterator[PlacedGroup]:
 def _members(placed: PlacedGroup) -> Iterator[PlacedComponent]:
     """Yield the components of a group; if some share a name, the first is found by it."""
     group = placed.group
-    kinds: tuple[tuple[Kind, str, Mapping[str, Processor | Funnel | Port]], ...] = (
-        (Kind.INPUT_PORT, "input_ports", group.input_ports),
-        (Kind.PROCESSOR, "processors", group.processors),
-        (Kind.FUNNEL, "funnels", group.funnels),
-        (Kind.OUTPUT_PORT, "output_ports", group.output_ports),
+    kinds: tuple[tuple[ComponentKind, str, Mapping[str, Processor | Funnel | Port]], ...] = (
+        (ComponentKind.INPUT_PORT, "input_ports", group.input_ports),
+        (ComponentKind.PROCESSOR, "processors", group.processors),
+        (ComponentKind.FUNNEL, "funnels", group.funnels),
+        (ComponentKind.OUTPUT_PORT, "output_ports", group.output_ports),
     )
     for kind, field_name, components in kinds:
         for name, component in components.items():
@@ -268,7 +268,7 @@ def _connections(placed: PlacedGroup) -> Iterator[PlacedConnection]:
         destination = find(placed, connection.destination)
         id_ = connection.id or _derived(
             placed.id,
-            Kind.CONNECTION,
+            ComponentKind.CONNECTION,
             source.id if source else connection.source,
             destination.id if destination else connection.destination,
             connection.name,

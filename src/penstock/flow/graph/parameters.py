@@ -21,7 +21,13 @@ from typing import Final
 from penstock.core.errors import PenstockError
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
-from penstock.flow.graph.source_locations import InvalidFlow, Path, Places, Problem, nearest
+from penstock.flow.graph.source_locations import (
+    FlowProblem,
+    InvalidFlow,
+    Path,
+    SourceLocations,
+    nearest,
+)
 
 MAX_VALUE_BYTES: Final = 1 << 20
 MASK: Final = "********"
@@ -179,7 +185,7 @@ class ParameterValues:
         index: FlowIndex,
         environment: Mapping[str, str],
         read_file: Callable[[str], bytes],
-        places: Places | None = None,
+        places: SourceLocations | None = None,
     ) -> ParameterValues:
         """Load all values, before a flow is applied.
 
@@ -192,10 +198,10 @@ class ParameterValues:
         Raises:
             InvalidFlow: Missing values, with the position of each parameter.
         """
-        places = places or Places()
+        places = places or SourceLocations()
         found = cls.load_known(index, environment, read_file)
         if found.missing:
-            problems = [Problem(places.at(path), why) for path, why in found.missing.items()]
+            problems = [FlowProblem(places.at(path), why) for path, why in found.missing.items()]
             raise InvalidFlow(sorted(problems))
         return found
 
@@ -231,11 +237,11 @@ class ParameterValues:
         def value_of(name: str) -> str:
             found = self._scopes.of(group).find(name)
             if found is None:
-                place = Places().at(group.path)
-                raise InvalidFlow([Problem(place, unknown(name, self._scopes.of(group)))])
+                place = SourceLocations().at(group.path)
+                raise InvalidFlow([FlowProblem(place, unknown(name, self._scopes.of(group)))])
             if found.path in self.missing:
                 why = f"parameter {name!r}: {self.missing[found.path]}"
-                raise InvalidFlow([Problem(Places().at(found.path), why)])
+                raise InvalidFlow([FlowProblem(SourceLocations().at(found.path), why)])
             return self._values[found.path]
 
         return put_in(text, value_of)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.graph.check_context import Checking
+from penstock.flow.graph.check_context import CheckContext
 from penstock.flow.graph.declarations import NOT_IMPORTED, ProcessorDeclaration
 from penstock.flow.graph.flow_index import PlacedComponent
 from penstock.flow.graph.model import Processor, Strategy
 from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
-from penstock.flow.graph.source_locations import Path, Problem, listed
+from penstock.flow.graph.source_locations import FlowProblem, Path, listed
 from penstock.flow.processor.processor import InputRequirement
 from penstock.flow.scheduling.cron.expression import CronExpression
 
 
-def processor_problems(check: Checking) -> Iterator[Problem]:
+def processor_problems(check: CheckContext) -> Iterator[FlowProblem]:
     """Find errors of processors."""
     for placed, processor in check.index.processors:
         declaration = check.declaration(placed)
@@ -42,7 +42,7 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
             )
 
 
-def _no_type(check: Checking, type_: str) -> str:
+def _no_type(check: CheckContext, type_: str) -> str:
     why = check.types.why_missing(type_)
     if why:
         return why
@@ -53,8 +53,11 @@ def _no_type(check: Checking, type_: str) -> str:
 
 
 def _property_problems(
-    check: Checking, placed: PlacedComponent, processor: Processor, declared: ProcessorDeclaration
-) -> Iterator[Problem]:
+    check: CheckContext,
+    placed: PlacedComponent,
+    processor: Processor,
+    declared: ProcessorDeclaration,
+) -> Iterator[FlowProblem]:
     around: Path = (*placed.path, "properties")
     values: dict[str, str | tuple[str, ...]] = {}
     # Values that are unknown, or already reported, are not passed to the type for checking.
@@ -98,8 +101,8 @@ def _property_problems(
 
 
 def _secret_problems(
-    check: Checking, placed: PlacedComponent, path: Path, value: str | tuple[str, ...]
-) -> Iterator[Problem]:
+    check: CheckContext, placed: PlacedComponent, path: Path, value: str | tuple[str, ...]
+) -> Iterator[FlowProblem]:
     name = sole_reference(value) if isinstance(value, str) else None
     if name is None:
         yield check.problem(
@@ -119,8 +122,8 @@ def _secret_problems(
 
 
 def _schedule_problems(
-    check: Checking, placed: PlacedComponent, processor: Processor
-) -> Iterator[Problem]:
+    check: CheckContext, placed: PlacedComponent, processor: Processor
+) -> Iterator[FlowProblem]:
     schedule, around = processor.schedule, (*placed.path, "schedule")
     period = (*around, "period")
     if schedule.strategy is Strategy.TIMER:
@@ -145,7 +148,9 @@ def _schedule_problems(
         yield from check.period_problems(placed.group, path, retry.max_backoff)
 
 
-def _cron_problems(check: Checking, around: Path, text: str | None, zone: str) -> Iterator[Problem]:
+def _cron_problems(
+    check: CheckContext, around: Path, text: str | None, zone: str
+) -> Iterator[FlowProblem]:
     try:
         CronExpression.parse("* * * * * ?", zone)
     except InvalidRequest as error:
@@ -158,8 +163,8 @@ def _cron_problems(check: Checking, around: Path, text: str | None, zone: str) -
 
 
 def _relationship_problems(
-    check: Checking, placed: PlacedComponent, processor: Processor
-) -> Iterator[Problem]:
+    check: CheckContext, placed: PlacedComponent, processor: Processor
+) -> Iterator[FlowProblem]:
     known = check.relationships.get(placed.id)
     if known is None:
         return
@@ -192,15 +197,17 @@ def _relationship_problems(
             )
 
 
-def unknown_relationship(check: Checking, type_name: str, name: str, known: frozenset[str]) -> str:
+def unknown_relationship(
+    check: CheckContext, type_name: str, name: str, known: frozenset[str]
+) -> str:
     """Return the error for a relationship that a type does not have."""
     hint = check.nearest(name, known) or f"; its relationships: {listed(sorted(known))}"
     return f"{type_name} has no relationship {name!r}{hint}"
 
 
 def _input_problems(
-    check: Checking, placed: PlacedComponent, declared: ProcessorDeclaration
-) -> Iterator[Problem]:
+    check: CheckContext, placed: PlacedComponent, declared: ProcessorDeclaration
+) -> Iterator[FlowProblem]:
     incoming = check.index.incoming.get(placed.id, ())
     if declared.input is InputRequirement.REQUIRED and all(one.is_loop for one in incoming):
         what = (

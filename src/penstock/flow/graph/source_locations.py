@@ -20,7 +20,7 @@ _COMPARED: Final = 300
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourceLocation:
     """Position in a flow.
 
     Attributes:
@@ -43,10 +43,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class FlowProblem:
     """Error at a position, with its remedy."""
 
-    place: Place
+    place: SourceLocation
     message: str
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Problem:
 class InvalidFlow(InvalidRequest):
     """Invalid flow: `problems` contains all errors, the text lists the first ones."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[FlowProblem]) -> None:
         self.problems = tuple(problems)
         shown = [str(problem) for problem in self.problems[:_MAX_SHOWN]]
         if len(self.problems) > _MAX_SHOWN:
@@ -68,7 +68,7 @@ class InvalidFlow(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SourceLocations:
     """Finds the position of a path; without marks, as for a flow made in Python, only the path.
 
     Attributes:
@@ -84,7 +84,7 @@ class Places:
     key_marks: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     numbers: Mapping[Path, int] = field(default_factory=dict)
 
-    def at(self, path: Path, *, key: bool = False) -> Place:
+    def at(self, path: Path, *, key: bool = False) -> SourceLocation:
         """Return the position of a path, or of its nearest parent that is in the file.
 
         Args:
@@ -99,7 +99,7 @@ class Places:
         shown = path
         if self.numbers:
             shown = tuple(self.numbers.get(path[: n + 1], step) for n, step in enumerate(path))
-        return Place(line, column, written(shown), self.file)
+        return SourceLocation(line, column, written(shown), self.file)
 
 
 def written(path: Path) -> str:

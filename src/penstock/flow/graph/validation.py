@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.names import normalised
-from penstock.flow.graph.check_context import Checking, PrioritizerCheck
+from penstock.flow.graph.check_context import CheckContext, PrioritizerCheck
 from penstock.flow.graph.declarations import ProcessorTypes
 from penstock.flow.graph.flow_index import (
+    ComponentKind,
     FlowIndex,
-    Kind,
     PlacedComponent,
     PlacedConnection,
     PlacedGroup,
 )
 from penstock.flow.graph.model import Flow, Processor
 from penstock.flow.graph.processor_checks import processor_problems, unknown_relationship
-from penstock.flow.graph.source_locations import Path, Places, Problem, listed
+from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, listed
 from penstock.flow.processor.processor import InputRequirement
 from penstock.flow.processor.property_types import parse_size
 
 
-def connection_problems(check: Checking) -> Iterator[Problem]:
+def connection_problems(check: CheckContext) -> Iterator[FlowProblem]:
     """Find errors of connections."""
     for placed in check.index.connections:
         connection, path = placed.connection, placed.path
@@ -48,13 +48,13 @@ def connection_problems(check: Checking) -> Iterator[Problem]:
             )
 
 
-def _source_problems(check: Checking, placed: PlacedConnection) -> Iterator[Problem]:
+def _source_problems(check: CheckContext, placed: PlacedConnection) -> Iterator[FlowProblem]:
     path, source = (*placed.path, "from"), placed.source
     connection = placed.connection
     if source is None:
         yield check.problem(path, _nothing(check, placed, connection.source, is_source=True))
         return
-    if not _may_be_end(placed.group, source, Kind.INPUT_PORT, Kind.OUTPUT_PORT):
+    if not _may_be_end(placed.group, source, ComponentKind.INPUT_PORT, ComponentKind.OUTPUT_PORT):
         yield check.problem(path, _wrong_port(placed.group, source, "from"))
     if not isinstance(source.component, Processor):
         if connection.relationships:
@@ -72,19 +72,21 @@ def _source_problems(check: Checking, placed: PlacedConnection) -> Iterator[Prob
             yield check.problem(_relationships_path(check, placed), message)
 
 
-def _relationships_path(check: Checking, placed: PlacedConnection) -> Path:
+def _relationships_path(check: CheckContext, placed: PlacedConnection) -> Path:
     long_form = (*placed.path, "relationships")
     return long_form if long_form in check.places.marks else (*placed.path, "from")
 
 
-def _destination_problems(check: Checking, placed: PlacedConnection) -> Iterator[Problem]:
+def _destination_problems(check: CheckContext, placed: PlacedConnection) -> Iterator[FlowProblem]:
     path, destination = (*placed.path, "to"), placed.destination
     if destination is None:
         yield check.problem(
             path, _nothing(check, placed, placed.connection.destination, is_source=False)
         )
         return
-    if not _may_be_end(placed.group, destination, Kind.OUTPUT_PORT, Kind.INPUT_PORT):
+    if not _may_be_end(
+        placed.group, destination, ComponentKind.OUTPUT_PORT, ComponentKind.INPUT_PORT
+    ):
         yield check.problem(path, _wrong_port(placed.group, destination, "to"))
     declaration = check.declaration(destination)
     if declaration is not None and declaration.input is InputRequirement.FORBIDDEN:
@@ -95,21 +97,24 @@ def _destination_problems(check: Checking, placed: PlacedConnection) -> Iterator
 
 
 def _may_be_end(
-    group: PlacedGroup, component: PlacedComponent, own_port: Kind, inner_port: Kind
+    group: PlacedGroup,
+    component: PlacedComponent,
+    own_port: ComponentKind,
+    inner_port: ComponentKind,
 ) -> bool:
-    if component.kind in {Kind.PROCESSOR, Kind.FUNNEL}:
+    if component.kind in {ComponentKind.PROCESSOR, ComponentKind.FUNNEL}:
         return True
     return component.kind is (own_port if component.group is group else inner_port)
 
 
 def _wrong_port(group: PlacedGroup, port: PlacedComponent, field: str) -> str:
-    is_out = port.kind is Kind.OUTPUT_PORT
+    is_out = port.kind is ComponentKind.OUTPUT_PORT
     side = "inside" if port.group is group else "outside"
     way = "leads out of its group" if is_out else "leads into its group"
     return f"{port.kind} {port.name!r} {way}: seen from {side} it cannot be {field!r}"
 
 
-def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
+def _nothing(check: CheckContext, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
     """Return the error for an end of a connection that names no component."""
     group = placed.group
     if (meant := group.children.get(normalised(name))) is not None:
@@ -129,7 +134,7 @@ def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source:
     return f"unknown component {name!r}{where}{hint}"
 
 
-def feeding_problems(check: Checking) -> Iterator[Problem]:
+def unreachable_problems(check: CheckContext) -> Iterator[FlowProblem]:
     """Find components that data cannot enter or leave."""
     yield from _dead_ends(check)
     for cycle in _cycles(check):
@@ -143,24 +148,24 @@ def feeding_problems(check: Checking) -> Iterator[Problem]:
             )
 
 
-def _dead_ends(check: Checking) -> Iterator[Problem]:
+def _dead_ends(check: CheckContext) -> Iterator[FlowProblem]:
     index = check.index
     for placed in index.components:
-        if placed.kind is Kind.OUTPUT_PORT and placed.group.parent is None:
+        if placed.kind is ComponentKind.OUTPUT_PORT and placed.group.parent is None:
             yield check.problem(
                 placed.path,
                 "the root group has no parent group, so its output port leads "
                 "nowhere: remove the port",
                 key=True,
             )
-        elif placed.kind is Kind.INPUT_PORT and placed.group.parent is None:
+        elif placed.kind is ComponentKind.INPUT_PORT and placed.group.parent is None:
             yield check.problem(
                 placed.path,
                 "the root group has no parent group, so nothing arrives at its "
                 "input port: use a source processor",
                 key=True,
             )
-        elif placed.kind is not Kind.PROCESSOR and (
+        elif placed.kind is not ComponentKind.PROCESSOR and (
             placed.id in index.incoming and placed.id not in index.outgoing
         ):
             yield check.problem(
@@ -170,12 +175,14 @@ def _dead_ends(check: Checking) -> Iterator[Problem]:
             )
 
 
-def _is_fed(check: Checking, placed: PlacedComponent, cycle: dict[str, PlacedComponent]) -> bool:
+def _is_fed(
+    check: CheckContext, placed: PlacedComponent, cycle: dict[str, PlacedComponent]
+) -> bool:
     """Return whether a member of a cycle creates data itself, or receives it from outside."""
     incoming = check.index.incoming.get(placed.id, ())
     if any(one.source is None or one.source.id not in cycle for one in incoming):
         return True
-    if placed.kind is not Kind.PROCESSOR:
+    if placed.kind is not ComponentKind.PROCESSOR:
         return False
     declaration = check.declaration(placed)
     if declaration is None:
@@ -185,7 +192,7 @@ def _is_fed(check: Checking, placed: PlacedComponent, cycle: dict[str, PlacedCom
     return declaration.runs_without_input and declaration.input is not InputRequirement.REQUIRED
 
 
-def _cycles(check: Checking) -> Iterator[dict[str, PlacedComponent]]:
+def _cycles(check: CheckContext) -> Iterator[dict[str, PlacedComponent]]:
     """Find groups of components that all lead to each other (Tarjan's algorithm, with a stack)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
@@ -214,7 +221,7 @@ def _cycles(check: Checking) -> Iterator[dict[str, PlacedComponent]]:
                 lowest[placed.id] = min(lowest[placed.id], number[after.id])
 
 
-def _following(check: Checking, placed: PlacedComponent) -> Iterator[PlacedComponent]:
+def _following(check: CheckContext, placed: PlacedComponent) -> Iterator[PlacedComponent]:
     for connection in check.index.outgoing.get(placed.id, ()):
         if connection.destination is not None:
             yield connection.destination
@@ -235,9 +242,9 @@ def validate(
     flow: Flow,
     types: ProcessorTypes,
     *,
-    places: Places | None = None,
+    places: SourceLocations | None = None,
     check_prioritizer: PrioritizerCheck | None = None,
-) -> list[Problem]:
+) -> list[FlowProblem]:
     """Return all problems that keep a flow from running, in the order of the file.
 
     Args:
@@ -247,7 +254,7 @@ def validate(
         check_prioritizer: Raises `InvalidRequest` for an unknown prioritizer; without it only the
             standard ones are known.
     """
-    check = Checking(FlowIndex.of(flow), types, places or Places(), check_prioritizer)
+    check = CheckContext(FlowIndex.of(flow), types, places or SourceLocations(), check_prioritizer)
     found = {
         problem: None
         for checks in (
@@ -256,14 +263,14 @@ def validate(
             _id_problems,
             processor_problems,
             connection_problems,
-            feeding_problems,
+            unreachable_problems,
         )
         for problem in checks(check)
     }
     return sorted(found)
 
 
-def _context_problems(check: Checking) -> Iterator[Problem]:
+def _context_problems(check: CheckContext) -> Iterator[FlowProblem]:
     contexts = check.index.flow.parameter_contexts
     for name, context in contexts.items():
         for number, base in enumerate(context.inherits):
@@ -279,7 +286,7 @@ def _context_problems(check: Checking) -> Iterator[Problem]:
             yield check.problem((*group.path, "parameter_context"), message)
 
 
-def _context_cycles(check: Checking) -> Iterator[Problem]:
+def _context_cycles(check: CheckContext) -> Iterator[FlowProblem]:
     """Find cycles of contexts: a context that is found again during its own traversal."""
     contexts = check.index.flow.parameter_contexts
     done: set[str] = set()
@@ -303,7 +310,7 @@ def _context_cycles(check: Checking) -> Iterator[Problem]:
                 way[base] = iter(contexts[base].inherits)
 
 
-def _name_problems(check: Checking) -> Iterator[Problem]:
+def _name_problems(check: CheckContext) -> Iterator[FlowProblem]:
     for placed in check.index.components:
         first = placed.group.members[normalised(placed.name)]
         if first is not placed:
@@ -331,7 +338,7 @@ def _name_problems(check: Checking) -> Iterator[Problem]:
                 )
 
 
-def _id_problems(check: Checking) -> Iterator[Problem]:
+def _id_problems(check: CheckContext) -> Iterator[FlowProblem]:
     """Find duplicate ids, and connections that differ only in their relationships."""
     first: dict[str, tuple[Path, str]] = {}
     index = check.index

@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 from penstock.flow.graph.model import (
     Connection,
     Flow,
@@ -34,7 +34,14 @@ from penstock.flow.graph.model import (
     Retry,
     Schedule,
 )
-from penstock.flow.graph.source_locations import InvalidFlow, Path, Place, Places, Problem, nearest
+from penstock.flow.graph.source_locations import (
+    FlowProblem,
+    InvalidFlow,
+    Path,
+    SourceLocation,
+    SourceLocations,
+    nearest,
+)
 
 LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, mend="split the flow")
 
@@ -85,7 +92,7 @@ class ReadFlow:
     """
 
     flow: Flow
-    places: Places
+    places: SourceLocations
 
 
 def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
@@ -108,15 +115,15 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
     return ReadFlow(flow, expanded.places())
 
 
-def _tree(document: str | bytes, file: str) -> Node:
+def _tree(document: str | bytes, file: str) -> YamlNode:
     try:
         tree = read_tree(document, LIMITS)
     except InvalidYaml as error:
-        place = Place(error.line, error.column, "", file)
-        raise InvalidFlow([Problem(place, error.reason)]) from None
+        place = SourceLocation(error.line, error.column, "", file)
+        raise InvalidFlow([FlowProblem(place, error.reason)]) from None
     if tree is None:
         message = "the file is empty: write a flow that begins with name:"
-        raise InvalidFlow([Problem(Place(1, 1, "", file), message)])
+        raise InvalidFlow([FlowProblem(SourceLocation(1, 1, "", file), message)])
     return tree
 
 
@@ -133,10 +140,10 @@ class _Expansion:
         self._key_marks: dict[Path, tuple[int, int]] = {}
         self._written: dict[Path, int] = {}
 
-    def places(self) -> Places:
-        return Places(self._file, self._marks, self._key_marks, self._written)
+    def places(self) -> SourceLocations:
+        return SourceLocations(self._file, self._marks, self._key_marks, self._written)
 
-    def plain(self, node: Node, path: Path) -> object:
+    def plain(self, node: YamlNode, path: Path) -> object:
         self._marks[path] = (node.line, node.column)
         if isinstance(node.value, dict):
             fields: dict[str, object] = {}
@@ -156,7 +163,7 @@ class _Expansion:
             return [self.plain(item, (*path, number)) for number, item in enumerate(node.value)]
         return node.value
 
-    def _connections(self, node: Node, path: Path, names: AbstractSet[str]) -> list[object]:
+    def _connections(self, node: YamlNode, path: Path, names: AbstractSet[str]) -> list[object]:
         assert isinstance(node.value, list)
         self._marks[path] = (node.line, node.column)
         found: list[object] = []
@@ -173,7 +180,7 @@ def _is_group(path: Path) -> bool:
     return len(path) % 2 == 0 and all(step == "groups" for step in path[::2])
 
 
-def _component_names(group: Mapping[str, Node]) -> AbstractSet[str]:
+def _component_names(group: Mapping[str, YamlNode]) -> AbstractSet[str]:
     """Return the names before a dot that connections of a group may use, as written."""
     names: set[str] = set()
     for field in ("processors", *_NAMES_ONLY):
@@ -185,14 +192,14 @@ def _component_names(group: Mapping[str, Node]) -> AbstractSet[str]:
     return names
 
 
-def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
+def _singles(connection: YamlNode, names: AbstractSet[str]) -> Iterator[YamlNode]:
     """Create one connection for each component of a list, with all its relationships there."""
     fields = connection.value
     sources = fields.get("from") if isinstance(fields, dict) else None
     if not isinstance(fields, dict) or sources is None or not isinstance(sources.value, list):
         yield connection
         return
-    together: dict[str, list[tuple[Node, str]]] = {}
+    together: dict[str, list[tuple[YamlNode, str]]] = {}
     for number, source in enumerate(sources.value):
         parts = None if "relationships" in fields else _parted(source.value, names)
         name, way = parts or (f"[{number}]", "")
@@ -201,11 +208,11 @@ def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
         source, keys = ways[0][0], connection.keys
         own = {"from": source}
         if len(ways) > 1:
-            own = {"from": Node(name, source.line, source.column)}
-            listed = [Node(way, one.line, one.column) for one, way in ways]
-            own["relationships"] = Node(listed, source.line, source.column)
-            keys = {**keys, "relationships": Node("relationships", source.line, source.column)}
-        yield Node({**fields, **own}, connection.line, connection.column, keys=keys)
+            own = {"from": YamlNode(name, source.line, source.column)}
+            listed = [YamlNode(way, one.line, one.column) for one, way in ways]
+            own["relationships"] = YamlNode(listed, source.line, source.column)
+            keys = {**keys, "relationships": YamlNode("relationships", source.line, source.column)}
+        yield YamlNode({**fields, **own}, connection.line, connection.column, keys=keys)
 
 
 def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:
@@ -220,15 +227,15 @@ def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:
     return (name, source[len(name) + 1 :]) if name else None
 
 
-def problems_of(error: ValidationError, places: Places) -> list[Problem]:
+def problems_of(error: ValidationError, places: SourceLocations) -> list[FlowProblem]:
     """Convert errors of the model to problems, in the order of their positions."""
-    found: dict[Problem, None] = {}
+    found: dict[FlowProblem, None] = {}
     for details in error.errors(include_url=False, include_input=False):
         found.setdefault(_problem(details, places))
     return sorted(found)
 
 
-def _problem(details: ErrorDetails, places: Places) -> Problem:
+def _problem(details: ErrorDetails, places: SourceLocations) -> FlowProblem:
     kind, loc = details["type"], details["loc"]
     is_key = bool(loc) and loc[-1] == "[key]"
     path = _as_written(loc[:-1] if is_key else loc)
@@ -236,10 +243,10 @@ def _problem(details: ErrorDetails, places: Places) -> Problem:
         known = _fields(path[:-1])
         name = str(path[-1])
         hint = nearest(name, known) or f"; use one of {', '.join(known)}"
-        return Problem(places.at(path, key=True), f"unknown field {name!r}{hint}")
+        return FlowProblem(places.at(path, key=True), f"unknown field {name!r}{hint}")
     if kind == "missing":
-        return Problem(places.at(path[:-1], key=True), f"{path[-1]!r} is missing: add it")
-    return Problem(places.at(path, key=is_key), _message(details))
+        return FlowProblem(places.at(path[:-1], key=True), f"{path[-1]!r} is missing: add it")
+    return FlowProblem(places.at(path, key=is_key), _message(details))
 
 
 def _as_written(loc: tuple[int | str, ...]) -> Path:

@@ -60,7 +60,7 @@ _Place = tuple[ResourceClaim, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ImportOptions:
+class SwapImportOptions:
     """Options of an import.
 
     Args:
@@ -98,7 +98,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class FileReport:
+class SwapFileReport:
     """Result for one file.
 
     Attributes:
@@ -131,7 +131,7 @@ class _Taking:
     marks: Sequence[int]
     queue: QueueRecord
     record: ImportRecord
-    report: FileReport
+    report: SwapFileReport
     claims: dict[_Place, ContentClaim] = field(default_factory=dict)
 
 
@@ -179,7 +179,7 @@ class NifiImport:
         content: ContentRepository,
         source: NifiContent | None,
         new_uuid: Callable[[], str],
-        options: ImportOptions | None = None,
+        options: SwapImportOptions | None = None,
     ) -> None:
         self._target = target
         self._order = SortOrder(target.prioritizers)
@@ -187,7 +187,7 @@ class NifiImport:
         self._content = content
         self._source = source
         self._new_uuid = new_uuid
-        self._options = options or ImportOptions()
+        self._options = options or SwapImportOptions()
         self._unswapped: list[FlowFile] = []
         self._queues: dict[str, QueueRecord] = {}
         self._ids = _NewIds((), (), 0)
@@ -205,7 +205,7 @@ class NifiImport:
                 marks.extend([mark_of(one) for one in batch])
         self._ids = _NewIds(ids, marks, self._repository.next_ids(len(ids)))
 
-    def take(self, name: str, file: NifiSwapFile) -> FileReport:
+    def take(self, name: str, file: NifiSwapFile) -> SwapFileReport:
         """Import the rows of a file that no earlier import has imported; the file must be unread.
 
         Args:
@@ -218,7 +218,7 @@ class NifiImport:
         """
         rows = list(chain.from_iterable(file.batches(_READ_FLOWFILES)))
         if not rows:
-            return FileReport()
+            return SwapFileReport()
         key = key_of(file.summary, rows[0])
         record = ImportRecord.load(self._repository, key, name, self._target.queue, len(rows))
         queue = self._queues.get(file.summary.queue)
@@ -234,7 +234,7 @@ class NifiImport:
             if marks[row] not in queue.done and new[marks[row]] == row
         ]
         left.sort(key=lambda row: rows[row].id)
-        report = FileReport(imported_before=len(rows) - len(left))
+        report = SwapFileReport(imported_before=len(rows) - len(left))
         taking = _Taking(rows, marks, queue, record, report)
         if not all(marks[row] in self._ids for row in left):
             old = [rows[row].id for row in left]

@@ -42,7 +42,7 @@ _OF_EVERY_FLOWFILE: Final[dict[str, Callable[[FlowFile], Value]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ExpressionScope:
     """Names that an expression can refer to.
 
     Attributes:
@@ -54,7 +54,7 @@ class Scope:
     now_ms: int
 
 
-_Part: TypeAlias = Callable[[Scope], Value]
+_Part: TypeAlias = Callable[[ExpressionScope], Value]
 
 
 class Expression(Generic[T]):
@@ -88,7 +88,7 @@ class Expression(Generic[T]):
         """
         if self._constant is not None:
             return self._constant[0]
-        scope = Scope(flowfile, now_ms)
+        scope = ExpressionScope(flowfile, now_ms)
         try:
             text = "".join(
                 part if isinstance(part, str) else as_text(part(scope)) for part in self._parts
@@ -297,7 +297,7 @@ def _check_count(least: int, most: int, count: int, wrong: Callable[[], InvalidR
 def _attribute(name: str) -> _Part:
     special = _OF_EVERY_FLOWFILE.get(name)
 
-    def value(scope: Scope) -> Value:
+    def value(scope: ExpressionScope) -> Value:
         if scope.flowfile is None:
             return ""
         if special is not None and name not in scope.flowfile.attributes:

@@ -15,7 +15,7 @@ from typing import Final, Generic, Literal, Protocol, Self, TypeVar, cast, overl
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processor.expression_language import Expression, parse_expression
-from penstock.flow.processor.property_types import Kind, PropertyValue, kind_of, text_of
+from penstock.flow.processor.property_types import PropertyType, PropertyValue, text_of, type_of
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -82,7 +82,7 @@ class Property(Generic[T]):
     @overload
     def __init__(
         self,
-        kind: type[T] | Kind[T],
+        kind: type[T] | PropertyType[T],
         *,
         default: T | str,
         about: str = "",
@@ -93,7 +93,7 @@ class Property(Generic[T]):
     @overload
     def __init__(
         self,
-        kind: type[T] | Kind[T],
+        kind: type[T] | PropertyType[T],
         *,
         required: Literal[True],
         about: str = "",
@@ -104,7 +104,7 @@ class Property(Generic[T]):
     @overload
     def __init__(
         self: Property[V | None],
-        kind: type[V] | Kind[V],
+        kind: type[V] | PropertyType[V],
         *,
         about: str = "",
         sensitive: bool = False,
@@ -113,7 +113,7 @@ class Property(Generic[T]):
     ) -> None: ...
     def __init__(  # type: ignore[misc]  # the third form widens T by None
         self,
-        kind: type[T] | Kind[T],
+        kind: type[T] | PropertyType[T],
         *,
         default: object = _UNSET,
         required: bool = False,
@@ -122,7 +122,7 @@ class Property(Generic[T]):
         validator: Callable[[T], object] | None = None,
         name: str = "",
     ) -> None:
-        self.kind = kind_of(kind)
+        self.kind = type_of(kind)
         self.about = about
         self.required = required
         self.sensitive = sensitive
@@ -207,7 +207,7 @@ class ExpressionProperty(Property[Expression[T]]):
 
     def __init__(
         self,
-        kind: type[T] | Kind[T],
+        kind: type[T] | PropertyType[T],
         *,
         default: str | None = None,
         about: str = "",
@@ -237,9 +237,9 @@ class DynamicProperties(Generic[T]):
     expressions = False
 
     def __init__(
-        self, kind: type[T] | Kind[T], *, about: str = "", relationships: bool = False
+        self, kind: type[T] | PropertyType[T], *, about: str = "", relationships: bool = False
     ) -> None:
-        self.kind = kind_of(kind)
+        self.kind = type_of(kind)
         self.about = about
         self.relationships = relationships
         self.name = ""
@@ -277,21 +277,21 @@ class DynamicExpressions(DynamicProperties[Expression[T]]):
     expressions = True
 
     def __init__(
-        self, kind: type[T] | Kind[T], *, about: str = "", relationships: bool = False
+        self, kind: type[T] | PropertyType[T], *, about: str = "", relationships: bool = False
     ) -> None:
         super().__init__(expressions_of(kind), about=about, relationships=relationships)
 
 
 def expressions_of(
-    kind: type[T] | Kind[T], validator: Callable[[T], object] | None = None
-) -> Kind[Expression[T]]:
+    kind: type[T] | PropertyType[T], validator: Callable[[T], object] | None = None
+) -> PropertyType[Expression[T]]:
     """Return the kind of expressions whose result is of `kind`."""
-    result = kind_of(kind)
+    result = type_of(kind)
 
     def parse(text: str) -> Expression[T]:
         return parse_expression(text, result.parse, validator)
 
-    return Kind(result.name, parse, result.choices, result.separator)
+    return PropertyType(result.name, parse, result.choices, result.separator)
 
 
 def _shown(value: object) -> str:

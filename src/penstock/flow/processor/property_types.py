@@ -36,7 +36,7 @@ _FALSE: Final = {"false", "no", "off"}
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class PropertyType(Generic[T]):
     """Type of values.
 
     Attributes:
@@ -158,28 +158,28 @@ def _parse_url(text: str) -> str:
     return text.strip()
 
 
-STR: Final = Kind("text", str)
-INT: Final = Kind("integer", _parse_int)
-FLOAT: Final = Kind("number", _parse_float)
-BOOL: Final = Kind("boolean", _parse_bool, choices=("true", "false"))
-PERIOD: Final = Kind("period", _parse_period)
+STR: Final = PropertyType("text", str)
+INT: Final = PropertyType("integer", _parse_int)
+FLOAT: Final = PropertyType("number", _parse_float)
+BOOL: Final = PropertyType("boolean", _parse_bool, choices=("true", "false"))
+PERIOD: Final = PropertyType("period", _parse_period)
 """Milliseconds, written with their unit: ``5 sec``."""
-SIZE: Final = Kind("size", parse_size)
+SIZE: Final = PropertyType("size", parse_size)
 """Bytes, written with a unit: ``10 MB``."""
-REGEX: Final = Kind("regular expression", _parse_regex)
-PATH: Final = Kind("path", _parse_path)
-URL: Final = Kind("URL", _parse_url)
+REGEX: Final = PropertyType("regular expression", _parse_regex)
+PATH: Final = PropertyType("path", _parse_path)
+URL: Final = PropertyType("URL", _parse_url)
 
-_BUILTIN: Final[dict[type, Kind[object]]] = {
-    str: cast("Kind[object]", STR),
-    int: cast("Kind[object]", INT),
-    float: cast("Kind[object]", FLOAT),
-    bool: cast("Kind[object]", BOOL),
-    Path: cast("Kind[object]", PATH),
+_BUILTIN: Final[dict[type, PropertyType[object]]] = {
+    str: cast("PropertyType[object]", STR),
+    int: cast("PropertyType[object]", INT),
+    float: cast("PropertyType[object]", FLOAT),
+    bool: cast("PropertyType[object]", BOOL),
+    Path: cast("PropertyType[object]", PATH),
 }
 
 
-def choice(*choices: str) -> Kind[str]:
+def choice(*choices: str) -> PropertyType[str]:
     """Return the kind of texts that are one of a few choices."""
 
     def parse(text: str) -> str:
@@ -187,37 +187,39 @@ def choice(*choices: str) -> Kind[str]:
             raise InvalidRequest(f"unknown choice {text!r}: use one of {', '.join(choices)}")
         return text
 
-    return Kind("choice", parse, choices=choices)
+    return PropertyType("choice", parse, choices=choices)
 
 
-def list_of(item: type[T] | Kind[T], *, separator: str = ",") -> Kind[tuple[T, ...]]:
+def list_of(
+    item: type[T] | PropertyType[T], *, separator: str = ","
+) -> PropertyType[tuple[T, ...]]:
     """Return the kind of a list. Text is split at the separator; empty items are ignored."""
-    kind = kind_of(item)
+    kind = type_of(item)
 
     def parse(text: str) -> tuple[T, ...]:
         items = (part.strip() for part in text.split(separator))
         return tuple(kind.parse(part) for part in items if part)
 
-    return Kind(f"list of {kind.name}", parse, choices=kind.choices, separator=separator)
+    return PropertyType(f"list of {kind.name}", parse, choices=kind.choices, separator=separator)
 
 
-def kind_of(kind: type[T] | Kind[T]) -> Kind[T]:
+def type_of(kind: type[T] | PropertyType[T]) -> PropertyType[T]:
     """Return the kind for a type: str, int, float, bool, Path, an enum, or a kind itself.
 
     Raises:
         TypeError: The type has no kind; the author of the processor must pass a kind.
     """
-    if isinstance(kind, Kind):
+    if isinstance(kind, PropertyType):
         return kind
     known = _BUILTIN.get(kind)
     if known is not None:
-        return cast("Kind[T]", known)
+        return cast("PropertyType[T]", known)
     if issubclass(kind, enum.Enum):
-        return cast("Kind[T]", _enum_kind(kind))
+        return cast("PropertyType[T]", _enum_kind(kind))
     raise TypeError(f"{kind.__name__} is not a type of property values: use a Kind")
 
 
-def _enum_kind(members: type[enum.Enum]) -> Kind[enum.Enum]:
+def _enum_kind(members: type[enum.Enum]) -> PropertyType[enum.Enum]:
     by_value = {str(member.value): member for member in members}
 
     def parse(text: str) -> enum.Enum:
@@ -226,4 +228,4 @@ def _enum_kind(members: type[enum.Enum]) -> Kind[enum.Enum]:
             raise InvalidRequest(f"unknown choice {text!r}: use one of {', '.join(by_value)}")
         return member
 
-    return Kind("choice", parse, choices=tuple(by_value))
+    return PropertyType("choice", parse, choices=tuple(by_value))

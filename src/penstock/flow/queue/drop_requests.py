@@ -15,7 +15,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.expiration import sweep
 from penstock.flow.queue.listing import Predicate, matching
 from penstock.flow.queue.queue_size import QueueSize
-from penstock.flow.queue.queue_state import Contents
+from penstock.flow.queue.queue_state import QueueState
 
 
 class DropState(enum.Enum):
@@ -60,7 +60,7 @@ class DropRequest:
         predicate: Selects FlowFiles by their attributes; None: everything.
     """
 
-    def __init__(self, contents: Contents, predicate: Predicate | None) -> None:
+    def __init__(self, contents: QueueState, predicate: Predicate | None) -> None:
         self._contents = contents
         self._predicate = predicate
         self._mutex = threading.Lock()

@@ -23,15 +23,15 @@ import numpy.typing as npt
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.ordered_store import Store
-from penstock.flow.queue.queue_state import Contents
-from penstock.flow.queue.swap_cursors import Leaving, Run
-from penstock.flow.queue.swap_store import SwapFile
-from penstock.flow.swap.columns import Page
+from penstock.flow.queue.ordered_store import OrderedStore
+from penstock.flow.queue.queue_state import QueueState
+from penstock.flow.queue.swap_cursors import Leaving, SwapCursor
+from penstock.flow.queue.swap_store import SwapFileInfo
+from penstock.flow.swap.columns import SwapPage
 from penstock.storage.content.claims import ResourceClaim
 
 Mask = npt.NDArray[np.bool_]
-Select = Callable[[Page], Mask]
+Select = Callable[[SwapPage], Mask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SweptRows:
         claims: Number of them that referred to each resource claim.
     """
 
-    file: SwapFile
+    file: SwapFileInfo
     count: int
     size_bytes: int
     claims: Mapping[ResourceClaim, int]
@@ -59,7 +59,9 @@ class _Found:
     min_entry_ms: int | None
 
 
-def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> SweptRows | None:
+def sweep(
+    contents: QueueState, store: OrderedStore, run: SwapCursor, select: Select | None
+) -> SweptRows | None:
     """Remove rows of one cursor. The mutex is not held.
 
     Args:
@@ -115,7 +117,7 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
     return swept
 
 
-def _find(contents: Contents, run: Run, left: Mask, select: Select) -> _Found:
+def _find(contents: QueueState, run: SwapCursor, left: Mask, select: Select) -> _Found:
     rows: list[npt.NDArray[np.int64]] = []
     claims: Counter[ResourceClaim] = Counter()
     size_bytes = 0
@@ -147,14 +149,14 @@ SWEEP_INTERVAL_MS_MAX: Final = 30_000
 _logger = logging.getLogger(__name__)
 
 
-class Expiring:
+class Expiration:
     """Finds expired FlowFiles: those older than the connection allows, by their entry date.
 
     Args:
         contents: State of the queue.
     """
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: QueueState) -> None:
         self._contents = contents
         self._next_sweep_ms = 0
 
@@ -215,7 +217,7 @@ class Expiring:
         swept = [self._sweep(store, run, oldest_ms) for store, run in runs]
         return [one for one in swept if one is not None]
 
-    def _sweep(self, store: Store, run: Run, oldest_ms: int) -> SweptRows | None:
+    def _sweep(self, store: OrderedStore, run: SwapCursor, oldest_ms: int) -> SweptRows | None:
         try:
             return sweep(
                 self._contents,

@@ -20,8 +20,8 @@ from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 
 if TYPE_CHECKING:
-    from penstock.flow.queue.queue_state import Contents
-    from penstock.flow.swap.columns import Page
+    from penstock.flow.queue.queue_state import QueueState
+    from penstock.flow.swap.columns import SwapPage
 
 Mask = npt.NDArray[np.bool_]
 Predicate = Callable[[Mapping[str, str]], bool]
@@ -39,7 +39,7 @@ class AttributeIs:
         return attributes.get(self.name) == self.value
 
 
-def matching(page: Page, predicate: Predicate) -> Mask:
+def matching(page: SwapPage, predicate: Predicate) -> Mask:
     """Return a mask of the rows of a page that match a predicate."""
     if isinstance(predicate, AttributeIs):
         value = predicate.value
@@ -49,14 +49,14 @@ def matching(page: Page, predicate: Predicate) -> Mask:
     return np.array(likes, np.bool_)
 
 
-class Looking:
+class QueueListing:
     """Listing of one queue; may be used from any thread.
 
     Args:
         contents: State of the queue.
     """
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: QueueState) -> None:
         self._contents = contents
 
     def first(self, limit: int = 100) -> Sequence[FlowFile]:
@@ -106,7 +106,7 @@ class Looking:
             contents.sort_returned()
             return [one for store in contents.stores for one in store.memory.flowfiles()]
 
-    def _pages(self) -> Iterator[tuple[Page, Mask]]:
+    def _pages(self) -> Iterator[tuple[SwapPage, Mask]]:
         """Yield the pages of all swap files, with a mask of their remaining rows."""
         contents = self._contents
         with contents.mutex:

@@ -33,8 +33,8 @@ from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes
-from penstock.flow.queue.swap_cursors import Entry, KeyMaker, Runs, Windows
-from penstock.flow.queue.swap_store import SwapFile, SwapHome
+from penstock.flow.queue.swap_cursors import Entry, KeyMaker, SwapCursors, SwapWindows
+from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
 from penstock.flow.swap.swap_file import SwapSummary
 
 _KEY: Final = itemgetter(0)
@@ -164,7 +164,7 @@ class Line:
             self._late = []
 
 
-class Memory:
+class SortedBuffer:
     """FlowFiles in memory, in one order. The queue's mutex is held during every call.
 
     Attributes:
@@ -347,7 +347,7 @@ def least(one: Key | None, other: Key | None) -> Key | None:
     return min(one, other)
 
 
-class Store:
+class OrderedStore:
     """FlowFiles in one order. The queue's mutex is held during every call.
 
     Args:
@@ -366,17 +366,17 @@ class Store:
     """
 
     def __init__(
-        self, keys: KeyMaker, order: str, home: SwapHome, clock: Clock, threshold: int
+        self, keys: KeyMaker, order: str, home: SwapStore, clock: Clock, threshold: int
     ) -> None:
         self.order = order
         self.threshold = threshold
-        self.memory = Memory()
-        self.windows = Windows(keys, home)
-        self.runs = Runs(order, self.windows, clock)
+        self.memory = SortedBuffer()
+        self.windows = SwapWindows(keys, home)
+        self.runs = SwapCursors(order, self.windows, clock)
         self.is_blocked = False
-        self.written: SwapFile | None = None
+        self.written: SwapFileInfo | None = None
         self._keys = keys
-        self._unranked: tuple[SwapFile, Key, int] | None = None
+        self._unranked: tuple[SwapFileInfo, Key, int] | None = None
         self._bound_windows()
 
     @property
@@ -463,7 +463,7 @@ class Store:
         self.memory.line = line
 
     def in_order(self) -> Iterator[FlowFile]:
-        """Yield all in order, without changes; all heads must be known (`Runs.resolve_one`)."""
+        """Yield all in order, without changes; all heads must be known (`SwapCursors.resolve_one`)."""
         runs = [self.windows.entries(run) for run in self.runs.ranked()]
         for _, flowfile in heapq.merge(self.memory.in_order(), *runs):
             yield flowfile

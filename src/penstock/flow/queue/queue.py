@@ -20,20 +20,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.drop_requests import DropRequest
-from penstock.flow.queue.expiration import Expiring, SweptRows
-from penstock.flow.queue.listing import AttributeIs, Looking, Predicate
+from penstock.flow.queue.expiration import Expiration, SweptRows
+from penstock.flow.queue.listing import AttributeIs, Predicate, QueueListing
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
-from penstock.flow.queue.queue_state import Contents
+from penstock.flow.queue.queue_state import QueueState
 from penstock.flow.queue.swap_cursors import Tally
-from penstock.flow.queue.swap_policy import Background, ReadAhead, Swapping
-from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
+from penstock.flow.queue.swap_policy import Background, ReadAhead, SwapPolicy
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapStore
 
 __all__ = [
     "AttributeIs",
@@ -77,7 +77,7 @@ class Polled:
         expired: Expired FlowFiles that were in memory and left the queue; the caller removes them
             from the journal.
         expired_rows: Expired rows of swap files that left the queue; already in the journal
-            (`SwapHome`).
+            (`SwapStore`).
     """
 
     flowfiles: list[FlowFile]
@@ -93,7 +93,7 @@ class Taking:
         expiring: Separates expired FlowFiles.
     """
 
-    def __init__(self, contents: Contents, expiring: Expiring) -> None:
+    def __init__(self, contents: QueueState, expiring: Expiration) -> None:
         self._contents = contents
         self._mutex = contents.mutex
         self._expiring = expiring
@@ -302,7 +302,7 @@ class FlowFileQueue:
     def __init__(
         self,
         queue_id: str,
-        home: SwapHome,
+        home: SwapStore,
         clock: Clock,
         options: QueueOptions | None = None,
         *,
@@ -311,11 +311,11 @@ class FlowFileQueue:
     ) -> None:
         self.id = queue_id
         self.listener: QueueListener | None = None
-        self._contents = Contents(queue_id, home, clock, options or QueueOptions())
+        self._contents = QueueState(queue_id, home, clock, options or QueueOptions())
         self._mutex = self._contents.mutex
-        self.looking: Final = Looking(self._contents)
-        self._swapping = Swapping(self._contents, budget)
-        self._expiring = Expiring(self._contents)
+        self.looking: Final = QueueListing(self._contents)
+        self._swapping = SwapPolicy(self._contents, budget)
+        self._expiring = Expiration(self._contents)
         self._taking = Taking(self._contents, self._expiring)
         self._background = background
         self._read_ahead = ReadAhead(self._contents, background)
@@ -348,7 +348,7 @@ class FlowFileQueue:
         """
         if not flowfiles:
             return
-        steps = Steps()
+        steps = CleanupSteps()
         with self._mutex:
             self._contents.returned += (
                 flowfiles  # they are in the queue from here on, even if this raises
@@ -507,7 +507,7 @@ class FlowFileQueue:
         request = DropRequest(self._contents, predicate)
 
         def run() -> None:
-            steps = Steps()
+            steps = CleanupSteps()
             steps.take(request.run)
             if self._contents.returned:
                 steps.take(self._taking.sort_returned)
@@ -537,7 +537,7 @@ class FlowFileQueue:
 
     def _end_taking(self) -> None:
         """Do the work that follows a poll."""
-        steps = Steps()
+        steps = CleanupSteps()
         steps.take(self._taking.sort_returned)
         steps.take(self._contents.report_damages)
         steps.take(self._swapping.report_use)

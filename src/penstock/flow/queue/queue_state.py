@@ -29,10 +29,10 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
-from penstock.flow.queue.ordered_store import Store
+from penstock.flow.queue.ordered_store import OrderedStore
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
-from penstock.flow.queue.swap_cursors import Damage, Run, Tally, Windows
-from penstock.flow.queue.swap_store import RestoredSwapFile, SwapHome
+from penstock.flow.queue.swap_cursors import Damage, SwapCursor, SwapWindows, Tally
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapStore
 
 PENALTY_ORDER = "penalty"
 _CLOCK_STEP_MS = 1_000  # smaller steps are adjustments of the clock
@@ -41,7 +41,7 @@ _LONG_PENALTY_MS = 30_000
 _logger = logging.getLogger(__name__)
 
 
-class Contents:
+class QueueState:
     """Stores and counts of one queue.
 
     Args:
@@ -51,15 +51,15 @@ class Contents:
         options: Thresholds and limits.
     """
 
-    def __init__(self, queue_id: str, home: SwapHome, clock: Clock, options: QueueOptions) -> None:
+    def __init__(self, queue_id: str, home: SwapStore, clock: Clock, options: QueueOptions) -> None:
         self.queue_id = queue_id
         self.home = home
         self.clock = clock
         self.options = options
         self.mutex = threading.Condition(threading.Lock())
         order = SortOrder()
-        self.main = Store(order.keys, order.text, home, clock, options.swap_threshold)
-        self.penalized = Store(
+        self.main = OrderedStore(order.keys, order.text, home, clock, options.swap_threshold)
+        self.penalized = OrderedStore(
             penalty_keys, PENALTY_ORDER, home, clock, options.swap_threshold // 4
         )
         self.unacknowledged = Tally()
@@ -74,7 +74,7 @@ class Contents:
         self._frees_all = False  # penalized FlowFiles are moved to the others, due or not
 
     @property
-    def stores(self) -> tuple[Store, Store]:
+    def stores(self) -> tuple[OrderedStore, OrderedStore]:
         """Return both stores."""
         return (self.main, self.penalized)
 
@@ -268,7 +268,7 @@ class Contents:
         end_ms = now_ms + self._longest_ms
         return [one for one in penalized if one.penalty_until_ms <= end_ms]
 
-    def _is_all_due(self, run: Run, now_ms: int) -> bool:
+    def _is_all_due(self, run: SwapCursor, now_ms: int) -> bool:
         if run.key is None or not run.key < (now_ms + 1,):
             return False
         if run.last_due_ms is None:
@@ -310,7 +310,7 @@ class Contents:
                 with self.mutex:
                     self.lost_count += len(damage.rows)
 
-    def _next_damage(self, windows: Windows) -> Damage | None:
+    def _next_damage(self, windows: SwapWindows) -> Damage | None:
         with self.mutex:
             return windows.damages.pop(0) if windows.damages else None
 
@@ -322,7 +322,7 @@ class Contents:
         )  # fmt: skip
 
 
-def _size_of(home: SwapHome, run: Run, rows: np.ndarray) -> int | None:
+def _size_of(home: SwapStore, run: SwapCursor, rows: np.ndarray) -> int | None:
     """Return the content bytes of rows; None if the file cannot be read."""
     wanted = np.zeros(run.file.summary.count, np.bool_)
     wanted[rows] = True

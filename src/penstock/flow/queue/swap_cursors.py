@@ -40,7 +40,7 @@ from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes
-from penstock.flow.queue.swap_store import SwapFile, SwapHome
+from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
 from penstock.flow.swap.columns import PAGE_ROWS
 from penstock.flow.swap.swap_file import Rows
 
@@ -64,10 +64,10 @@ class FromWindow(NamedTuple):
     flowfiles: list[FlowFile]
     places: list[int]
     key: Key
-    rest: Window
+    rest: SwapWindow
 
 
-class Window:
+class SwapWindow:
     """Immutable window of FlowFiles in order; its length is the number of remaining FlowFiles.
 
     Args:
@@ -117,10 +117,10 @@ class Window:
 
     def with_more(
         self, keys: Iterable[Key], flowfiles: Iterable[FlowFile], places: Iterable[int]
-    ) -> Window:
+    ) -> SwapWindow:
         """Return a window of these and of FlowFiles that follow them."""
         at = self._at
-        return Window(
+        return SwapWindow(
             [*self._keys[at:], *keys],
             [*self._flowfiles[at:], *flowfiles],
             [*self._places[at:], *places],
@@ -132,17 +132,17 @@ class Window:
         end = len(keys) if before is None else bisect_left(keys, before, start)
         end = min(end, start + limit)
         key = keys[min(end, len(keys) - 1)]
-        rest = Window()
+        rest = SwapWindow()
         if end < len(keys):
             rest._keys, rest._flowfiles, rest._places = keys, self._flowfiles, self._places
             rest._at, rest.used_bytes = end, self.used_bytes
         taken = list(self._flowfiles[start:end])
         return FromWindow(taken, list(self._places[start:end]), key, rest)
 
-    def only(self, kept: Sequence[bool]) -> Window:
+    def only(self, kept: Sequence[bool]) -> SwapWindow:
         """Return a window of selected FlowFiles: for each, whether it stays."""
         at = self._at
-        return Window(
+        return SwapWindow(
             list(compress(self._keys[at:], kept)),
             list(compress(self._flowfiles[at:], kept)),
             list(compress(self._places[at:], kept)),
@@ -185,24 +185,24 @@ class Plan(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Rows that will leave a cursor other than by `take`; see `Run.leaving`."""
+    """Rows that will leave a cursor other than by `take`; see `SwapCursor.leaving`."""
 
     gone: npt.NDArray[np.bool_]
     rows: int
     size_bytes: int
-    window: Window
+    window: SwapWindow
     key: Key | None
 
 
 class Reordered(NamedTuple):
-    """Cursor in another order; see `Run.reordered`."""
+    """Cursor in another order; see `SwapCursor.reordered`."""
 
     is_sorted: bool
     gone: npt.NDArray[np.bool_] | None
-    window: Window
+    window: SwapWindow
 
 
-class Run:
+class SwapCursor:
     """Swap file, read in order. The queue's mutex is held during every call except `read`.
 
     Args:
@@ -211,7 +211,7 @@ class Run:
         tally: Counts remaining rows, and rows read ahead, of all cursors of a store.
     """
 
-    def __init__(self, file: SwapFile, number: int, tally: RunsTally) -> None:
+    def __init__(self, file: SwapFileInfo, number: int, tally: RunsTally) -> None:
         self.file = file
         self.number = number
         self.tally = tally
@@ -225,7 +225,7 @@ class Run:
         self.is_read_ahead = False
         self.retry_at_s = 0.0
         self.generation = 0
-        self.window = Window()
+        self.window = SwapWindow()
         self._order: npt.NDArray[np.int32] | None = None
         self._gone: npt.NDArray[np.bool_] | None = None
         self._position = 0
@@ -241,8 +241,8 @@ class Run:
         """Return whether no rows follow the window."""
         return self._position >= self.file.summary.count
 
-    def open(self, home: SwapHome) -> SwapReader:
-        """Return the reader; open the file if it is not open. Raises as `SwapHome.open`."""
+    def open(self, home: SwapStore) -> SwapReader:
+        """Return the reader; open the file if it is not open. Raises as `SwapStore.open`."""
         if self._reader is None:
             self._reader = home.open(self.file)
         return self._reader
@@ -320,7 +320,7 @@ class Run:
         key, position = self.key, self._position
         if self.window:
             key, position = self.window.key, self.window.place
-        nothing = Window()
+        nothing = SwapWindow()
         self.key, self._position = key, position
         self.tally.window_bytes -= self.window.used_bytes
         self.window = nothing
@@ -351,7 +351,7 @@ class Run:
             window = window.only((~np.isin(ahead, rows)).tolist())
             key = window.key if window else key
         if len(rows) == self.left:
-            size_bytes, window = self.left_bytes, Window()
+            size_bytes, window = self.left_bytes, SwapWindow()
         return Leaving(gone, len(rows), size_bytes, window, key)
 
     def leave(self, leaving: Leaving) -> None:
@@ -384,7 +384,7 @@ class Run:
         gone = ~left
         # Removed rows go to the front, as if they were taken.
         order = np.concatenate((np.flatnonzero(gone), rows[ranked])).astype(np.int32)
-        nothing = Window()
+        nothing = SwapWindow()
         self._gone, self._order = gone, order
         self._position = len(order) - len(rows)
         self.tally.window_bytes -= self.window.used_bytes
@@ -397,7 +397,7 @@ class Run:
         """Return the changes that `reorder` makes for another order, without making them yet."""
         left = self.remaining()
         gone = None if left.all() else ~left
-        return Reordered(self.file.summary.order == order, gone, Window())
+        return Reordered(self.file.summary.order == order, gone, SwapWindow())
 
     def reorder(self, reordered: Reordered) -> None:
         """Read in another order: that of the file, or one that `resort` provides.
@@ -413,7 +413,7 @@ class Run:
         self.key = None
 
 
-def rank(run: Run) -> Rank:
+def rank(run: SwapCursor) -> Rank:
     """Return the rank of a cursor with a key, for comparison with others.
 
     Of two with the same key, the one without a window comes first: its key is that of the last
@@ -424,7 +424,7 @@ def rank(run: Run) -> Rank:
     return run.key, bool(run.window), run.number
 
 
-def entries_of(run: Run, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
+def entries_of(run: SwapCursor, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
     """Yield the remaining entries of a sorted cursor, without changes; reads pages on demand."""
     yield from run.window.entries()
     position = run.plan(0).end
@@ -443,12 +443,12 @@ WINDOW_ROWS_MAX: Final = 2_048
 class Damage:
     """Unreadable rows of a swap file, to be reported to the swap store without the mutex."""
 
-    file: SwapFile
+    file: SwapFileInfo
     rows: RowNumbers
     reason: str
 
 
-class Windows:
+class SwapWindows:
     """Reads rows of cursors. The queue's mutex is held during every call.
 
     Methods for one cursor also receive the other open ones, because they share the bound.
@@ -463,13 +463,13 @@ class Windows:
         damages: Damage found since the last report.
     """
 
-    def __init__(self, keys: KeyMaker, home: SwapHome) -> None:
+    def __init__(self, keys: KeyMaker, home: SwapStore) -> None:
         self.keys = keys
         self.rows = 0
         self.damages: list[Damage] = []
         self._home = home
 
-    def read(self, run: Run, others: Sequence[Run]) -> None:
+    def read(self, run: SwapCursor, others: Sequence[SwapCursor]) -> None:
         """Read a window of a cursor, in order; if nothing can be read, no rows remain.
 
         Raises:
@@ -489,7 +489,7 @@ class Windows:
             run.let_go()
             raise
 
-    def take(self, run: Run, found: list[FlowFile], limit: int, before: Key | None) -> int:
+    def take(self, run: SwapCursor, found: list[FlowFile], limit: int, before: Key | None) -> int:
         """Take the FlowFiles of a window whose keys are below a key; return their number."""
 
         def loaded(taken: list[FlowFile], rows: list[int]) -> None:
@@ -497,7 +497,7 @@ class Windows:
 
         return run.take(found, limit, before, loaded)
 
-    def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
+    def next_plan(self, run: SwapCursor, ranked: Sequence[SwapCursor]) -> Plan | None:
         """Return the rows to read after a window, if it is time to read ahead."""
         rows = self._size(ranked)
         if run.is_busy or run.is_read_ahead or run.is_read_out:
@@ -506,40 +506,40 @@ class Windows:
             return None
         return run.plan(rows)
 
-    def attach(self, run: Run, plan: Plan, found: Rows, keys: Sequence[Key]) -> bool:
+    def attach(self, run: SwapCursor, plan: Plan, found: Rows, keys: Sequence[Key]) -> bool:
         """Add rows that were read without the mutex; return False if the cursor changed."""
         if plan.generation != run.generation:
             return False
         self._add(run, plan, found, keys)
         return True
 
-    def entries(self, run: Run) -> Iterator[Entry]:
+    def entries(self, run: SwapCursor) -> Iterator[Entry]:
         """Yield the remaining entries of a sorted cursor in order, as far as it can be read."""
         with suppress(PenstockError):  # a listing ignores damage; the next poll handles it
             yield from entries_of(run, run.open(self._home), self.keys)
 
-    def _sort(self, run: Run) -> None:
+    def _sort(self, run: SwapCursor) -> None:
         """Read all remaining rows of a cursor to sort it in this order."""
         rows = run.remaining().nonzero()[0]
         found = run.open(self._home).take(rows)
         self._lose(run, found.lost)
         run.resort(found.numbers, self.keys(found.flowfiles))
 
-    def _add(self, run: Run, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+    def _add(self, run: SwapCursor, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
         self._lose(run, found.lost)
         run.attach(plan, found, keys)
         if not run.window and run.is_read_out and run.left:
             self._lose_rest(run, "it holds fewer rows than its summary says")
 
-    def _lose(self, run: Run, rows: RowNumbers) -> None:
+    def _lose(self, run: SwapCursor, rows: RowNumbers) -> None:
         if len(rows):
             self._lose_for(run, rows, "pages have wrong checksums")
 
-    def _lose_rest(self, run: Run, reason: str) -> None:
+    def _lose_rest(self, run: SwapCursor, reason: str) -> None:
         self._lose_for(run, run.remaining().nonzero()[0], reason)
         run.let_go()
 
-    def _lose_for(self, run: Run, rows: RowNumbers, reason: str) -> None:
+    def _lose_for(self, run: SwapCursor, rows: RowNumbers, reason: str) -> None:
         self.damages.append(Damage(run.file, rows, reason))
         try:
             run.lose(rows)
@@ -547,12 +547,12 @@ class Windows:
             self.damages.pop()
             raise
 
-    def _size(self, others: Iterable[Run]) -> int:
+    def _size(self, others: Iterable[SwapCursor]) -> int:
         """Return the number of rows to read at once, to keep all windows within their bound."""
         begun = sum(1 for run in others if run.is_begun) + 1
         return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.rows // begun))
 
-    def _make_room(self, wanted: Run, others: Sequence[Run]) -> None:
+    def _make_room(self, wanted: SwapCursor, others: Sequence[SwapCursor]) -> None:
         """Discard the windows that are needed last, if all together are too large."""
         rest = self.rows - self._size(others)
         total = sum(len(run.window) for run in others)
@@ -566,7 +566,7 @@ class Windows:
                     return
 
 
-def let_windows_go(runs: Iterable[Run]) -> int:
+def let_windows_go(runs: Iterable[SwapCursor]) -> int:
     """Discard all windows; return their number of rows."""
     total = 0
     for run in runs:
@@ -576,20 +576,20 @@ def let_windows_go(runs: Iterable[Run]) -> int:
     return total
 
 
-def _may_go(run: Run) -> bool:
+def _may_go(run: SwapCursor) -> bool:
     return bool(run.window) and not (run.is_busy or run.is_read_ahead)
 
 
 RETRY_S: Final = 1.0
 
-_Ranked = tuple[Rank, Run]
+_Ranked = tuple[Rank, SwapCursor]
 
 
-def _ranked(run: Run) -> _Ranked:
+def _ranked(run: SwapCursor) -> _Ranked:
     return rank(run), run
 
 
-class Runs:
+class SwapCursors:
     """Swap files in one order. The queue's mutex is held during every call.
 
     Args:
@@ -601,17 +601,17 @@ class Runs:
         swapped: Remaining rows of all cursors.
     """
 
-    def __init__(self, order: str, windows: Windows, clock: Clock) -> None:
+    def __init__(self, order: str, windows: SwapWindows, clock: Clock) -> None:
         self.swapped = RunsTally()
         self._order = order
         self._windows = windows
         self._clock = clock
         self._ranked: list[_Ranked] = []
-        self._unread: list[Run] = []
-        self._resting: list[Run] = []
+        self._unread: list[SwapCursor] = []
+        self._resting: list[SwapCursor] = []
         self._number = 0
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[SwapCursor]:
         return iter([*self.ranked(), *self._unread, *self._resting])
 
     def __len__(self) -> int:
@@ -634,7 +634,7 @@ class Runs:
 
     # -- adding, changing and removing cursors
 
-    def add(self, file: SwapFile) -> Run:
+    def add(self, file: SwapFileInfo) -> SwapCursor:
         """Add a swap file whose first key is unknown."""
         run = self._new(file)
         run.is_sorted = file.summary.order == self._order
@@ -643,7 +643,7 @@ class Runs:
         self.swapped.size_bytes += run.left_bytes
         return run
 
-    def add_written(self, file: SwapFile, key: Key, last_due_ms: int) -> None:
+    def add_written(self, file: SwapFileInfo, key: Key, last_due_ms: int) -> None:
         """Add a swap file that was just written; its first key is known."""
         run = self._new(file)
         run.key = key
@@ -652,7 +652,7 @@ class Runs:
         self.swapped.count += run.left
         self.swapped.size_bytes += run.left_bytes
 
-    def adopt(self, run: Run, other: Runs) -> None:
+    def adopt(self, run: SwapCursor, other: SwapCursors) -> None:
         """Move a ranked cursor here from another store with another order."""
         reordered = run.reordered(self._order)
         rest = other._ranked_but(run)
@@ -670,7 +670,7 @@ class Runs:
         run.number = self._number
         run.reorder(reordered)
 
-    def changed(self, run: Run) -> None:
+    def changed(self, run: SwapCursor) -> None:
         """Rank a cursor again after rows of it were removed; remove it if it has none."""
         if run in self._unread or run in self._resting:
             if not run.left:
@@ -693,11 +693,11 @@ class Runs:
         for run, how in reordered:
             run.reorder(how)
 
-    def _new(self, file: SwapFile) -> Run:
+    def _new(self, file: SwapFileInfo) -> SwapCursor:
         self._number += 1
-        return Run(file, self._number, self.swapped)
+        return SwapCursor(file, self._number, self.swapped)
 
-    def _rank(self, run: Run) -> None:
+    def _rank(self, run: SwapCursor) -> None:
         """Rank an unranked cursor; if a comparison raises, it stays unranked."""
         entry = _ranked(run)
         try:
@@ -707,7 +707,7 @@ class Runs:
             heapq.heapify(self._ranked)
             raise
 
-    def _ranked_but(self, run: Run) -> list[_Ranked]:
+    def _ranked_but(self, run: SwapCursor) -> list[_Ranked]:
         """Return a heap of the cursors whose head is known, except one."""
         ranked = [one for one in self._ranked if one[-1] is not run]
         heapq.heapify(ranked)
@@ -719,11 +719,11 @@ class Runs:
         """Return the lowest key known: that of the next FlowFile, or lower; None: no cursor."""
         return self._ranked[0][0][0] if self._ranked else None
 
-    def ranked(self) -> list[Run]:
+    def ranked(self) -> list[SwapCursor]:
         """Return the cursors whose head is known; the first one in order comes first."""
         return [run for _, run in self._ranked]
 
-    def first(self) -> Run:
+    def first(self) -> SwapCursor:
         """Return the first cursor; one must exist."""
         return self._ranked[0][-1]
 
@@ -777,7 +777,7 @@ class Runs:
         self._read(run)
         return True
 
-    def _read(self, run: Run) -> None:
+    def _read(self, run: SwapCursor) -> None:
         """Read a window of an unread cursor and rank it; it may also end, or wait for a retry.
 
         Any other exception is passed on, and the cursor stays unread.

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, counted
-from penstock.flow.queue.queue_state import Contents
-from penstock.flow.queue.swap_cursors import Plan, Run, let_windows_go
+from penstock.flow.queue.queue_state import QueueState
+from penstock.flow.queue.swap_cursors import Plan, SwapCursor, let_windows_go
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.budget import HeapBudget
-    from penstock.flow.queue.ordered_store import Store
-    from penstock.flow.queue.swap_store import SwapFile
+    from penstock.flow.queue.ordered_store import OrderedStore
+    from penstock.flow.queue.swap_store import SwapFileInfo
 
 
 RETRY_S: Final = 10.0
@@ -37,7 +37,7 @@ FLOOR_BYTES: Final = 2 << 20
 _logger = logging.getLogger(__name__)
 
 
-class Swapping:
+class SwapPolicy:
     """Swaps out FlowFiles over the threshold, or at the request of the budget.
 
     Args:
@@ -45,7 +45,7 @@ class Swapping:
         budget: Memory budget of all queues, or None.
     """
 
-    def __init__(self, contents: Contents, budget: HeapBudget | None) -> None:
+    def __init__(self, contents: QueueState, budget: HeapBudget | None) -> None:
         self._contents = contents
         self._budget = budget
         self._try_from_count = 0
@@ -88,7 +88,7 @@ class Swapping:
     def _limit(self) -> int:
         return self._contents.options.swap_threshold + self._batch()
 
-    def _later_half(self) -> tuple[Store, int] | None:
+    def _later_half(self) -> tuple[OrderedStore, int] | None:
         contents = self._contents
         store = max(contents.stores, key=lambda one: one.memory.movable_count)
         there, floor = store.memory.movable_count, _floor(store)
@@ -98,7 +98,7 @@ class Swapping:
         can_write = is_worth_it and not contents.is_writing and self._may_try()
         return (store, count) if can_write else None
 
-    def _over_threshold(self) -> tuple[Store, int] | None:
+    def _over_threshold(self) -> tuple[OrderedStore, int] | None:
         contents, batch = self._contents, self._batch()
         while contents.is_writing:
             if contents.in_memory_count() < self._limit() + batch:
@@ -117,15 +117,15 @@ class Swapping:
             or contents.clock.monotonic_s() >= self._try_from_s
         )
 
-    def _swap_out(self, choose: Callable[[], tuple[Store, int] | None]) -> bool:
+    def _swap_out(self, choose: Callable[[], tuple[OrderedStore, int] | None]) -> bool:
         """Write chosen FlowFiles to a swap file; return whether any were written.
 
         Args:
             choose: Returns the store and the number of its FlowFiles; the mutex is held.
         """
         contents = self._contents
-        store: Store | None = None
-        file: SwapFile | None = None
+        store: OrderedStore | None = None
+        file: SwapFileInfo | None = None
         flowfiles: list[FlowFile] = []
         failure = "an exception ended the write"
         try:
@@ -170,7 +170,7 @@ class Swapping:
             self._try_from_s = contents.clock.monotonic_s() + RETRY_S
 
 
-def _floor(store: Store) -> int:
+def _floor(store: OrderedStore) -> int:
     """Return the number of FlowFiles to keep in memory: lower if attributes are large."""
     memory = store.memory
     mean_bytes = max(1, memory.used_bytes // max(1, len(memory)))
@@ -188,7 +188,7 @@ class ReadAhead:
         background: Runs a job soon, on another thread; None: nothing is read ahead.
     """
 
-    def __init__(self, contents: Contents, background: Background | None) -> None:
+    def __init__(self, contents: QueueState, background: Background | None) -> None:
         self._contents = contents
         self._background = background
         self._is_asked = False
@@ -236,7 +236,7 @@ class ReadAhead:
                     main.runs.changed(run)
                 self._close_if_gone(run)
 
-    def _next(self) -> tuple[Run, Plan] | None:
+    def _next(self) -> tuple[SwapCursor, Plan] | None:
         """Return the first cursor and the rows to read of it; None if there is nothing to read."""
         main = self._contents.main
         ranked = main.runs.ranked()
@@ -244,6 +244,6 @@ class ReadAhead:
         return None if plan is None else (ranked[0], plan)
 
     @staticmethod
-    def _close_if_gone(run: Run) -> None:
+    def _close_if_gone(run: SwapCursor) -> None:
         if not run.left:
             run.close()

@@ -26,7 +26,7 @@ from penstock.storage.content.claims import ResourceClaim
 
 
 @dataclass(frozen=True, slots=True)
-class SwapFile:
+class SwapFileInfo:
     """Swap file that the journal knows.
 
     Attributes:
@@ -47,11 +47,11 @@ class RestoredSwapFile:
         done: Numbers of the rows that are done, or whose home is elsewhere now.
     """
 
-    file: SwapFile
+    file: SwapFileInfo
     done: Sequence[int] = ()
 
 
-class SwapHome(Protocol):
+class SwapStore(Protocol):
     """Repository as a queue uses it.
 
     All methods may be called from many threads. `loaded` and `open` are called with the queue's
@@ -59,7 +59,7 @@ class SwapHome(Protocol):
     without that mutex.
     """
 
-    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
+    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         """Write FlowFiles to a swap file and make it their home: file, fsync, one journal record.
 
         Args:
@@ -72,7 +72,7 @@ class SwapHome(Protocol):
         """
         ...
 
-    def open(self, file: SwapFile) -> SwapReader:
+    def open(self, file: SwapFileInfo) -> SwapReader:
         """Open a swap file for reading; the caller closes it.
 
         Raises:
@@ -82,7 +82,7 @@ class SwapHome(Protocol):
         """
         ...
 
-    def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+    def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Record that these rows are FlowFiles in memory from now on; they keep their home.
 
         Args:
@@ -93,7 +93,7 @@ class SwapHome(Protocol):
         ...
 
     def drop_rows(
-        self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
+        self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         """Record that rows that were never loaded are removed (expired or dropped).
 
@@ -107,7 +107,7 @@ class SwapHome(Protocol):
         """
         ...
 
-    def discard(self, file: SwapFile) -> None:
+    def discard(self, file: SwapFileInfo) -> None:
         """Record that all rows of a file that are not loaded are removed (dropped).
 
         Raises:
@@ -123,7 +123,7 @@ class SwapHome(Protocol):
         """
         ...
 
-    def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
+    def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         """Record that rows that were never loaded cannot be read and are lost.
 
         They are counted, an event is reported, and the rest of the file is kept as `*.bad`. Never

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.changes import Changes
-    from penstock.flow.repository.journals import Journals
+    from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
     from penstock.flow.repository.records import Batch
     from penstock.flow.repository.sequences import Sequences
-    from penstock.flow.repository.state import State, Undo
+    from penstock.flow.repository.state import RepositoryState, Undo
     from penstock.flow.repository.swap_folder import SwapFolder
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.content.repository import ContentRepository
@@ -94,7 +94,7 @@ class Cut(NamedTuple):
         heals: Whether the journal was poisoned, so that this snapshot replaces it.
     """
 
-    state: State
+    state: RepositoryState
     released: Sequence[ResourceClaim]
     heals: bool
 
@@ -121,7 +121,11 @@ class Commits:
     """
 
     def __init__(
-        self, state: State, journals: Journals, content: ContentRepository, clock: Clock
+        self,
+        state: RepositoryState,
+        journals: FlowJournals,
+        content: ContentRepository,
+        clock: Clock,
     ) -> None:
         self._state = state
         self._journals = journals
@@ -155,7 +159,7 @@ class Commits:
 
     def append(
         self,
-        plan: Callable[[State, int], Batch | None],
+        plan: Callable[[RepositoryState, int], Batch | None],
         references: Mapping[ResourceClaim, int],
         *,
         durable: bool,
@@ -199,7 +203,7 @@ class Commits:
                 raise
             return ticket
 
-    def read(self, look: Callable[[State], _T]) -> _T:
+    def read(self, look: Callable[[RepositoryState], _T]) -> _T:
         """Return the result of a function of the state.
 
         The function must be fast, and must change only what is not journaled.
@@ -387,8 +391,8 @@ class Committer:
 
     def __init__(
         self,
-        state: State,
-        journals: Journals,
+        state: RepositoryState,
+        journals: FlowJournals,
         content: ContentRepository,
         swap: SwapFolder,
         clock: Clock,
@@ -457,7 +461,7 @@ class Committer:
 
     def commit(
         self,
-        plan: Callable[[State, int], Batch | None],
+        plan: Callable[[RepositoryState, int], Batch | None],
         references: Mapping[ResourceClaim, int],
         *,
         durable: bool,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.clock import Clock
-    from penstock.flow.repository.state import State
+    from penstock.flow.repository.state import RepositoryState
     from penstock.storage.filesystem import FileSystem
 
 FIRST_GENERATION: Final = 1
@@ -55,7 +55,7 @@ def generations_in(fs: FileSystem, folder: str) -> list[int]:
     )
 
 
-class Journals:
+class FlowJournals:
     """Journals that recovery would read now; the newest one is written.
 
     Calls must not overlap, except `create_next`, `write_snapshot` and the function that
@@ -132,7 +132,7 @@ class Journals:
         self._current, self._next = self._next, None
 
     def write_snapshot(
-        self, state: State, flowfiles_per_part: int, before_end: Callable[[], None]
+        self, state: RepositoryState, flowfiles_per_part: int, before_end: Callable[[], None]
     ) -> None:
         """Write the state at the start of the newest generation, durably.
 

@@ -23,7 +23,7 @@ from penstock.core.errors import CorruptData, InvalidRequest, counted
 from penstock.flow.repository.changes import RecoveryEvent
 from penstock.flow.repository.journals import (
     FIRST_GENERATION,
-    Journals,
+    FlowJournals,
     generations_in,
     journal_folder,
     snapshot_folder,
@@ -36,7 +36,7 @@ from penstock.flow.repository.records import (
     decode_part,
     unpack_ids,
 )
-from penstock.flow.repository.state import State
+from penstock.flow.repository.state import RepositoryState
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class ReadBack:
         events: Problems found.
     """
 
-    state: State
+    state: RepositoryState
     tail: list[Batch]
-    journals: Journals
+    journals: FlowJournals
     begin_anew: bool = False
     events: list[RecoveryEvent] = field(default_factory=list)
 
@@ -116,14 +116,14 @@ class JournalReader:
             state.sequences.observe(batch)
         for batch in batches[:known]:
             state.apply(batch)
-        written = Journals(
+        written = FlowJournals(
             self._folder, self._fs, self._clock, journals, snapshot_number, self._snapshot_bytes
         )
         if not self._begin_anew:
             written.delete_before(base)
         return ReadBack(state, batches[known:], written, self._begin_anew, self._events)
 
-    def _read_snapshot(self) -> tuple[int, State]:
+    def _read_snapshot(self) -> tuple[int, RepositoryState]:
         """Return the newest complete snapshot, and its generation."""
         for generation in reversed(generations_in(self._fs, f"{self._folder}/snapshots")):
             folder = snapshot_folder(self._folder, generation)
@@ -142,12 +142,12 @@ class JournalReader:
                     f"{folder}: has format number {head.format_number}, but this Penstock reads "
                     f"up to {FORMAT_NUMBER}: use the newer Penstock that wrote it"
                 )
-            state = State.begin(head)
+            state = RepositoryState.begin(head)
             for part in parts:
                 state.load(part)
             self._snapshot_bytes = snapshot.size_bytes
             return generation, state
-        return FIRST_GENERATION, State()
+        return FIRST_GENERATION, RepositoryState()
 
     def _stands_alone(self, generation: int) -> bool:
         """Return whether earlier journals are deleted, so that a snapshot was once complete."""

@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import Dependency, Unavailable, counted
-from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFile
+from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
 from penstock.flow.repository.commits import Committer, references_of
 from penstock.flow.repository.options import RepositoryOptions, RepositoryStatistics
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.core.disk_space import Headroom
-    from penstock.flow.queue.swap_store import SwapHome
+    from penstock.core.disk_space import DiskSpace
+    from penstock.flow.queue.swap_store import SwapStore
     from penstock.flow.repository.recovery import ReadBack
-    from penstock.flow.repository.state import State
+    from penstock.flow.repository.state import RepositoryState
     from penstock.storage.content.repository import ContentRepository
     from penstock.storage.filesystem import FileSystem, FolderLock
 
@@ -55,9 +55,9 @@ class FlowFileRepository:
         swap_files: SwapFiles,
         recovered: Recovered,
         lock: FolderLock,
-        headroom: Headroom,
+        headroom: DiskSpace,
     ) -> None:
-        self.swap_home: SwapHome = swap_files
+        self.swap_home: SwapStore = swap_files
         self.recovered = recovered
         self._committer = committer
         self._commits = committer.commits
@@ -252,7 +252,7 @@ class FlowFileRepository:
         )
 
 
-def _queues_of(state: State) -> dict[str, RecoveredQueue]:
+def _queues_of(state: RepositoryState) -> dict[str, RecoveredQueue]:
     queues: dict[str, RecoveredQueue] = {}
     for one, flowfile in state.flowfiles.items():
         queue = state.queues[one]
@@ -260,7 +260,7 @@ def _queues_of(state: State) -> dict[str, RecoveredQueue]:
             queues[queue] = RecoveredQueue()
         queues[queue].flowfiles.append(flowfile)
     for name, file in sorted(state.files.items()):
-        restored = RestoredSwapFile(SwapFile(name, file.summary), file.rows_done())
+        restored = RestoredSwapFile(SwapFileInfo(name, file.summary), file.rows_done())
         queues.setdefault(file.summary.queue, RecoveredQueue()).swap_files.append(restored)
     return queues
 

@@ -110,7 +110,7 @@ class Undo:
 
 
 @dataclass(slots=True)
-class State:
+class RepositoryState:
     """The state of a FlowFile repository.
 
     Attributes:
@@ -346,9 +346,9 @@ class State:
 
     # -- snapshots
 
-    def copy(self) -> State:
+    def copy(self) -> RepositoryState:
         """Return a copy of the state. Commits wait meanwhile, so it copies only tables."""
-        return State(
+        return RepositoryState(
             self.number,
             self.flowfiles.copy(),
             self.queues.copy(),
@@ -383,7 +383,7 @@ class State:
             yield SnapshotPart(files=[file.frozen()])
 
     @classmethod
-    def begin(cls, head: SnapshotHead) -> State:
+    def begin(cls, head: SnapshotHead) -> RepositoryState:
         """Return the state of a snapshot's head."""
         state = cls(number=head.number, states=dict(head.states))
         state.sequences = Sequences(head.next_id, head.next_queue_index, head.next_file)

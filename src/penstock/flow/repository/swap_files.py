@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, PenstockError, counted
-from penstock.flow.queue.swap_store import SwapFile
+from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.commits import references_of
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
@@ -53,7 +53,7 @@ class SwapFiles:
         self._commits = committer.commits
         self.damaged_flowfiles = 0
 
-    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
+    def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         """Write FlowFiles to a swap file, which is their home from then on.
 
         Raises:
@@ -64,7 +64,7 @@ class SwapFiles:
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
-            file = SwapFile(name, summary)  # after the commit nothing may raise
+            file = SwapFileInfo(name, summary)  # after the commit nothing may raise
             self._committer.commit(
                 lambda state, durable: state.plan_swap_out(name, summary, flowfiles, durable),
                 {},
@@ -77,7 +77,7 @@ class SwapFiles:
             raise
         return file
 
-    def open(self, file: SwapFile) -> SwapReader:
+    def open(self, file: SwapFileInfo) -> SwapReader:
         """Open a swap file for reading; see `SwapHome.open`."""
         path = self._folder.path(file.name)
         reader = SwapReader.open(self._fs, path)
@@ -87,13 +87,13 @@ class SwapFiles:
             raise CorruptData(path, 0, "it is not the swap file that was written under this name")
         return reader
 
-    def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+    def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Record in memory that the FlowFiles of rows are loaded."""
         homes = {one: (file.name, int(row)) for one, row in zip(ids, rows, strict=True)}
         self._commits.read(lambda state: state.loaded.update(homes))
 
     def drop_rows(
-        self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
+        self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         """Record the removal of rows that were never loaded; see `SwapHome.drop_rows`."""
         gone = {resource: -count for resource, count in claims.items()}
@@ -103,7 +103,7 @@ class SwapFiles:
             durable=False,
         )
 
-    def discard(self, file: SwapFile) -> None:
+    def discard(self, file: SwapFileInfo) -> None:
         """Record the removal of all rows that are not loaded; see `SwapHome.discard`.
 
         Their content is released only when the loaded rows are done, too.
@@ -125,7 +125,7 @@ class SwapFiles:
             durable=False,
         )
 
-    def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
+    def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         """Handle rows that are lost; see `SwapHome.damaged`."""
         path = self._folder.path(file.name)
         self._commits.read(lambda _: self._count_damaged(len(rows)))

@@ -23,7 +23,7 @@ from penstock.flow.repository.changes import RecoveryEvent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.flow.repository.state import State
+    from penstock.flow.repository.state import RepositoryState
     from penstock.storage.filesystem import FileSystem
 
 _UNKNOWN: Final = ".unknown"
@@ -47,7 +47,7 @@ class SwapFolder:
         """Return the path of a file."""
         return f"{self._folder}/{name}"
 
-    def tidy(self, state: State) -> list[RecoveryEvent]:
+    def tidy(self, state: RepositoryState) -> list[RecoveryEvent]:
         """Check the folder at start, when the state is durable.
 
         Raises:

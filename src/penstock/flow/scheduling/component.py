@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from penstock.flow.scheduling.activity import Chore, TriggerRun
     from penstock.flow.scheduling.schedulable import Schedulable
-    from penstock.flow.scheduling.strategy import Schedule
+    from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
 
 
-class Component:
+class ScheduledComponent:
     """State of one component; changed on the scheduler's thread, except for two flags.
 
     Attributes:
@@ -96,7 +96,9 @@ class Component:
         "waits_for",
     )
 
-    def __init__(self, component_id: str, schedulable: Schedulable, schedule: Schedule) -> None:
+    def __init__(
+        self, component_id: str, schedulable: Schedulable, schedule: ComponentSchedule
+    ) -> None:
         self.id: Final = component_id
         self.schedulable: Final = schedulable
         self.schedule = schedule

@@ -29,7 +29,7 @@ from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.readiness import Looking
-from penstock.flow.scheduling.run_slots import Places
+from penstock.flow.scheduling.run_slots import RunSlots
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
 from penstock.flow.scheduling.trigger_run import TimedRun
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.component import ScheduledComponent
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
-    from penstock.flow.scheduling.strategy import Schedule
+    from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import MailboxProcessor
 
 
@@ -52,26 +52,26 @@ class _Group:
     def __init__(self) -> None:
         self.limit: int | None = None
         self.running = 0
-        self.waiting: deque[Component] = deque()
+        self.waiting: deque[ScheduledComponent] = deque()
 
 
 class ReadyQueue:
     """Components that are ready to run and wait for a thread."""
 
     def __init__(self) -> None:
-        self._ready: deque[Component] = deque()
+        self._ready: deque[ScheduledComponent] = deque()
         self._groups: dict[str, _Group] = {}
 
     def __len__(self) -> int:
         return len(self._ready) + sum(len(group.waiting) for group in self._groups.values())
 
-    def add(self, component: Component) -> None:
+    def add(self, component: ScheduledComponent) -> None:
         """Add a component at the end, unless it already waits."""
         if not component.queued:
             component.queued = True
             self._ready.append(component)
 
-    def take(self) -> Component | None:
+    def take(self) -> ScheduledComponent | None:
         """Take the first component that no group limit blocks, and count a run of it."""
         while self._ready:
             component = self._ready.popleft()
@@ -110,7 +110,7 @@ class ReadyQueue:
         group.limit = threads
         self._release(group)
 
-    def _full_group(self, component: Component) -> _Group | None:
+    def _full_group(self, component: ScheduledComponent) -> _Group | None:
         for name in component.schedule.groups:
             group = self._group(name)
             if group.limit is not None and group.running >= group.limit:
@@ -152,7 +152,7 @@ class Running:
         pool: TriggerPool,
         clock: Clock,
         options: SchedulerOptions,
-        ran: Callable[[Component], None],
+        ran: Callable[[ScheduledComponent], None],
     ) -> None:
         self._executor = mailbox.main_executor
         self._pool = pool
@@ -160,7 +160,7 @@ class Running:
         self._options = options
         self._ran = ran
         self._ready = ReadyQueue()
-        self._places = Places(mailbox.timers, clock, self.look_at)
+        self._places = RunSlots(mailbox.timers, clock, self.look_at)
         self._looking = Looking(mailbox.timers, clock, options, self.look_at, ran)
         self._turn = 1
         self.threads = options.threads
@@ -173,19 +173,19 @@ class Running:
 
     # Changes
 
-    def schedule(self, component: Component) -> None:
+    def schedule(self, component: ScheduledComponent) -> None:
         """Allow runs of a component to begin."""
         self._places.open(component)
         self.look_at(component)
 
-    def unschedule(self, component: Component) -> None:
+    def unschedule(self, component: ScheduledComponent) -> None:
         """Allow no new run to begin; current runs continue."""
         component.clear_timers()
         component.listening = False
         component.left_alone_until_s = 0.0
         component.served_ms = None
 
-    def reschedule(self, component: Component, schedule: Schedule) -> None:
+    def reschedule(self, component: ScheduledComponent, schedule: ComponentSchedule) -> None:
         """Use another schedule from now on; current runs continue."""
         component.schedule = schedule
         if component.life.state is ComponentState.RUNNING:
@@ -193,7 +193,7 @@ class Running:
             self._places.open(component)
             self.look_at(component)
 
-    def give_up(self, component: Component) -> None:
+    def give_up(self, component: ScheduledComponent) -> None:
         """Abandon the threads of a component."""
         for run in component.runs:
             run.run.is_terminated = True
@@ -206,7 +206,7 @@ class Running:
         self.unschedule(component)
         self._dispatch()
 
-    def leave_alone(self, component: Component, wait_ms: float) -> None:
+    def leave_alone(self, component: ScheduledComponent, wait_ms: float) -> None:
         """Begin no run for this time; of several such times the longest applies."""
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         component.left_alone_until_s = max(component.left_alone_until_s, until_s)
@@ -222,31 +222,31 @@ class Running:
         self.threads = threads
         self._dispatch()
 
-    def clock_was_set(self, component: Component) -> None:
+    def clock_was_set(self, component: ScheduledComponent) -> None:
         """Recompute the firing times by the wall clock."""
         self._places.clock_was_set(component)
         self.look_at(component)
 
     # Readiness checks
 
-    def woken(self, component: Component) -> None:
+    def woken(self, component: ScheduledComponent) -> None:
         """Handle an event for a component."""
         component.signalled = False
         component.rest_until_s = 0.0
         self.look_at(component)
 
-    def look_at(self, component: Component) -> None:
+    def look_at(self, component: ScheduledComponent) -> None:
         """Begin the runs that may begin."""
         self._consider(component)
         self._dispatch()
 
-    def _consider(self, component: Component) -> None:
+    def _consider(self, component: ScheduledComponent) -> None:
         """Queue a component for a thread if it is ready: work, room, a free slot, no yield."""
         if not component.queued and self._may_run(component):
             component.waits_for = THREAD
             self._ready.add(component)
 
-    def _may_run(self, component: Component) -> bool:
+    def _may_run(self, component: ScheduledComponent) -> bool:
         most = self._options.component_threads or max(1, self.threads - 1)
         if not self._looking.may_run(component, most):
             return False
@@ -268,7 +268,7 @@ class Running:
                 self._ready.ended(component.schedule.groups)
         self._turn += 1
 
-    def _begin(self, component: Component) -> None:
+    def _begin(self, component: ScheduledComponent) -> None:
         schedule = component.schedule
         component.free -= 1
         component.signalled = False
@@ -302,7 +302,7 @@ class Running:
             # end.
             self._executor.execute(action, "a run ended")
 
-    def _ended(self, component: Component, run: TriggerRun, end: RunEnd) -> None:
+    def _ended(self, component: ScheduledComponent, run: TriggerRun, end: RunEnd) -> None:
         if run.run.is_terminated:
             component.abandoned -= 1
             return
@@ -320,7 +320,7 @@ class Running:
         self._ran(component)
         self.look_at(component)
 
-    def _succeeded(self, component: Component, end: RunEnd) -> None:
+    def _succeeded(self, component: ScheduledComponent, end: RunEnd) -> None:
         now_s = self._clock.monotonic_s()
         if end.outcome.yield_ms > 0:
             until_s = now_s + end.outcome.yield_ms / 1000
@@ -333,7 +333,7 @@ class Running:
         component.rest_ms = min(rest_ms, self._options.rest_max_ms)
         component.rest_until_s = now_s + component.rest_ms / 1000
 
-    def _failed(self, component: Component, error: BaseException) -> None:
+    def _failed(self, component: ScheduledComponent, error: BaseException) -> None:
         component.failures += 1
         component.rest_ms = component.rest_until_s = 0.0
         if isinstance(error, ProcessError | Terminated):

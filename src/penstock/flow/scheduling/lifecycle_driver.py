@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.component import ScheduledComponent
     from penstock.flow.scheduling.dispatcher import Running
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
@@ -68,10 +68,10 @@ class Living:
         self._clock = clock
         self._options = options
         self._on_state = on_state
-        self._line: deque[tuple[Component, Chore]] = deque()
+        self._line: deque[tuple[ScheduledComponent, Chore]] = deque()
         self._busy = 0
 
-    def apply(self, component: Component, happens: Callable[[], Sequence[Effect]]) -> None:
+    def apply(self, component: ScheduledComponent, happens: Callable[[], Sequence[Effect]]) -> None:
         """Apply an event to a component, and carry out the effects.
 
         Raises:
@@ -84,18 +84,18 @@ class Living:
         for effect in effects:
             self._carry_out(component, effect)
 
-    def ran(self, component: Component) -> None:
+    def ran(self, component: ScheduledComponent) -> None:
         """Handle the end of a run, in case the component waited for it."""
         self.apply(component, component.life.ran)
         self._drain(component)
 
-    def recheck(self, component: Component) -> None:
+    def recheck(self, component: ScheduledComponent) -> None:
         """Retry a start now, if the component waits for a retry."""
         if component.retry is not None:
             component.retry.cancel()
             self._try_again(component)
 
-    def _carry_out(self, component: Component, effect: Effect) -> None:
+    def _carry_out(self, component: ScheduledComponent, effect: Effect) -> None:
         match effect:
             case Effect.BEGIN:
                 self._begin(component)
@@ -124,11 +124,11 @@ class Living:
 
     # Starting
 
-    def _begin(self, component: Component) -> None:
+    def _begin(self, component: ScheduledComponent) -> None:
         make = partial(make_ready, component.schedulable)
         self._do(component, make, self._begun, limit_ms=self._options.start_limit_ms)
 
-    def _begun(self, component: Component, end: ChoreEnd) -> None:
+    def _begun(self, component: ScheduledComponent, end: ChoreEnd) -> None:
         if not end.problems:
             self.apply(component, component.life.ready)
             return
@@ -148,7 +148,7 @@ class Living:
             component.retry_ms = min(wait_ms, longest_ms)
         self.apply(component, component.life.failed)
 
-    def _overdue(self, component: Component, chore: Chore) -> None:
+    def _overdue(self, component: ScheduledComponent, chore: Chore) -> None:
         """Abandon a start that takes too long."""
         if component.chore is not chore:
             return
@@ -158,17 +158,17 @@ class Living:
         problem = f"its start took longer than {limit_ms:,} ms, so its thread was abandoned"
         self._begun(component, ChoreEnd((problem,)))
 
-    def _wait(self, component: Component) -> None:
+    def _wait(self, component: ScheduledComponent) -> None:
         component.retry = self._timers.schedule_after(
             component.retry_ms, lambda: self._try_again(component), "retry the start"
         )
 
-    def _cancel_wait(self, component: Component) -> None:
+    def _cancel_wait(self, component: ScheduledComponent) -> None:
         if component.retry is not None:
             component.retry.cancel()
             component.retry = None
 
-    def _try_again(self, component: Component) -> None:
+    def _try_again(self, component: ScheduledComponent) -> None:
         component.retry = None
         if component.abandoned >= _ABANDONED_MAX:
             self._wait(component)
@@ -177,11 +177,11 @@ class Living:
 
     # Stopping
 
-    def _unscheduled(self, component: Component, end: ChoreEnd) -> None:
+    def _unscheduled(self, component: ScheduledComponent, end: ChoreEnd) -> None:
         _report(component, end)
         self._drain(component)
 
-    def _drain(self, component: Component) -> None:
+    def _drain(self, component: ScheduledComponent) -> None:
         if (
             component.life.state is ComponentState.STOPPING
             and component.chore is None
@@ -189,11 +189,11 @@ class Living:
         ):
             self.apply(component, component.life.drained)
 
-    def _finished(self, component: Component, end: ChoreEnd) -> None:
+    def _finished(self, component: ScheduledComponent, end: ChoreEnd) -> None:
         _report(component, end)
         self.apply(component, component.life.finished)
 
-    def _tell_terminated(self, component: Component) -> None:
+    def _tell_terminated(self, component: ScheduledComponent) -> None:
         try:
             component.schedulable.on_terminated()
         except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
@@ -208,9 +208,9 @@ class Living:
 
     def _do(
         self,
-        component: Component,
+        component: ScheduledComponent,
         method: Callable[[], ChoreEnd],
-        done: Callable[[Component, ChoreEnd], None],
+        done: Callable[[ScheduledComponent, ChoreEnd], None],
         *,
         limit_ms: int | None = None,
     ) -> None:
@@ -243,11 +243,11 @@ class Living:
                     chore.limit_ms, partial(self._overdue, component, chore), "limit of a start"
                 )
 
-    def _mail(self, component: Component, chore: Chore, end: ChoreEnd) -> None:
+    def _mail(self, component: ScheduledComponent, chore: Chore, end: ChoreEnd) -> None:
         with suppress(Closed):
             self._executor.execute(lambda: self._ended(component, chore, end), "a method ended")
 
-    def _ended(self, component: Component, chore: Chore, end: ChoreEnd) -> None:
+    def _ended(self, component: ScheduledComponent, chore: Chore, end: ChoreEnd) -> None:
         if component.chore is not chore:  # its thread was abandoned
             component.abandoned -= 1
             return
@@ -258,7 +258,7 @@ class Living:
         chore.done(end)
         self._serve_line()
 
-    def _give_up_chore(self, component: Component) -> None:
+    def _give_up_chore(self, component: ScheduledComponent) -> None:
         chore, component.chore = component.chore, None
         if chore is None or chore.thread is None:
             return
@@ -270,12 +270,12 @@ class Living:
         self._serve_line()
 
 
-def _report(component: Component, end: ChoreEnd) -> None:
+def _report(component: ScheduledComponent, end: ChoreEnd) -> None:
     for problem in end.problems:
         _log.warning("%s: %s", component.id, problem, extra=of_component(component.id))
 
 
-def _settle(component: Component) -> None:
+def _settle(component: ScheduledComponent) -> None:
     """Complete the futures: the component is stopped, or its single run did not begin."""
     waiters, component.waiters = component.waiters, []
     for waiter in waiters:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.activity import told
-from penstock.flow.scheduling.strategy import Strategy
+from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.component import ScheduledComponent
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.mailbox.timers import MailboxTimers
 
@@ -58,8 +58,8 @@ class Looking:
         timers: MailboxTimers,
         clock: Clock,
         options: SchedulerOptions,
-        look_at: Callable[[Component], None],
-        ran: Callable[[Component], None],
+        look_at: Callable[[ScheduledComponent], None],
+        ran: Callable[[ScheduledComponent], None],
     ) -> None:
         self._timers = timers
         self._clock = clock
@@ -67,7 +67,7 @@ class Looking:
         self._look_at = look_at
         self._ran = ran
 
-    def may_run(self, component: Component, most: int) -> bool:
+    def may_run(self, component: ScheduledComponent, most: int) -> bool:
         """Return whether a run may begin now; if not, schedule another check.
 
         Args:
@@ -104,7 +104,9 @@ class Looking:
         component.listening = False
         return True
 
-    def _not_now(self, component: Component, waits_for: str, until_s: float | None) -> bool:
+    def _not_now(
+        self, component: ScheduledComponent, waits_for: str, until_s: float | None
+    ) -> bool:
         """Record why a run cannot begin, and return False.
 
         A timer driven or event driven run slot stays free and waits. A firing time, or the single
@@ -115,7 +117,7 @@ class Looking:
             component.free = 0
             component.listening = False
             self._ran(component)
-        elif component.schedule.strategy is Strategy.CRON:
+        elif component.schedule.strategy is SchedulingStrategy.CRON:
             component.free = 0
             component.listening = False
             component.waits_for = TIME
@@ -123,7 +125,7 @@ class Looking:
             self._ring_at(component, until_s)
         return False
 
-    def _ring_at(self, component: Component, at_s: float) -> None:
+    def _ring_at(self, component: ScheduledComponent, at_s: float) -> None:
         alarm = component.alarm
         if alarm is not None:
             if alarm.due_s <= at_s + _SLACK_S:
@@ -134,12 +136,12 @@ class Looking:
             wait_ms, lambda: self._rung(component), "end of a wait"
         )
 
-    def _rung(self, component: Component) -> None:
+    def _rung(self, component: ScheduledComponent) -> None:
         component.alarm = None
         self._look_at(component)
 
 
-def _lacks(component: Component, now_ms: int) -> str | None:
+def _lacks(component: ScheduledComponent, now_ms: int) -> str | None:
     """Return what a component lacks to run; None: nothing."""
     if not component.schedulable.has_work(now_ms):
         return WORK

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
-from penstock.flow.scheduling.component import Component
+from penstock.flow.scheduling.component import ScheduledComponent
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.dispatcher import Running
 from penstock.flow.scheduling.lifecycle_driver import Living
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.component_lifecycle import Effect
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.schedulable import Schedulable
-    from penstock.flow.scheduling.strategy import Schedule
+    from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.timers import MailboxTimers
 
@@ -40,7 +40,7 @@ _EVERY_MS: Final = 10_000
 _SLACK_MS: Final = 500
 
 
-class ClockWatch:
+class ClockJumpWatch:
     """Compares the wall clock with the monotonic clock at an interval.
 
     Args:
@@ -108,21 +108,23 @@ class Scheduler:
         self._executor = mailbox.main_executor
         self._pool = pool
         self._clock = clock
-        self._components: dict[str, Component] = {}
+        self._components: dict[str, ScheduledComponent] = {}
         self._living = Living(mailbox, pool, clock, options, on_state)
         self._running = Running(mailbox, pool, clock, options, self._living.ran)
         self._living.running = self._running
-        self._watch = ClockWatch(mailbox.timers, clock, self._clock_was_set)
+        self._watch = ClockJumpWatch(mailbox.timers, clock, self._clock_was_set)
 
     # Components
 
-    def add(self, component_id: str, component: Schedulable, schedule: Schedule) -> Future[None]:
+    def add(
+        self, component_id: str, component: Schedulable, schedule: ComponentSchedule
+    ) -> Future[None]:
         """Add a stopped component. `Conflict`: the id is already in use."""
 
         def add() -> None:
             if component_id in self._components:
                 raise Conflict(f"component {component_id} is already scheduled: remove it first")
-            self._components[component_id] = Component(component_id, component, schedule)
+            self._components[component_id] = ScheduledComponent(component_id, component, schedule)
 
         return self._executor.submit_change(add, "add %s", component_id)
 
@@ -138,7 +140,7 @@ class Scheduler:
 
         return self._executor.submit_change(remove, "remove %s", component_id)
 
-    def reschedule(self, component_id: str, schedule: Schedule) -> Future[None]:
+    def reschedule(self, component_id: str, schedule: ComponentSchedule) -> Future[None]:
         """Change the schedule of a component; current runs continue."""
         return self._executor.submit_change(
             lambda: self._running.reschedule(self._find(component_id), schedule),
@@ -159,7 +161,7 @@ class Scheduler:
     def stop(self, component_id: str) -> Future[None]:
         """Stop a component; the future is done when it is stopped and no thread is in it."""
 
-        def stop(component: Component, done: Future[None]) -> None:
+        def stop(component: ScheduledComponent, done: Future[None]) -> None:
             self._living.apply(component, component.life.stop)
             if component.life.is_at_rest:
                 done.set_result(None)
@@ -174,7 +176,7 @@ class Scheduler:
         `Conflict`: it is not stopped, is invalid, or could not be prepared.
         """
 
-        def run_once(component: Component, done: Future[None]) -> None:
+        def run_once(component: ScheduledComponent, done: Future[None]) -> None:
             if component.life.state is ComponentState.STOPPED:
                 component.once = done
                 self._living.apply(component, component.life.run_once)
@@ -302,7 +304,7 @@ class Scheduler:
 
     # Inside
 
-    def _wake(self, component: Component) -> None:
+    def _wake(self, component: ScheduledComponent) -> None:
         # In this order: see `component`.
         component.signalled = True
         if component.listening:
@@ -310,7 +312,7 @@ class Scheduler:
             with suppress(Closed):
                 self._executor.execute(lambda: self._running.woken(component), "wake")
 
-    def _find(self, component_id: str) -> Component:
+    def _find(self, component_id: str) -> ScheduledComponent:
         component = self._components.get(component_id)
         if component is None:
             raise NotFound(f"component {component_id} is not scheduled: add it first")
@@ -320,7 +322,7 @@ class Scheduler:
         self,
         component_id: str,
         description: str,
-        what: Callable[[Component], Callable[[], Sequence[Effect]]],
+        what: Callable[[ScheduledComponent], Callable[[], Sequence[Effect]]],
     ) -> Future[None]:
         def happen() -> None:
             component = self._find(component_id)
@@ -332,7 +334,7 @@ class Scheduler:
         self,
         component_id: str,
         description: str,
-        command: Callable[[Component, Future[None]], None],
+        command: Callable[[ScheduledComponent, Future[None]], None],
     ) -> Future[None]:
         asked: _Asked[None] = _Asked(lambda done: command(self._find(component_id), done))
         self._mailbox.mailbox.put(Mail(asked, description=description, arguments=(component_id,)))
@@ -344,7 +346,7 @@ class Scheduler:
             self._running.clock_was_set(component)
 
 
-def _fail_waiters(component: Component, why: str) -> None:
+def _fail_waiters(component: ScheduledComponent, why: str) -> None:
     waiting = [*component.waiters, *filter(None, [component.once])]
     component.waiters, component.once = [], None
     for waiter in waiting:

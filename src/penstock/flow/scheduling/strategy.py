@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NS_PER_MS: Final = 1_000_000
 
 
-class Strategy(Enum):
+class SchedulingStrategy(Enum):
     """Cause of a run."""
 
     EVENT = "event"
@@ -44,7 +44,7 @@ class Missed(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ComponentSchedule:
     """When a component runs, and with how many threads.
 
     Attributes:
@@ -60,7 +60,7 @@ class Schedule:
         groups: Process groups that contain it, outermost first; each may have a limit of threads.
     """
 
-    strategy: Strategy = Strategy.EVENT
+    strategy: SchedulingStrategy = SchedulingStrategy.EVENT
     period_ns: int = 0
     cron: CronExpression | None = None
     missed: Missed = Missed.SKIP
@@ -82,7 +82,7 @@ class Schedule:
             )
         if self.period_ns < 0:
             raise InvalidRequest(f"period of {self.period_ns} ns: use 0 or more", place="period_ns")
-        if (self.strategy is Strategy.CRON) != (self.cron is not None):
+        if (self.strategy is SchedulingStrategy.CRON) != (self.cron is not None):
             raise InvalidRequest(
                 "a CRON expression must be given for the strategy cron, and for no other",
                 place="cron",
@@ -91,7 +91,7 @@ class Schedule:
     @property
     def is_gapless(self) -> bool:
         """Return whether a run may begin as soon as the previous one ended."""
-        return self.strategy is not Strategy.CRON and not self.period_ns
+        return self.strategy is not SchedulingStrategy.CRON and not self.period_ns
 
     @property
     def period_ms(self) -> float:
@@ -99,16 +99,16 @@ class Schedule:
         return self.period_ns / _NS_PER_MS
 
 
-def every(period: str) -> Schedule:
+def every(period: str) -> ComponentSchedule:
     """Return a timer driven schedule of a period such as ``10 sec``.
 
     Raises:
         InvalidRequest: The text is not a period.
     """
-    return Schedule(Strategy.TIMER, period_ns=parse_period(period))
+    return ComponentSchedule(SchedulingStrategy.TIMER, period_ns=parse_period(period))
 
 
-def next_firing_ms(schedule: Schedule, now_ms: int, served_ms: int | None) -> int | None:
+def next_firing_ms(schedule: ComponentSchedule, now_ms: int, served_ms: int | None) -> int | None:
     """Return when a CRON schedule fires next, epoch ms; a time up to `now_ms` means at once.
 
     Handled times count beside the clock: a timer that fired a little early does not fire for the

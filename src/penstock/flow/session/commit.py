@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.relationships import Retry
     from penstock.flow.session.services import SessionQueue, SessionServices, Wiring
-    from penstock.flow.session.session_state import Ledger
+    from penstock.flow.session.session_state import SessionFlowFiles
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Retried:
     yield_ms: int = 0
 
 
-def find_retried(ledger: Ledger, wiring: Wiring, now_ms: int) -> Retried:
+def find_retried(ledger: SessionFlowFiles, wiring: Wiring, now_ms: int) -> Retried:
     """Return the FlowFiles to retry, and remove the retry count from the others."""
     retried = Retried()
     name = RETRY_COUNT_PREFIX + wiring.processor
@@ -81,7 +81,7 @@ def find_retried(ledger: Ledger, wiring: Wiring, now_ms: int) -> Retried:
     return retried
 
 
-def _groups(ledger: Ledger) -> Mapping[int, Collection[int]]:
+def _groups(ledger: SessionFlowFiles) -> Mapping[int, Collection[int]]:
     groups: dict[int, list[int]] = {}
     kin = ledger.kin()
     for number, head in kin.items():
@@ -90,7 +90,7 @@ def _groups(ledger: Ledger) -> Mapping[int, Collection[int]]:
 
 
 def _try_again(
-    ledger: Ledger,
+    ledger: SessionFlowFiles,
     wiring: Wiring,
     retry: Retry,
     attempt: tuple[Collection[int], str, int],
@@ -127,7 +127,7 @@ def _without(attributes: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedCommit:
     """Prepared commit of one or several checkpoints.
 
     Attributes:
@@ -142,7 +142,7 @@ class Prepared:
         callbacks: Functions to call after the commit.
     """
 
-    ledgers: list[Ledger] = field(default_factory=list)
+    ledgers: list[SessionFlowFiles] = field(default_factory=list)
     puts: dict[str, list[FlowFile]] = field(default_factory=dict)
     queues: dict[str, SessionQueue] = field(default_factory=dict)
     replaced: list[FlowFile] = field(default_factory=list)
@@ -176,7 +176,7 @@ class Prepared:
 
 
 def prepare(
-    ledger: Ledger, wiring: Wiring, services: SessionServices, into: Prepared
+    ledger: SessionFlowFiles, wiring: Wiring, services: SessionServices, into: PreparedCommit
 ) -> SessionStatistics:
     """Check the state of a session, add its results to a prepared commit, and return the counts.
 
@@ -240,7 +240,7 @@ def _by_route(routes: Mapping[int, str], undone: AbstractSet[int]) -> Mapping[st
     return by_route
 
 
-def _check(ledger: Ledger, wiring: Wiring) -> None:
+def _check(ledger: SessionFlowFiles, wiring: Wiring) -> None:
     forgotten = ledger.forgotten()
     if forgotten:
         more = f" and {len(forgotten) - 1} more" if len(forgotten) > 1 else ""
@@ -262,7 +262,7 @@ def _check(ledger: Ledger, wiring: Wiring) -> None:
 class _Outgoing:
     """FlowFiles to be queued, and FlowFiles that end."""
 
-    def __init__(self, ledger: Ledger, services: SessionServices, now_ms: int) -> None:
+    def __init__(self, ledger: SessionFlowFiles, services: SessionServices, now_ms: int) -> None:
         self._ledger = ledger
         self._services = services
         self._now_ms = now_ms

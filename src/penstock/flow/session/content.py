@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.flow.errors import ContentMissing, SessionMisuse
 from penstock.flow.session.content_streams import ContentSource, ContentStream, stream_pieces
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.session_state import Ledger
+    from penstock.flow.session.session_state import SessionFlowFiles
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.repository import ContentRepository, ContentWriter
 
@@ -62,7 +62,7 @@ class Appended:
         self.size = base.size
 
 
-class Appending:
+class AppendWriters:
     """FlowFiles that a session appends to; for the session's thread only.
 
     Args:
@@ -81,7 +81,7 @@ class Appending:
         self.begun: dict[int, Appended] = {}
         self._lost: FlowFile | None = None
 
-    def to(self, flowfile: FlowFile, ledger: Ledger) -> Appended:
+    def to(self, flowfile: FlowFile, ledger: SessionFlowFiles) -> Appended:
         """Return the unfinished append of a FlowFile; begin one with its content if there is none.
 
         Raises:
@@ -105,7 +105,7 @@ class Appending:
             raise
         return appended
 
-    def finish(self, number: int, ledger: Ledger) -> None:
+    def finish(self, number: int, ledger: SessionFlowFiles) -> None:
         """Finish the claim of an append, and make the FlowFile refer to it.
 
         Raises:
@@ -134,7 +134,7 @@ class Appending:
         finally:
             del self.begun[number]
 
-    def finish_all(self, ledger: Ledger) -> None:
+    def finish_all(self, ledger: SessionFlowFiles) -> None:
         """Finish all appends; called before a commit.
 
         Raises:
@@ -148,7 +148,7 @@ class Appending:
         for number in list(self.begun):
             self.finish(number, ledger)
 
-    def give_up(self, number: int, ledger: Ledger) -> None:
+    def give_up(self, number: int, ledger: SessionFlowFiles) -> None:
         """Close a FlowFile's writer after a failure; bytes appended before are kept."""
         # Bytes written before the failure are beyond the end of the valid content. If the disk
         # failed, the commit reports it.
@@ -157,7 +157,7 @@ class Appending:
 
     def abort(self) -> None:
         """Discard all appends; called before a rollback."""
-        steps = Steps()
+        steps = CleanupSteps()
         for appended in self.begun.values():
             steps.take(appended.writer.abort)
         self.begun.clear()
@@ -184,7 +184,7 @@ class SessionContent:
     def __init__(
         self,
         content: ContentRepository,
-        ledger: Ledger,
+        ledger: SessionFlowFiles,
         guard: AbstractContextManager[object],
     ) -> None:
         self._content = content
@@ -192,11 +192,11 @@ class SessionContent:
         self._guard = guard
         self._readers: list[ContentSource] = []
         self._writers: dict[int, ContentStream] = {}
-        self._appending = Appending(content, self.read)
+        self._appending = AppendWriters(content, self.read)
         self.read_bytes = 0
         self.written_bytes = 0
 
-    def use(self, ledger: Ledger) -> None:
+    def use(self, ledger: SessionFlowFiles) -> None:
         """Continue with another session state, after all open writes are finished."""
         self._ledger = ledger
 
@@ -311,7 +311,7 @@ class SessionContent:
 
     def abort(self) -> None:
         """Discard unfinished writes, and close streams for reading."""
-        steps = Steps()
+        steps = CleanupSteps()
         for stream in list(self._writers.values()):
             steps.take(stream.abort)
         steps.take(self._appending.abort)
@@ -320,7 +320,7 @@ class SessionContent:
 
     def close_readers(self) -> None:
         """Close streams that were left open."""
-        steps = Steps()
+        steps = CleanupSteps()
         for reading in self._readers:
             steps.take(reading.close)
         self._readers.clear()

@@ -15,7 +15,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.queue.queue import Verdict
 from penstock.flow.repository.changes import Changes
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.queue import Polled
     from penstock.flow.session.services import SessionQueue, SessionRepository, Wiring
-    from penstock.flow.session.session_state import Ledger
+    from penstock.flow.session.session_state import SessionFlowFiles
 
 _logger = logging.getLogger(__name__)
 
 
-class Intake:
+class SessionInputs:
     """Intake of one session: takes FlowFiles; for the session's thread only.
 
     Attributes:
@@ -45,7 +45,7 @@ class Intake:
         self.expired_count = 0
         self.expired_bytes = 0
 
-    def one(self, ledger: Ledger) -> FlowFile | None:
+    def one(self, ledger: SessionFlowFiles) -> FlowFile | None:
         """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
         if self._room(ledger) == 0:
             return None
@@ -55,7 +55,7 @@ class Intake:
                 return taken[0]
         return None
 
-    def many(self, ledger: Ledger, limit: int) -> list[FlowFile]:
+    def many(self, ledger: SessionFlowFiles, limit: int) -> list[FlowFile]:
         """Take up to so many of the first input that has any."""
         room = self._room(ledger)
         if room is not None:
@@ -68,7 +68,9 @@ class Intake:
                 return taken
         return []
 
-    def where(self, ledger: Ledger, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
+    def where(
+        self, ledger: SessionFlowFiles, accept: Callable[[FlowFile], Verdict]
+    ) -> list[FlowFile]:
         """Take the FlowFiles of all inputs that a filter accepts, until it stops."""
         taken: list[FlowFile] = []
         room = self._room(ledger)
@@ -96,15 +98,15 @@ class Intake:
         self.expired_count = self.expired_bytes = 0
         return counts
 
-    def _room(self, ledger: Ledger) -> int | None:
+    def _room(self, ledger: SessionFlowFiles) -> int | None:
         """Return how many more FlowFiles the session may take; None: no limit."""
         limit = self._wiring.batch_limit.count
         return None if limit is None else max(0, limit - ledger.taken_count())
 
     def _enter(
-        self, ledger: Ledger, queue: SessionQueue, poll: Callable[[], Polled]
+        self, ledger: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], Polled]
     ) -> list[FlowFile]:
-        steps = Steps()
+        steps = CleanupSteps()
         polled = poll()
         flowfiles, expired = polled.flowfiles, polled.expired
         try:

@@ -26,7 +26,7 @@ from penstock.flow.session.content_streams import (
     stream_pieces,
 )
 from penstock.flow.session.session_state import TO_SOURCE, named, with_attributes, with_penalty
-from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -47,7 +47,7 @@ class ProcessSession:
             commit, for example to acknowledge input to its sender.
     """
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: SessionTransaction) -> None:
         self._transaction = transaction
         self._calls = transaction.calls
         self.state = transaction.state
@@ -422,7 +422,7 @@ def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _made(
-    work: Transaction, parents: Sequence[FlowFile], own: Sequence[Mapping[str, str]]
+    work: SessionTransaction, parents: Sequence[FlowFile], own: Sequence[Mapping[str, str]]
 ) -> list[FlowFile]:
     new_uuid = work.services.new_uuid
     now_ms = work.services.clock.now_ms()

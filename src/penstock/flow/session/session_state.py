@@ -32,7 +32,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Ledger:
+class SessionFlowFiles:
     """State of one session.
 
     Attributes:
@@ -190,7 +190,7 @@ class Ledger:
                     "session: move them together"
                 )
 
-    def move(self, ids: Sequence[int], target: Ledger) -> None:
+    def move(self, ids: Sequence[int], target: SessionFlowFiles) -> None:
         """Move open FlowFiles, with all their relatives, to the state of another session."""
         moving = set(ids)
         for number in ids:

@@ -31,16 +31,16 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.flow.errors import SessionMisuse, Terminated
 from penstock.flow.processor_state import SessionState
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.commit import Prepared, prepare
+from penstock.flow.session.commit import PreparedCommit, prepare
 from penstock.flow.session.content import SessionContent
 from penstock.flow.session.counters import Counters
-from penstock.flow.session.inputs import Intake
-from penstock.flow.session.session_state import Ledger, named, with_penalty
+from penstock.flow.session.inputs import SessionInputs
+from penstock.flow.session.session_state import SessionFlowFiles, named, with_penalty
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RollBack(Protocol):
         ...
 
 
-class Calls(Generic[Work]):
+class SessionCalls(Generic[Work]):
     """Context manager for each call; it provides the object that the call works on.
 
     A call that breaks the rules rolls the session back.
@@ -153,7 +153,7 @@ class Calls(Generic[Work]):
 _MOST_AHEAD: Final = 256
 
 
-class Numbers:
+class IdAllocator:
     """Ids for one session; for the session's thread only."""
 
     __slots__ = ("_end", "_next", "_repository", "_taken")
@@ -179,7 +179,7 @@ class Numbers:
 _logger = logging.getLogger(__name__)
 
 
-class Transaction:
+class SessionTransaction:
     """One session, called by the thread that runs the processor.
 
     Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
@@ -211,16 +211,16 @@ class Transaction:
     ) -> None:
         self.wiring = wiring
         self.services = services
-        self.ledger = Ledger()
-        self.calls = Calls(wiring.processor, self, self._roll_back)
+        self.ledger = SessionFlowFiles()
+        self.calls = SessionCalls(wiring.processor, self, self._roll_back)
         self.content = SessionContent(services.content, self.ledger, self.calls)
-        self.intake = Intake(wiring, services.repository)
-        self.numbers = Numbers(services.repository)
+        self.intake = SessionInputs(wiring, services.repository)
+        self.numbers = IdAllocator(services.repository)
         self.state = SessionState(wiring.state)
         self.counters = Counters()
         self.statistics: SessionStatistics = IDLE
         self._batching = batching
-        self._prepared = Prepared()
+        self._prepared = PreparedCommit()
         self._durable = False
         self._callbacks: list[Callable[[], None]] = []
 
@@ -302,7 +302,7 @@ class Transaction:
         with self.calls:
             self._roll_back(failed=True)
 
-    def migrate(self, target: Transaction, flowfiles: Iterable[FlowFile]) -> None:
+    def migrate(self, target: SessionTransaction, flowfiles: Iterable[FlowFile]) -> None:
         """Move FlowFiles to another session of the same processor.
 
         Raises:
@@ -344,7 +344,7 @@ class Transaction:
             raise
 
     def _flush(self) -> list[Callable[[], None]]:
-        prepared, following, steps = self._prepared, Prepared(), Steps()
+        prepared, following, steps = self._prepared, PreparedCommit(), CleanupSteps()
         committed = False
         try:
             states = self.state.pending()
@@ -387,7 +387,7 @@ class Transaction:
             before = [one for one in self._prepared.ledgers if one is not self.ledger]
             ledgers = [*before, self.ledger]
         going_back = [(one, _by_source(one)) for one in ledgers]
-        following, prepared, steps = Ledger(), Prepared(), Steps()
+        following, prepared, steps = SessionFlowFiles(), PreparedCommit(), CleanupSteps()
         callbacks: list[Callable[[], None]] = []
         self.ledger, self._callbacks = following, callbacks
         if whole:
@@ -401,9 +401,9 @@ class Transaction:
         steps.finish()
 
     def _give_back(
-        self, ledger: Ledger, by_source: Mapping[str, list[FlowFile]], *, penalize: bool
+        self, ledger: SessionFlowFiles, by_source: Mapping[str, list[FlowFile]], *, penalize: bool
     ) -> None:
-        steps = Steps()
+        steps = CleanupSteps()
         for _, claim in ledger.written:
             steps.take(self.services.content.release, claim.resource)
         gone = steps.take(self._let_go_missing, ledger) or set()
@@ -420,7 +420,7 @@ class Transaction:
             steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
         steps.finish()
 
-    def _let_go_missing(self, ledger: Ledger) -> set[int]:
+    def _let_go_missing(self, ledger: SessionFlowFiles) -> set[int]:
         """Remove FlowFiles from the flow whose content is missing: they would always fail."""
         missing = [ledger.originals[number] for number in ledger.missing]
         if not missing:
@@ -445,7 +445,7 @@ class Transaction:
         return set(ledger.missing)
 
     def _begin(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = SessionFlowFiles()
         self.content.use(self.ledger)
 
     def _count(self, counts: SessionStatistics, *, prepared: bool = False) -> None:
@@ -471,7 +471,7 @@ class Transaction:
             )
 
 
-def _by_source(ledger: Ledger) -> dict[str, list[FlowFile]]:
+def _by_source(ledger: SessionFlowFiles) -> dict[str, list[FlowFile]]:
     """Return the FlowFiles that were taken, in their original version, by the queue's id."""
     by_source: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
     for number, original in ledger.originals.items():

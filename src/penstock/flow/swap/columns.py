@@ -190,7 +190,7 @@ def _pack(integers: Integers) -> bytes:
     return heads.tobytes() + planes.tobytes()
 
 
-class Page:
+class SwapPage:
     """One uncompressed page; columns are decoded on demand.
 
     Args:

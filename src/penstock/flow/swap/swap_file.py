@@ -40,7 +40,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.packing import pack
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.columns import EncodedPage, Page, encode_pages
+from penstock.flow.swap.columns import EncodedPage, SwapPage, encode_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import FileSystem, ReadFile
 
@@ -239,7 +239,7 @@ class SwapReader:
                     found[place] = flowfile
         return Rows(rows[~is_lost], [one for one in found if one is not None], rows[is_lost])
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[SwapPage]:
         """Yield the valid pages, in the order of their rows; columns are decoded on demand."""
         for number in range(len(self._places)):
             with suppress(CorruptData):
@@ -250,7 +250,7 @@ class SwapReader:
         """Close the file. A second call does nothing."""
         self._file.close()
 
-    def _page(self, number: int) -> Page:
+    def _page(self, number: int) -> SwapPage:
         place = self._places[number]
         raw = self._file.pread(place.length, place.position)
         if _verified(raw, place) is None:
@@ -270,7 +270,7 @@ class SwapReader:
             raise CorruptData(
                 self._path, place.position, "the page has an unknown compression codec"
             )
-        return Page(self._path, place.position, start, count, data)
+        return SwapPage(self._path, place.position, start, count, data)
 
 
 # -- writing

@@ -19,10 +19,10 @@ from penstock.indexing.actions.locks import (
     TaskLockView,
 )
 from penstock.indexing.actions.segment_allocation import (
+    AllocatedSegment,
     SegmentAllocate,
     SegmentDivision,
-    SegmentPlace,
-    place_to_json,
+    allocated_to_json,
 )
 from penstock.indexing.actions.segment_publish import (
     PUBLISH_TYPES,
@@ -64,12 +64,12 @@ __all__ = [
     "SegmentListUnused",
     "SegmentListUsed",
     "SegmentNuke",
-    "SegmentPlace",
+    "AllocatedSegment",
     "TaskLockView",
     "UpdateLocation",
     "action_from_json",
     "outcome_to_json",
-    "place_to_json",
+    "allocated_to_json",
     "segment_from_json",
     "segment_to_json",
 ]

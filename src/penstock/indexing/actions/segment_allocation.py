@@ -15,7 +15,7 @@ from penstock.indexing.engine_json import whole_number
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentPlace:
+class AllocatedSegment:
     """A pending segment: version and partition number in a time chunk, for one part of a sequence.
 
     `minor_version` is 0 except for a segment that rewrites others of its version.
@@ -84,10 +84,10 @@ class SegmentAllocate:
             "rewrites": self.rewrites,
         }
 
-    def parse_result(self, value: object) -> tuple[SegmentPlace, ...]:
+    def parse_result(self, value: object) -> tuple[AllocatedSegment, ...]:
         """Read the answer: one pending segment for each interval."""
         return tuple(
-            SegmentPlace(
+            AllocatedSegment(
                 Interval.parse(str(item["interval"])),
                 str(item["version"]),
                 whole_number(item["partitionNumber"]),
@@ -108,7 +108,7 @@ class SegmentAllocate:
         )
 
 
-def place_to_json(place: SegmentPlace) -> dict[str, object]:
+def allocated_to_json(place: AllocatedSegment) -> dict[str, object]:
     """Return a pending segment's JSON form."""
     return {
         "interval": str(place.interval),

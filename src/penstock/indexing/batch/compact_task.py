@@ -34,7 +34,13 @@ from penstock.core.intervals import (
 from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.input_segments import touches
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
-from penstock.indexing.batch.metric_merge import carried, combined, kept_rows, metrics_of, united
+from penstock.indexing.batch.metric_merge import (
+    carried,
+    kept_rows,
+    merged_metrics,
+    metrics_of,
+    united,
+)
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.batch import IntervalInput, aligned
 from penstock.segments.model import SegmentId
@@ -267,7 +273,7 @@ def _metrics(
         if spec.dimensions_spec is None:
             more = carried(rows, metrics)
             names = frozenset(metric.name for metric in more)
-            return (*metrics, *more), combined(metrics, rows) | names
+            return (*metrics, *more), merged_metrics(metrics, rows) | names
     elif spec.metrics_spec is not None:
         metrics = spec.metrics_spec
     elif known is not None:
@@ -278,7 +284,7 @@ def _metrics(
             " metricsSpec, or set granularitySpec.rollup to false",
             place="metricsSpec",
         )
-    return metrics, combined(metrics, rows)
+    return metrics, merged_metrics(metrics, rows)
 
 
 def _schema(

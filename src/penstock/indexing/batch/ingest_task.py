@@ -48,7 +48,7 @@ from penstock.indexing.batch.segment_assembly import (
 )
 from penstock.indexing.batch.task_input import TaskReading, digest
 from penstock.indexing.batch.task_locks import LockingSpec, TaskLocks
-from penstock.indexing.batch.written_files import Written
+from penstock.indexing.batch.written_files import EngineOutput
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import aligned
@@ -201,7 +201,7 @@ class IngestTask:
         publish = self._in_current_form(PublishSegments.from_json(value))
         for number in itertools.count():
             read = value.get(_READ, digest(publish.basis))
-            written = Written.find(self._folder, number, str(read))
+            written = EngineOutput.find(self._folder, number, str(read))
             if written is None:
                 break
             self._progress.wrote(written.counts, written.parse_errors, written.rows)
@@ -221,9 +221,9 @@ class IngestTask:
         rows = tuple(with_current_load_spec(row) for row in publish.segments)
         return dataclasses.replace(publish, segments=rows)
 
-    def _write(self, number: int, job: Job) -> Written:
+    def _write(self, number: int, job: Job) -> EngineOutput:
         read = self._reading.trial()
-        known = Written.find(self._folder, number, read)
+        known = EngineOutput.find(self._folder, number, read)
         if known is not None:
             known = known.rebased(self._ports.store.rebased)
         else:
@@ -232,7 +232,7 @@ class IngestTask:
         self._progress.wrote(known.counts, known.parse_errors, known.rows)
         return known
 
-    def _insist_on(self, number: int, job: Job) -> Written:
+    def _insist_on(self, number: int, job: Job) -> EngineOutput:
         losses = Losses(self._ports.chance, self._folder, number)
         try:
             return self._insistence.call(
@@ -245,7 +245,7 @@ class IngestTask:
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
-    def _try_to_write(self, job: Job) -> Written:
+    def _try_to_write(self, job: Job) -> EngineOutput:
         # A new folder: an engine that was lost may still write to the old one.
         spec, ports = self._spec, self._ports
         # Engines create the folders that they write to, even below an unmounted mount point.
@@ -270,12 +270,12 @@ class IngestTask:
         )
         _tell(job, result.parse_errors, result.counts.unparseable)
         errors = result.parse_errors[: job.parse_errors_saved]
-        return Written.of(dataclasses.replace(result, parse_errors=errors))
+        return EngineOutput.of(dataclasses.replace(result, parse_errors=errors))
 
     # From files to segments
 
     def _place(
-        self, done: Sequence[tuple[Job, Written]]
+        self, done: Sequence[tuple[Job, EngineOutput]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
         """Return the segments to publish, the kind of publish, and the rewritten segments' ids."""
         if self._spec.mode is IngestionMode.APPEND:
@@ -298,7 +298,7 @@ class IngestTask:
         return segments, publish_kind(locks.types), ()
 
     def _place_beside(
-        self, done: Sequence[tuple[Job, Written]]
+        self, done: Sequence[tuple[Job, EngineOutput]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
         """Return the same as `_place`, for segments that are rewritten one by one.
 
@@ -323,7 +323,7 @@ class IngestTask:
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
 
-    def _append(self, job: Job, written: Written) -> list[Segment]:
+    def _append(self, job: Job, written: EngineOutput) -> list[Segment]:
         if not written.files:
             return []
         intervals = tuple(file.data.interval for file in written.files)
@@ -347,7 +347,7 @@ class IngestTask:
             job.rollup or job.schema.rollup_json(),
         )
 
-    def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:
+    def _empty_chunks(self, job: Job, written: EngineOutput) -> list[Interval]:
         """Return the time chunks of the intervals that have visible rows and got none."""
         shown = [
             one.interval for one in self._reading.visible(self._spec.datasource, job.intervals)

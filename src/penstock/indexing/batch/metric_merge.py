@@ -64,7 +64,7 @@ def metrics_of(segment: Segment) -> list[JsonValue] | None:
     return metrics if isinstance(metrics, list) else None
 
 
-def combined(wanted: Sequence[Aggregator], rows: Sequence[KeptRows]) -> frozenset[str]:
+def merged_metrics(wanted: Sequence[Aggregator], rows: Sequence[KeptRows]) -> frozenset[str]:
     """Return the names of the metrics that are combined from their own columns.
 
     Args:

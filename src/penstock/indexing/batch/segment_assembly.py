@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.actions import SegmentPlace
+    from penstock.indexing.actions import AllocatedSegment
     from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
     from penstock.indexing.batch.task_locks import Rewrite
-    from penstock.indexing.batch.written_files import Written
+    from penstock.indexing.batch.written_files import EngineOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SegmentForm:
 
 
 def replacing(
-    form: SegmentForm, written: Written, version_of: Callable[[Interval], str]
+    form: SegmentForm, written: EngineOutput, version_of: Callable[[Interval], str]
 ) -> list[Segment]:
     """Return segments that replace their whole time chunks, in order.
 
@@ -66,7 +66,9 @@ def replacing(
     return segments
 
 
-def appended(form: SegmentForm, written: Written, places: Sequence[SegmentPlace]) -> list[Segment]:
+def appended(
+    form: SegmentForm, written: EngineOutput, places: Sequence[AllocatedSegment]
+) -> list[Segment]:
     """Return the appended segments, one for each file in the order of the files.
 
     An id may be of a larger time chunk than the file's: that of the existing segments.
@@ -86,9 +88,9 @@ def appended(form: SegmentForm, written: Written, places: Sequence[SegmentPlace]
 
 def rewriting(
     form: SegmentForm,
-    written: Written,
+    written: EngineOutput,
     rewrites: Mapping[Interval, Rewrite],
-    places: Sequence[SegmentPlace],
+    places: Sequence[AllocatedSegment],
 ) -> list[Segment]:
     """Return the segments that rewrite others, one for each file in the order of the files.
 
@@ -171,7 +173,7 @@ def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitio
 
 def _segment(
     form: SegmentForm,
-    written: Written,
+    written: EngineOutput,
     file: WrittenFile,
     interval: Interval,
     version: str,

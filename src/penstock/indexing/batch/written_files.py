@@ -30,7 +30,7 @@ _FILE: Final = "written-{}.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EngineOutput:
     """The files of a task's input, all durable in deep storage, and the counts of rows.
 
     `dimensions` and `metrics` are the names of the columns in the schema after discovery.
@@ -43,7 +43,7 @@ class Written:
     parse_errors: tuple[ParseError, ...] = ()
 
     @classmethod
-    def of(cls, result: BatchResult) -> Written:
+    def of(cls, result: BatchResult) -> EngineOutput:
         """Return the stored form of an engine's result."""
         schema = result.schema
         return cls(
@@ -59,7 +59,7 @@ class Written:
         """Number of rows in the files; after a roll-up it is smaller than the number read."""
         return sum(file.data.rows for file in self.files)
 
-    def rebased(self, place: Callable[[str], str]) -> Written:
+    def rebased(self, place: Callable[[str], str]) -> EngineOutput:
         """Return a copy with each path as `place` returns it."""
         return replace(
             self,
@@ -69,7 +69,7 @@ class Written:
             ),
         )
 
-    def of_chunks(self, which: Callable[[Interval], bool]) -> Written:
+    def of_chunks(self, which: Callable[[Interval], bool]) -> EngineOutput:
         """Return a copy with only the files of some time chunks."""
         return replace(self, files=tuple(f for f in self.files if which(f.data.interval)))
 
@@ -92,7 +92,7 @@ class Written:
         )
 
     @classmethod
-    def find(cls, folder: TaskFolder, number: int, read: str) -> Written | None:
+    def find(cls, folder: TaskFolder, number: int, read: str) -> EngineOutput | None:
         """Return the stored output of a job; None if it has not ended with this input yet.
 
         Raises:

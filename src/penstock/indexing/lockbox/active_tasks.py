@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import LockRequest, LockTask
 
 
-class Roster:
+class ActiveLockTasks:
     """The active tasks. One thread at a time.
 
     Args:

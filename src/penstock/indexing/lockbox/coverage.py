@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.lock_table import Holdings
+    from penstock.indexing.lockbox.lock_table import LockTable
     from penstock.indexing.lockbox.model import SegmentLike, TaskLock
 
 
@@ -27,7 +27,7 @@ class CoveringLocks:
         holdings: The locks of its datasource.
     """
 
-    def __init__(self, task_id: str, holdings: Holdings) -> None:
+    def __init__(self, task_id: str, holdings: LockTable) -> None:
         self._task_id = task_id
         self._holdings = holdings
 
@@ -67,7 +67,7 @@ class CoveringLocks:
 
 
 def require_covered(
-    holdings: Holdings,
+    holdings: LockTable,
     task_id: str,
     *,
     segments: Sequence[SegmentLike] = (),
@@ -105,7 +105,7 @@ class _Held:
     of_segments: dict[int | None, list[TaskLock]]
 
 
-def _held(holdings: Holdings, task_id: str, interval: Interval) -> _Held:
+def _held(holdings: LockTable, task_id: str, interval: Interval) -> _Held:
     found = _Held([], {})
     for posse in holdings.held_over(task_id, interval):
         lock = posse.lock
@@ -118,7 +118,7 @@ def _held(holdings: Holdings, task_id: str, interval: Interval) -> _Held:
 
 
 def _require_segment(
-    holdings: Holdings, task_id: str, segment: SegmentLike, held: list[TaskLock]
+    holdings: LockTable, task_id: str, segment: SegmentLike, held: list[TaskLock]
 ) -> None:
     fitting = [lock for lock in held if _fits(lock, segment)]
     if any(not lock.revoked for lock in fitting):
@@ -148,7 +148,7 @@ def _refuse_revoked(task_id: str, what: str, revoked: list[TaskLock]) -> None:
         )
 
 
-def _not_covered(holdings: Holdings, task_id: str, what: str) -> Conflict:
+def _not_covered(holdings: LockTable, task_id: str, what: str) -> Conflict:
     held = [str(posse.lock) for posse in holdings.of_task(task_id)[:3]]
     return Conflict(
         f"no lock of task {task_id!r} covers {what} (it holds {'; '.join(held) or 'none'}):"

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockGranularity, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
 
@@ -45,12 +45,12 @@ class _Shelf(Generic[P]):
     numbers: dict[int | None, dict[P, None]] = field(default_factory=dict)
 
 
-class Shelves(Generic[P]):
+class SegmentLockIndex(Generic[P]):
     """Hashable holders of locks on segments, indexed by the interval of the lock."""
 
     def __init__(self) -> None:
         self._at: dict[Interval, _Shelf[P]] = {}
-        self._by_time: TimeIndex[_Shelf[P]] = TimeIndex()
+        self._by_time: IntervalIndex[_Shelf[P]] = IntervalIndex()
 
     def add(self, interval: Interval, item: P) -> None:
         """Add a holder at its interval."""
@@ -100,7 +100,7 @@ class Mark(NamedTuple):
     rows: int
 
 
-class WayBack:
+class UndoLog:
     """The recorded changes, in order."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Posse:
         self.tasks: dict[str, None] = {}
 
 
-class Holdings:
+class LockTable:
     """The posses of one datasource.
 
     Attributes:
@@ -191,12 +191,14 @@ class Holdings:
 
     def __init__(self) -> None:
         self.active = 0
-        self.way_back = WayBack()
+        self.way_back = UndoLog()
         # Locks on time chunks.
-        self._by_type: dict[LockType, TimeIndex[Posse]] = {kind: TimeIndex() for kind in LockType}
+        self._by_type: dict[LockType, IntervalIndex[Posse]] = {
+            kind: IntervalIndex() for kind in LockType
+        }
         # Locks that any number of groups may hold for one time.
-        self._by_group: dict[tuple[LockType, str], TimeIndex[Posse]] = {}
-        self._of_segments: Shelves[Posse] = Shelves()
+        self._by_group: dict[tuple[LockType, str], IntervalIndex[Posse]] = {}
+        self._of_segments: SegmentLockIndex[Posse] = SegmentLockIndex()
         self._by_task: dict[str, dict[Posse, None]] = {}
 
     def __bool__(self) -> bool:
@@ -297,13 +299,13 @@ class Holdings:
                 del self._by_group[company]
             self.active -= not posse.lock.revoked
 
-    def _indexes(self, lock: TaskLock) -> list[TimeIndex[Posse] | Shelves[Posse]]:
+    def _indexes(self, lock: TaskLock) -> list[IntervalIndex[Posse] | SegmentLockIndex[Posse]]:
         if lock.granularity is LockGranularity.SEGMENT:
             return [self._of_segments]
         of_type = self._by_type[lock.type]
         if lock.type not in SOCIABLE:
             return [of_type]
-        return [of_type, self._by_group.setdefault(_company(lock), TimeIndex())]
+        return [of_type, self._by_group.setdefault(_company(lock), IntervalIndex())]
 
     def _relock(self, posse: Posse, lock: TaskLock) -> None:
         self.active += posse.lock.revoked - lock.revoked

@@ -18,16 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.errors import Conflict, PenstockError
-from penstock.indexing.lockbox.active_tasks import Roster
+from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
 from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
-from penstock.indexing.lockbox.lock_table import Holdings, Posse
+from penstock.indexing.lockbox.lock_table import LockTable, Posse
 from penstock.indexing.lockbox.model import (
     Granted,
     HeldLock,
     LockChanges,
     LockGranularity,
+    LockRefusal,
     LockType,
-    Refusal,
     Refused,
     Removal,
     Revoked,
@@ -62,11 +62,11 @@ class Granting:
         yielded: Tasks that no worker has and that lost all of their locks since `begin`.
     """
 
-    def __init__(self, datasource: str, roster: Roster, version_floor: str) -> None:
+    def __init__(self, datasource: str, roster: ActiveLockTasks, version_floor: str) -> None:
         self._datasource = datasource
         self._roster = roster
         self.version_floor = version_floor
-        self.holdings: Final = Holdings()
+        self.holdings: Final = LockTable()
         self.freed: list[str] = []
         self.yielded: list[str] = []
 
@@ -78,7 +78,7 @@ class Granting:
     def acquire(
         self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
     ) -> list[Outcome]:
-        """Answer the requests of one task, in order. Raises as `Roster.check`."""
+        """Answer the requests of one task, in order. Raises as `ActiveLockTasks.check`."""
         mark = self.holdings.way_back.mark()
         freed = len(self.freed)
         outcomes: list[Outcome] = []
@@ -296,7 +296,7 @@ def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
     return Refused(
         request,
         tuple(
-            Refusal(
+            LockRefusal(
                 task_ids=tuple(posse.tasks),
                 group=posse.lock.group,
                 type=posse.lock.type,
@@ -390,7 +390,7 @@ class Lockbox:
 
     def __init__(self, datasource: str, *, version_floor: str = "") -> None:
         self.datasource: Final = datasource
-        self._roster = Roster(datasource)
+        self._roster = ActiveLockTasks(datasource)
         self._granting = Granting(datasource, self._roster, version_floor)
         self._holdings = self._granting.holdings
         self._way_back = self._holdings.way_back

@@ -212,7 +212,7 @@ class LockChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LockRefusal:
     """A conflicting lock and all tasks that hold it: it ends with the last of them."""
 
     task_ids: tuple[str, ...]
@@ -263,7 +263,7 @@ class Refused:
     """
 
     request: LockRequest
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[LockRefusal, ...]
     more: int = 0
 
     def text(self) -> str:
@@ -341,7 +341,7 @@ class SegmentLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LockWish:
+class LockIntent:
     """One interval that a task must lock before it may start.
 
     Attributes:

@@ -35,15 +35,15 @@ from penstock.indexing.actions import (
     TaskLockView,
     UpdateLocation,
     action_from_json,
+    allocated_to_json,
     outcome_to_json,
-    place_to_json,
     segment_to_json,
 )
 from penstock.indexing.engine_json import data_file_to_json
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
-from penstock.indexing.overlord.segment_allocator import Allocating
-from penstock.indexing.overlord.segment_publisher import Publishing, SupervisedTasks
+from penstock.indexing.overlord.segment_allocator import SegmentAllocator
+from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading
@@ -113,8 +113,8 @@ class ActionHandler:
         self._tasks = tasks
         self._notices = notices
         self._clock = clock
-        self._allocating = Allocating(metadata, lockboxes, lanes, clock)
-        self._publishing = Publishing(metadata, lockboxes, tasks)
+        self._allocating = SegmentAllocator(metadata, lockboxes, lanes, clock)
+        self._publishing = OverlordPublisher(metadata, lockboxes, tasks)
 
     def perform(self, task_id: str, action: object) -> object:
         """Perform an action given in JSON; return its answer in JSON. Blocks.
@@ -215,7 +215,7 @@ class ActionHandler:
             self._notices.waits(task.id, str(error))
             raise
         self._notices.waits(task.id, "")
-        return [place_to_json(place) for place in places]
+        return [allocated_to_json(place) for place in places]
 
     def _publish(self, task: TaskSpec, action: PublishSegments) -> PublishOutcome:
         _require_own(task, action.sequence_name)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOOK_MS_MAX: Final = 1_000
 
 
-class Upkeep:
+class AdminService:
     """Administrative operations on the term. Every call raises NotLeading if there is none.
 
     The mutex is held while a compaction plan is made: the cache of segments is for one thread at a
@@ -116,7 +116,7 @@ class Upkeep:
             return self._planner[1].plans(configs, of)
 
 
-class CompactionDesk:
+class CompactionService:
     """The compaction service.
 
     Args:

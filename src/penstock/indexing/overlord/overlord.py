@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict
 from penstock.core.waits import WaitTable, merged
-from penstock.indexing.overlord.admin_service import CompactionDesk, Upkeep
+from penstock.indexing.overlord.admin_service import AdminService, CompactionService
 from penstock.indexing.overlord.errors import NotLeading
-from penstock.indexing.overlord.supervisor_service import SupervisorDesk
-from penstock.indexing.overlord.task_service import TaskDesk, TaskView
+from penstock.indexing.overlord.supervisor_service import SupervisorService
+from penstock.indexing.overlord.task_service import TaskService, TaskView
 from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Overlord:
         # Set on the mailbox thread, read by any thread.
         self._term: LeaderTerm | None = None
         self._waits = WaitTable(ports.clock)
-        self.desk = TaskDesk(self._lead, ports, processor)
-        self.supervisor_desk = SupervisorDesk(self._full, ports, processor)
-        self.compaction_desk = CompactionDesk(self._full, ports, processor)
-        self.upkeep = Upkeep(self._lead)
+        self.desk = TaskService(self._lead, ports, processor)
+        self.supervisor_desk = SupervisorService(self._full, ports, processor)
+        self.compaction_desk = CompactionService(self._full, ports, processor)
+        self.upkeep = AdminService(self._lead)
 
     def start(self, term: Term | None = None) -> Future[None]:
         """Start to lead: read the stored state. Until the future is done, calls raise NotLeading.

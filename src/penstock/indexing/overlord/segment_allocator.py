@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, Unavailable
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
-from penstock.indexing.actions import SegmentPlace
+from penstock.indexing.actions import AllocatedSegment
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.lock_requests import (
@@ -147,7 +147,7 @@ class _Ask:
     rows: Future[list[PendingRow | None]] = field(default_factory=Future)
 
 
-class Allocating:
+class SegmentAllocator:
     """Allocates segment ids. Any thread; a call waits for the answer.
 
     The mutex guards the inboxes, which calling threads fill and the lanes empty. It is held for a
@@ -178,7 +178,7 @@ class Allocating:
         """
         return [[part.times for part in parts] for parts in self._parts(task, intervals)]
 
-    def allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
+    def allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[AllocatedSegment]:
         """Return a segment id for each interval of the action, in the time chunk visible there.
 
         Raises:
@@ -201,7 +201,7 @@ class Allocating:
         self._patience.served(task.id)
         return places
 
-    def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
+    def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[AllocatedSegment]:
         for _ in range(_LOOKS_MAX):
             chunks = self._chunks(task, action.intervals)
             if action.by_segment:
@@ -441,7 +441,7 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
             raise PlaceWithheld(f"task {task.id}: {outcome.text()}")
 
 
-def _place(row: PendingRow) -> SegmentPlace:
-    return SegmentPlace(
+def _place(row: PendingRow) -> AllocatedSegment:
+    return AllocatedSegment(
         row.interval, row.version, row.partition_number, row.core_partitions, row.minor_version
     )

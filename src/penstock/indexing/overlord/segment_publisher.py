@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.specs.rows.declared_projections import Declared
+    from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import PublishKind
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 10
 
 
-def declare(metadata: MetadataStore, task: TaskSpec) -> None:
+def declare_projections(metadata: MetadataStore, task: TaskSpec) -> None:
     """Register the projections of a task that has published; the newest wins for each name.
 
     Never raises a `PenstockError`, because the publish is done.
@@ -76,7 +76,7 @@ def declare(metadata: MetadataStore, task: TaskSpec) -> None:
         )
 
 
-def _declared(task: TaskSpec) -> tuple[Declared, ...]:
+def _declared(task: TaskSpec) -> tuple[DeclaredProjections, ...]:
     match task:
         case IndexParallelSpec():
             if task.data_schema.projections:
@@ -97,7 +97,7 @@ class SupervisedTasks(Protocol):
         ...
 
 
-class Publishing:
+class OverlordPublisher:
     """Publishes segments. Any thread; a call waits for the answer.
 
     Args:
@@ -146,7 +146,7 @@ class Publishing:
                 return PublishOutcome(ok=False, already_published=True)
             raise
         if outcome.ok or outcome.already_published:
-            declare(self._metadata, task)
+            declare_projections(self._metadata, task)
         if outcome.retryable and isinstance(task, StreamTaskSpec) and action.start is not None:
             return replace(outcome, reason=self._waits_for(task, action.start, outcome.reason))
         return outcome

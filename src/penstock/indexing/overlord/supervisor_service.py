@@ -58,7 +58,7 @@ class SupervisorView:
     spec: AnySupervisorSpec
 
 
-class SupervisorDesk:
+class SupervisorService:
     """The supervisor service.
 
     Args:

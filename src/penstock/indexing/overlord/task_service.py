@@ -63,7 +63,7 @@ class Adding(Protocol):
         ...
 
 
-class Intake:
+class TaskSubmissions:
     """The intake.
 
     The mutex guards the inbox, which callers fill and the mailbox empties. It is held for a few
@@ -167,7 +167,7 @@ class TaskView:
     waits: tuple[DependencyWait, ...] = ()
 
 
-class TaskDesk:
+class TaskService:
     """The task service.
 
     Args:
@@ -182,7 +182,7 @@ class TaskDesk:
         self._lead = lead
         self._ports = ports
         self._processor = processor
-        self._intake = Intake(lambda: lead().queue, processor)
+        self._intake = TaskSubmissions(lambda: lead().queue, processor)
 
     @property
     def index(self) -> TaskIndex:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import BrokerPort
     from penstock.indexing.source.kafka import KafkaAdmin, KafkaLog
     from penstock.indexing.source.supplier import RecordSupplier
-    from penstock.indexing.stream_location import StreamPlace
+    from penstock.indexing.stream_location import StreamLocation
     from penstock.storage.filesystem import FileSystem
 
 
 def open_source(
-    place: StreamPlace, broker: BrokerPort, fs: FileSystem, clock: Clock
+    place: StreamLocation, broker: BrokerPort, fs: FileSystem, clock: Clock
 ) -> RecordSupplier:
     """Return a supplier for a stream, without contacting its source."""
     if place.type == "folder":

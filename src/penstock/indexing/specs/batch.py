@@ -16,10 +16,10 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_val
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
-from penstock.indexing.lockbox.model import LockWish
+from penstock.indexing.lockbox.model import LockIntent
 from penstock.indexing.specs.aggregators import Aggregator
 from penstock.indexing.specs.batch_tuning import BatchTuning
-from penstock.indexing.specs.duplicate_fields import without_twins
+from penstock.indexing.specs.duplicate_fields import without_duplicates
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean, shown
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.inputs import (
@@ -154,11 +154,11 @@ class _BatchTask(SpecModel):
             or tuning.partitions.is_perfect
         )
 
-    def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockWish, ...]:
+    def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockIntent, ...]:
         if self.locks_segments:
             return ()  # It looks up the existing segments when it runs.
         appends = self.mode is IngestionMode.APPEND
-        return tuple(LockWish(interval, appends=appends) for interval in condensed(intervals))
+        return tuple(LockIntent(interval, appends=appends) for interval in condensed(intervals))
 
 
 class BatchIo(SpecModel):
@@ -245,7 +245,7 @@ class IndexParallelSpec(_BatchTask):
     def _drop_twins(cls, data: object) -> object:
         """Drop the copies of the datasource, and in old forms of the parts, that Druid writes."""
         inside = ("dataSchema", "dataSource")
-        return without_twins("IndexParallelSpec", data, beside="dataSource", inside=inside)
+        return without_duplicates("IndexParallelSpec", data, beside="dataSource", inside=inside)
 
     @model_validator(mode="after")
     def _check_locks(self) -> IndexParallelSpec:
@@ -311,7 +311,7 @@ class IndexParallelSpec(_BatchTask):
         """Whether the task locks single segments, if the existing ones allow it."""
         return self._stands_apart(self.tuning)
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return the time chunks, or nothing if the task locks segments."""
         return self._wishes(self.chunks)
 
@@ -511,7 +511,7 @@ class CompactSpec(_BatchTask):
             )
             raise SpecError((Mistake("context.useConcurrentLocks", text),))
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return the interval, widened to the new time chunks."""
         if self.interval is None:
             return ()
@@ -608,7 +608,7 @@ class KillSpec(_BatchTask):
         """The interval."""
         return Interval.parse(self.interval)
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return its interval."""
         return self._wishes([self.time])
 
@@ -629,7 +629,7 @@ class NoopSpec(_BatchTask):
         """The datasource that the task names."""
         return self.data_source
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return nothing."""
         return ()
 
@@ -703,7 +703,7 @@ class SqlIngestSpec(_BatchTask):
         given = self.overwrite or ()
         return tuple(ETERNITY if text == "all" else Interval.parse(text) for text in given)
 
-    def lock_wishes(self) -> tuple[LockWish, ...]:
+    def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return the replaced intervals; nothing for an INSERT, whose rows determine the chunks."""
         return self._wishes(self.intervals)
 

@@ -19,7 +19,7 @@ _ABSENT: Final = object()
 _TYPE: Final = "type"
 
 
-def without_twins(title: str, data: object, *, beside: str, inside: tuple[str, str]) -> object:
+def without_duplicates(title: str, data: object, *, beside: str, inside: tuple[str, str]) -> object:
     """Return the data of a model without the copies of its parts.
 
     Args:

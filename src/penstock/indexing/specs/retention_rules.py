@@ -99,7 +99,7 @@ class RuleList(SpecModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionDecision:
     """The decision for a segment, and the rule that made it; None if none matched."""
 
     action: RuleAction
@@ -111,7 +111,7 @@ class Retention:
         return self.action != "drop"
 
 
-def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retention:
+def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> RetentionDecision:
     """Return the decision for a segment.
 
     Args:
@@ -121,8 +121,8 @@ def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retenti
     """
     for rule in rules:
         if rule.matches(segment, now_ms):
-            return Retention(_action(rule.type), rule)
-    return Retention("load")
+            return RetentionDecision(_action(rule.type), rule)
+    return RetentionDecision("load")
 
 
 def can_drop(rule: Rule) -> bool:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import orjson
 from pydantic import JsonValue, ValidationError
 
-from penstock.core.yaml_tree import InvalidYaml, Node, YamlLimits, read_tree
+from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 from penstock.indexing.specs.errors import Mistake, SpecError, spec_error
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.scalars import SUBMITTED
@@ -49,7 +49,7 @@ def read_yaml(raw: bytes | str) -> JsonValue:
         raise SpecError((Mistake(error.place, error.reason),)) from None
 
 
-def _plain(node: Node) -> JsonValue:
+def _plain(node: YamlNode) -> JsonValue:
     value = node.value
     if isinstance(value, dict):
         for name in node.keys.values():
@@ -61,7 +61,7 @@ def _plain(node: Node) -> JsonValue:
     return value if value is None or not node.is_plain else _meant(value, node)
 
 
-def _meant(text: str, node: Node) -> JsonValue:
+def _meant(text: str, node: YamlNode) -> JsonValue:
     """Return the value of an unquoted text."""
     if text in _BOOL:
         return _BOOL[text]
@@ -81,7 +81,7 @@ def _meant(text: str, node: Node) -> JsonValue:
     return number
 
 
-def _too_large(node: Node) -> InvalidYaml:
+def _too_large(node: YamlNode) -> InvalidYaml:
     return InvalidYaml(
         node.line,
         node.column,

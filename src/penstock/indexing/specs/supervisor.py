@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from penstock.indexing.specs.batch import BATCH_TASK_TYPES
 from penstock.indexing.specs.compaction import AUTOCOMPACT, CompactionSupervisorSpec
-from penstock.indexing.specs.duplicate_fields import without_twins
+from penstock.indexing.specs.duplicate_fields import without_duplicates
 from penstock.indexing.specs.model import Found, SpecModel, mistakes
 from penstock.indexing.specs.scalars import Flag, SupervisorId
 from penstock.indexing.specs.schema import DataSchema
@@ -110,7 +110,7 @@ class SupervisorSpec(SpecModel):
     def _drop_twins(cls, data: object) -> object:
         """Drop the copies of the parts of `spec` that Druid writes beside it."""
         inside = ("ioConfig", "topic")
-        return without_twins("SupervisorSpec", data, beside="source", inside=inside)
+        return without_duplicates("SupervisorSpec", data, beside="source", inside=inside)
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import Standing
+    from penstock.indexing.supervisor.status import SupervisorSnapshot
     from penstock.indexing.supervisor.task_groups import TaskGroup
 
 
@@ -325,7 +325,7 @@ class Idleness:
 _log = logging.getLogger(__name__)
 
 
-class Pace:
+class Autoscaler:
     """The pace of one supervisor.
 
     Args:
@@ -333,7 +333,7 @@ class Pace:
         standing: Determines its lag.
     """
 
-    def __init__(self, state: SupervisorState, standing: Standing) -> None:
+    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
         self._state = state
         self._standing = standing
         self._idleness = Idleness()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _READ_EVERY_S: Final = 30.0
 
 
-class Committed:
+class CommittedOffsets:
     """The committed offsets of one supervisor; its methods raise errors of the metadata store.
 
     Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import PenstockError
     from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import Standing
+    from penstock.indexing.supervisor.status import SupervisorSnapshot
 
 
 PERIOD_S: Final = 60.0
@@ -33,7 +33,7 @@ class LagEvents:
         standing: Determines its lag.
     """
 
-    def __init__(self, state: SupervisorState, standing: Standing) -> None:
+    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
         self._state = state
         self._standing = standing
         self._again_s = 0.0
@@ -78,7 +78,7 @@ class TimeLag:
         standing: Determines the unread messages.
     """
 
-    def __init__(self, state: SupervisorState, standing: Standing) -> None:
+    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
         self._state = state
         self._standing = standing
         self._asks = False

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.polling import Looks
     from penstock.indexing.supervisor.reconciler import Convergence
     from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import Standing
+    from penstock.indexing.supervisor.status import SupervisorSnapshot
     from penstock.indexing.supervisor.task_protocol import Dialogue
 
 
-def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> None:
+def check_backfill(standing: SupervisorSnapshot, task_context: Mapping[str, object]) -> None:
     """Check that a supervisor may leave its unpublished messages to another one.
 
     Args:
@@ -58,7 +58,9 @@ def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> No
     _piece(standing)
 
 
-def backfill_spec(standing: Standing, token: str, task_count: int | None) -> SupervisorSpec:
+def backfill_spec(
+    standing: SupervisorSnapshot, token: str, task_count: int | None
+) -> SupervisorSpec:
     """Return the spec of a supervisor that reads from the committed offsets up to the latest.
 
     Args:
@@ -89,7 +91,7 @@ def backfill_spec(standing: Standing, token: str, task_count: int | None) -> Sup
     )
 
 
-def _piece(standing: Standing) -> dict[str, tuple[int, int]]:
+def _piece(standing: SupervisorSnapshot) -> dict[str, tuple[int, int]]:
     """Return the uncommitted range of each stream partition, up to its last seen end."""
     latest, _ = standing.latest()
     piece = {
@@ -119,7 +121,7 @@ class OffsetMoves:
     def __init__(
         self,
         state: SupervisorState,
-        standing: Standing,
+        standing: SupervisorSnapshot,
         dialogue: Dialogue,
         convergence: Convergence,
         looks: Looks,

@@ -13,7 +13,7 @@ from penstock.core.errors import NotFound, PenstockError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.indexing.supervisor.autoscaler import Pace
+    from penstock.indexing.supervisor.autoscaler import Autoscaler
     from penstock.indexing.supervisor.lag import LagEvents, TimeLag
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_protocol import Dialogue
@@ -38,7 +38,7 @@ class Looks:
         self,
         state: SupervisorState,
         dialogue: Dialogue,
-        pace: Pace,
+        pace: Autoscaler,
         time_lag: TimeLag,
         lag_events: LagEvents,
         *,

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.stream_location import place_of
+from penstock.indexing.stream_location import location_of
 from penstock.indexing.task_spec import base_sequence_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
     Raises:
         InvalidRequest: The new spec reads another stream, or its stream is invalid.
     """
-    place_of(new.io)
+    location_of(new.io)
     if old is not None:
         check_stream(new, old.io.stream)
     if "task_count" in new.io.model_fields_set:

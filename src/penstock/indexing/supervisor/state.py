@@ -14,7 +14,7 @@ from penstock.indexing.supervisor.task_groups import GroupPhase
 
 if TYPE_CHECKING:
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.committed_offsets import Committed
+    from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
     from penstock.indexing.supervisor.health import Health
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.supervisor.stream_watch import StreamWatch
@@ -49,7 +49,7 @@ class SupervisorState:
         options: SupervisorOptions,
         *,
         stream: StreamWatch,
-        committed: Committed,
+        committed: CommittedOffsets,
         health: Health,
     ) -> None:
         self.spec = spec

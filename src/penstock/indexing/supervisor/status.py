@@ -31,7 +31,7 @@ _TRIES_MIN: Final = 3
 _WAIT_MS_MIN: Final = 5_000
 
 
-class Standing:
+class SupervisorSnapshot:
     """Status of one supervisor. On the overlord's mailbox.
 
     Args:
@@ -241,7 +241,7 @@ def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
     return dict(found)
 
 
-def _time_lag(standing: Standing) -> dict[str, object]:
+def _time_lag(standing: SupervisorSnapshot) -> dict[str, object]:
     """Return the lag in milliseconds, empty if it is not enabled.
 
     A total is known only if the lag of every stream partition is.
@@ -269,11 +269,11 @@ def _coarse(state: str) -> str:
     return state
 
 
-def _tasks(standing: Standing, groups: list[TaskGroup]) -> list[dict[str, object]]:
+def _tasks(standing: SupervisorSnapshot, groups: list[TaskGroup]) -> list[dict[str, object]]:
     return [_task(standing, g, replica) for g in groups for replica in g.replicas.values()]
 
 
-def _task(standing: Standing, group: TaskGroup, replica: Replica) -> dict[str, object]:
+def _task(standing: SupervisorSnapshot, group: TaskGroup, replica: Replica) -> dict[str, object]:
     report = replica.report
     current = report.current if report is not None else replica.task.start_offsets
     latest, _ = standing.latest()

@@ -27,16 +27,16 @@ from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import open_source
-from penstock.indexing.stream_location import place_of
-from penstock.indexing.supervisor.autoscaler import Pace
-from penstock.indexing.supervisor.committed_offsets import Committed
+from penstock.indexing.stream_location import location_of
+from penstock.indexing.supervisor.autoscaler import Autoscaler
+from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.lag import LagEvents, TimeLag
 from penstock.indexing.supervisor.offset_moves import OffsetMoves
 from penstock.indexing.supervisor.polling import Looks
 from penstock.indexing.supervisor.reconciler import Convergence
 from penstock.indexing.supervisor.state import SupervisorState
-from penstock.indexing.supervisor.status import Standing
+from penstock.indexing.supervisor.status import SupervisorSnapshot
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
 from penstock.indexing.supervisor.task_protocol import Dialogue
 
@@ -75,7 +75,7 @@ class Supervisor:
         supervisor_id = spec.supervisor_id
         calls = Calls(ports.lanes, ports.processor)
         stream = StreamWatch(
-            open_source(place_of(spec.io), ports.broker, ports.fs, ports.clock),
+            open_source(location_of(spec.io), ports.broker, ports.fs, ports.clock),
             cursor_name(supervisor_id),
             calls,
             f"broker-{supervisor_id}",
@@ -85,7 +85,7 @@ class Supervisor:
             ports,
             options,
             stream=stream,
-            committed=Committed(supervisor_id, ports.metadata, stream),
+            committed=CommittedOffsets(supervisor_id, ports.metadata, stream),
             health=Health(supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms),
         )
         self._dialogue = Dialogue(
@@ -99,11 +99,11 @@ class Supervisor:
         )
         self._stopped = stopped
         self._convergence = Convergence(state, self._dialogue, finished=self._finished)
-        self.standing: Final = Standing(state)
+        self.standing: Final = SupervisorSnapshot(state)
         self._looks = Looks(
             state,
             self._dialogue,
-            Pace(state, self.standing),
+            Autoscaler(state, self.standing),
             TimeLag(state, self.standing),
             LagEvents(state, self.standing),
             ended=self._convergence.advance,

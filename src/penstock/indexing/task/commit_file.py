@@ -65,7 +65,7 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitFile:
     """All persisted work that is not published yet.
 
     Raises:
@@ -95,11 +95,11 @@ class Commit:
         if self.persists and dict(self.persists[-1].end) != dict(self.current):
             raise ValueError("the next offsets are not the end of the last persist")
 
-    def of_topic(self, topic_id: str) -> Commit:
+    def of_topic(self, topic_id: str) -> CommitFile:
         """Return the commit with the id of its topic."""
         return replace(self, number=self.number + 1, topic_id=topic_id)
 
-    def add(self, persist: Persist) -> Commit:
+    def add(self, persist: Persist) -> CommitFile:
         """Return the commit with one more persist."""
         persists = (*self.persists, persist)
         return replace(self, number=self.number + 1, current=persist.end, persists=persists)
@@ -132,13 +132,13 @@ class Commit:
         """Return the sequences that have persists, oldest first."""
         return tuple(dict.fromkeys(persist.sequence for persist in self.persists))
 
-    def without(self, sequence: str) -> Commit:
+    def without(self, sequence: str) -> CommitFile:
         """Return the commit after a sequence was published."""
         persists = tuple(p for p in self.persists if p.sequence != sequence)
         published = self.published.plus(self.counts(sequence))
         return replace(self, number=self.number + 1, persists=persists, published=published)
 
-    def back_to(self, index: int) -> Commit:
+    def back_to(self, index: int) -> CommitFile:
         """Return the commit before the persist at `index`: later messages are read again."""
         return replace(
             self,
@@ -163,7 +163,7 @@ class Commit:
         """Return whether every bad message of a sequence is in the dead-letter topic."""
         return all(bad.sent for persist in self.of(sequence) for bad in persist.bad_files)
 
-    def mark_sent(self, sent: BadFile, marks: Offsets) -> Commit:
+    def mark_sent(self, sent: BadFile, marks: Offsets) -> CommitFile:
         """Return the commit in which a bad file is sent, perhaps partly, up to these offsets."""
         persists = tuple(
             replace(p, bad_files=tuple(sent if b.path == sent.path else b for b in p.bad_files))
@@ -174,7 +174,7 @@ class Commit:
             known[partition] = max(offset, known.get(partition, 0))
         return replace(self, number=self.number + 1, persists=persists, dead_lettered=known)
 
-    def relocated(self, place: Callable[[str], str]) -> Commit:
+    def relocated(self, place: Callable[[str], str]) -> CommitFile:
         """Return the commit with each path as `place` returns it; its number is unchanged."""
         persists = tuple(
             replace(
@@ -202,7 +202,7 @@ class Commit:
                 return found if sum(p.rows for p in found) <= max_rows else ()
         return ()
 
-    def fold(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> Commit | None:
+    def fold(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> CommitFile | None:
         """Return the commit with `run` as one persist; None if the run has changed."""
         numbers = [p.number for p in self.persists]
         if run[0].number not in numbers:
@@ -241,7 +241,7 @@ class Commit:
         }
 
     @classmethod
-    def from_json(cls, value: object, *, source: str) -> Commit:
+    def from_json(cls, value: object, *, source: str) -> CommitFile:
         """Parse the form stored on disk.
 
         Raises:
@@ -275,12 +275,12 @@ def _persist_to_json(persist: Persist) -> dict[str, object]:
     }
 
 
-def _commit_from_json(value: Mapping[str, object]) -> Commit:
+def _commit_from_json(value: Mapping[str, object]) -> CommitFile:
     persists = value["persists"]
     if not isinstance(persists, list):
         raise TypeError("persists is not a list")
     marks = value["deadLettered"]
-    return Commit(
+    return CommitFile(
         number=whole_number(value["number"]),
         current=offsets_from_json(value["current"]),
         persists=tuple(_persist_from_json(persist) for persist in persists),

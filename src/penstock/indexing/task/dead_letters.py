@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import DeadLetterPort
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.commit_file import BadFile
-    from penstock.indexing.task.task_state import TaskContext
+    from penstock.indexing.task.task_state import StreamTaskParts
     from penstock.storage.filesystem import FileSystem
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -161,7 +161,7 @@ class DeadLetters:
         context: The task.
     """
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         spec, ports = context.spec, context.ports
         self._context = context
         self._errand = context.errand("sending dead letters", "dead-letters")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.task.commit_file import Persist
-    from penstock.indexing.task.task_state import TaskContext
+    from penstock.indexing.task.task_state import StreamTaskParts
 
 
 class Folding:
@@ -28,7 +28,7 @@ class Folding:
         folded: Called with each sequence whose files changed.
     """
 
-    def __init__(self, context: TaskContext, folded: Callable[[str], None]) -> None:
+    def __init__(self, context: StreamTaskParts, folded: Callable[[str], None]) -> None:
         self._context = context
         self._folded = folded
         self._errand = context.errand("folding", "merge")

@@ -23,7 +23,7 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.indexing.engine_json import counts_to_json
-from penstock.indexing.read_plan import Available, Batch, BatchLimits, SeenTopic, next_batch
+from penstock.indexing.read_plan import Available, BatchLimits, ReadBatch, SeenTopic, next_batch
 from penstock.indexing.task.commit_file import BadFile, Persist
 from penstock.indexing.task.dead_letters import in_reading_order
 from penstock.indexing.task.meters import EffortMeter, MovingAverages
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.task_state import TaskContext
+    from penstock.indexing.task.task_state import StreamTaskParts
     from penstock.storage.filesystem import FileSystem
 
 
@@ -65,12 +65,12 @@ class Reader:
         persisted: Called with each sequence that has new files.
     """
 
-    def __init__(self, context: TaskContext, persisted: Callable[[str], None]) -> None:
+    def __init__(self, context: StreamTaskParts, persisted: Callable[[str], None]) -> None:
         self._context = context
         self._persisted = persisted
         self._poll = context.errand("asking the broker", "broker")
         self._persist = context.errand("persisting", "persist")
-        self._batch: Batch | None = None
+        self._batch: ReadBatch | None = None
         self._broken_off = ""
         self._missing = ""
         self._is_waiting = False
@@ -196,7 +196,7 @@ class Reader:
                 )
         return ""
 
-    def _begin(self, batch: Batch, seen: SeenTopic) -> None:
+    def _begin(self, batch: ReadBatch, seen: SeenTopic) -> None:
         self._batch = batch
         self.effort.begin(self._context.ports.clock.monotonic_s())
         self._persist.start(
@@ -206,7 +206,7 @@ class Reader:
 
     def _settle(
         self,
-        batch: Batch,
+        batch: ReadBatch,
         outcome: _Persisted | EngineFailure,
         seen: SeenTopic,
         now: SeenTopic | None,
@@ -229,7 +229,7 @@ class Reader:
         else:
             self._commit(batch, outcome)
 
-    def _run(self, batch: Batch, seen: SeenTopic) -> _Persisted | EngineFailure:
+    def _run(self, batch: ReadBatch, seen: SeenTopic) -> _Persisted | EngineFailure:
         """Persist and make durable; on the lane. Each attempt has new folders.
 
         A failure is returned: the request did not cause it if the topic was deleted meanwhile.
@@ -262,7 +262,7 @@ class Reader:
             samples=samples(context.ports.fs, bad, self.parse_errors.wanted),
         )
 
-    def _commit(self, batch: Batch, result: _Persisted) -> None:
+    def _commit(self, batch: ReadBatch, result: _Persisted) -> None:
         state = self._context.state
         unparseable = state.counts.unparseable + result.counts.unparseable
         self.parse_errors.keep(result.samples, result.counts.unparseable)
@@ -292,7 +292,7 @@ class Reader:
         self._context.wake()
 
 
-def _moved(batch: Batch, seen: SeenTopic, now: SeenTopic) -> bool:
+def _moved(batch: ReadBatch, seen: SeenTopic, now: SeenTopic) -> bool:
     """Return whether another file may have been read, because of a rename to the same name."""
     return any(
         now.partitions[p].folder != seen.partitions[p].folder if p in now.partitions else True

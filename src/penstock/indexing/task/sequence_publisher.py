@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, CorruptData, Unavailable
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
+    AllocatedSegment,
     LockList,
     LockRelease,
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
     SegmentDivision,
-    SegmentPlace,
 )
 from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest, RowCounts
 from penstock.segments.model import Segment, SegmentId, ShardSpec
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import IndexingEngine
     from penstock.indexing.ports import ActionClient, DeepStorePort
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.task_state import TaskContext
+    from penstock.indexing.task.task_state import StreamTaskParts
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.segments.deep_storage import Pushed
 
@@ -82,7 +82,7 @@ class _Part:
 
     times: Interval
     file: DataFile
-    place: SegmentPlace | None = None
+    place: AllocatedSegment | None = None
     pushed: Pushed | None = None
 
 
@@ -317,7 +317,7 @@ class Publisher:
             rows would be invisible while the sequence is merged.
     """
 
-    def __init__(self, context: TaskContext, is_announced: Callable[[str], bool]) -> None:
+    def __init__(self, context: StreamTaskParts, is_announced: Callable[[str], bool]) -> None:
         self._context = context
         self._is_announced = is_announced
         self._errand = context.errand("publishing", "merge")

@@ -38,7 +38,7 @@ from penstock.indexing.task.dead_letters import DeadLetters
 from penstock.indexing.task.persist_merge import Folding
 from penstock.indexing.task.reader import Reader
 from penstock.indexing.task.sequence_publisher import Publisher
-from penstock.indexing.task.task_state import TaskContext, TaskOptions, TaskPorts
+from penstock.indexing.task.task_state import StreamTaskParts, TaskOptions, TaskPorts
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Announcer:
         context: The task.
     """
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
         self._errand = context.errand("announcing files", "announce")
         self._stale: dict[str, None] = {}
@@ -111,7 +111,7 @@ class Checkpoints:
         context: The task.
     """
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
         self._errand = context.errand("asking for a checkpoint", "checkpoint")
         self._asked = ""
@@ -155,7 +155,7 @@ class Steering:
         reader: Has the offsets that are read.
     """
 
-    def __init__(self, context: TaskContext, reader: Reader) -> None:
+    def __init__(self, context: StreamTaskParts, reader: Reader) -> None:
         self._context = context
         self._reader = reader
         self._pause_end: Timer | None = None
@@ -244,7 +244,7 @@ class StreamingTask:
         self.processor = MailboxProcessor(self._advance, name=spec.id, clock=ports.clock)
         self._suspension: Suspension | None = None
         self._result: TaskResult | None = None
-        context = TaskContext(
+        context = StreamTaskParts(
             spec,
             folder,
             ports,

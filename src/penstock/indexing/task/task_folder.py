@@ -27,7 +27,7 @@ import orjson
 
 from penstock.core.errors import CorruptData, NotFound
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.task.commit_file import Commit
+from penstock.indexing.task.commit_file import CommitFile
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -88,7 +88,7 @@ class TaskFolder:
         """Replace a JSON file of the folder, durably."""
         self._fs.write_atomically(f"{self.path}/{name}", orjson.dumps(value))
 
-    def write_commit(self, commit: Commit) -> None:
+    def write_commit(self, commit: CommitFile) -> None:
         """Make a commit durable; the files it names are durable already."""
         self.write_json("commit.json", commit.relocated(self._relative).to_json())
 
@@ -106,7 +106,7 @@ class TaskFolder:
         source = f"{self.path}/sequences.json"
         return None if value is None else Sequences.from_json(value, source=source)
 
-    def restore_commit(self, sequences: Container[str]) -> Commit | None:
+    def restore_commit(self, sequences: Container[str]) -> CommitFile | None:
         """Return the newest commit whose files all exist, None if there is none.
 
         Persists of other sequences than the given ones were published. All persists from the first
@@ -122,7 +122,9 @@ class TaskFolder:
         if value is None:
             self._delete_unnamed(None)
             return None
-        found = Commit.from_json(value, source=f"{self.path}/commit.json").relocated(self._absolute)
+        found = CommitFile.from_json(value, source=f"{self.path}/commit.json").relocated(
+            self._absolute
+        )
         commit = found
         for name in found.sequence_names():
             if name not in sequences:
@@ -189,7 +191,7 @@ class TaskFolder:
         self._start = before + 1
         self.write_json(_STARTS, {"starts": self._start})
 
-    def _delete_unnamed(self, commit: Commit | None) -> None:
+    def _delete_unnamed(self, commit: CommitFile | None) -> None:
         named: set[str] = set()
         for persist in commit.persists if commit is not None else ():
             named.update(file.path for file in persist.files)

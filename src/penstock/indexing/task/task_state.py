@@ -16,8 +16,8 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.sequences import Sequence, Sequences
 from penstock.indexing.source import open_source
-from penstock.indexing.stream_location import StreamPlace
-from penstock.indexing.task.commit_file import Commit
+from penstock.indexing.stream_location import StreamLocation
+from penstock.indexing.task.commit_file import CommitFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class TaskPorts:
     waits_changed: Callable[[tuple[DependencyWait, ...]], None] = lambda _waits: None
 
 
-class TaskState:
+class StreamTaskState:
     """Sequences and commit of one task, in memory as on disk.
 
     Args:
@@ -106,12 +106,12 @@ class TaskState:
             folder.write_sequences(sequences)
         if commit is None:
             start = sequences.items[0].start if sequences.items else sequences.final or {}
-            commit = Commit(0, dict(start), topic_id=spec.topic_id)
+            commit = CommitFile(0, dict(start), topic_id=spec.topic_id)
             folder.write_commit(commit)
         self.sequences = sequences
         self.commit = commit
 
-    def change_commit(self, commit: Commit) -> None:
+    def change_commit(self, commit: CommitFile) -> None:
         """Make a commit durable, then make it the current one."""
         self._folder.write_commit(commit)
         self.commit = commit
@@ -157,7 +157,7 @@ def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> Sequences | 
     return sequences
 
 
-class TaskContext:
+class StreamTaskParts:
     """State, ports and mailbox of a task, and two callbacks, shared by its parts.
 
     Args:
@@ -188,8 +188,8 @@ class TaskContext:
         self.processor = processor
         self.wake = wake
         self.fail = fail
-        self.state = TaskState(spec, folder)
-        place = spec.place or StreamPlace(name=spec.topic)
+        self.state = StreamTaskState(spec, folder)
+        place = spec.place or StreamLocation(name=spec.topic)
         self.source = open_source(place, ports.broker, ports.fs, ports.clock)
         self.paused = False
         self.waits = WaitTable(ports.clock, lambda: ports.waits_changed(self.waits.all()))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.indexing.errand import Calls
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.options import WorkerOptions
-    from penstock.indexing.worker.task_attempts import TaskEnd
+    from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class _Ended:
 
     id: str
     folder: TaskFolder
-    end: TaskEnd
+    end: AttemptEnd
     shipped: bool = False
     ship_tries: int = 0
 
@@ -98,7 +98,7 @@ class EndedTasks:
         # Tasks whose folder is being deleted, by id; None: a task from before the worker's start.
         self._deleting: dict[str, _Ended | None] = {}
 
-    def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
+    def keep(self, task_id: str, folder: TaskFolder, end: AttemptEnd) -> None:
         """Keep an ended task until it is forgotten."""
         ended = self._tasks[task_id] = _Ended(task_id, folder, end)
         if self._logs is not None:

@@ -23,7 +23,7 @@ import fsspec
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
-from penstock.indexing.worker.task_attempts import Attempts
+from penstock.indexing.worker.task_attempts import TaskAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -275,5 +275,5 @@ class TaskLogs:
     def _report(self, folder: str) -> bytes | None:
         if not self._fs.exists(folder):
             return None
-        path = Attempts(TaskFolder(folder, self._fs), self._fs).report_path()
+        path = TaskAttempts(TaskFolder(folder, self._fs), self._fs).report_path()
         return None if path is None else self._fs.read_bytes(path)

@@ -23,7 +23,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class Peon:
         self._serve = serve
         self._located = located
         self._folder = TaskFolder(path, fs)
-        self._attempts = Attempts(self._folder, fs)
+        self._attempts = TaskAttempts(self._folder, fs)
         # Used only for waits that the clock ends.
         self._pause = threading.Condition()
 
@@ -113,7 +113,7 @@ class Peon:
             result = self._run(task, restorable=restorable)
         if result.state is not TaskState.RUNNING:
             duration_ms = int((self._clock.monotonic_s() - started_s) * 1000)
-            end = TaskEnd(result.state, result.error, duration_ms)
+            end = AttemptEnd(result.state, result.error, duration_ms)
             if task is not None:
                 self._write_report(number, spec, task)
             self._write_end(number, end)
@@ -144,7 +144,7 @@ class Peon:
             # The result of the task is more important.
             _log.warning("cannot store the report of task %s: %s", spec.id, error)
 
-    def _write_end(self, number: int, end: TaskEnd) -> None:
+    def _write_end(self, number: int, end: AttemptEnd) -> None:
         until_s = self._clock.monotonic_s() + _WRITE_WAIT_S
         while True:
             try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Dependency, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, waits_from_json
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
-from penstock.indexing.worker.task_attempts import SHUTDOWN, STATUS, WAITS, Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import SHUTDOWN, STATUS, WAITS, AttemptEnd, TaskAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class RunningTask:
         self._id = task_id
         self.folder = folder
         self._worker = worker
-        self._attempts = Attempts(folder, worker.fs)
+        self._attempts = TaskAttempts(folder, worker.fs)
         self._since_s = worker.clock.monotonic_s()
         self._process: PeonProcess | None = None
         self._start_again_s = 0.0
@@ -90,7 +90,7 @@ class RunningTask:
             end = self._attempts.end()
             lost = end is None and self._attempts.is_lost()
         except PenstockError as error:
-            self._end(TaskEnd(TaskState.FAILED, str(error), self._lived_ms()))
+            self._end(AttemptEnd(TaskState.FAILED, str(error), self._lived_ms()))
             return
         if end is not None:
             self._end(end)
@@ -180,9 +180,9 @@ class RunningTask:
         _log.warning("task %s: %s; restarting it in %d ms", self._id, reason, delay_ms)
 
     def _fail(self, reason: str) -> None:
-        self._end(TaskEnd(TaskState.FAILED, reason, self._lived_ms()))
+        self._end(AttemptEnd(TaskState.FAILED, reason, self._lived_ms()))
 
-    def _end(self, end: TaskEnd) -> None:
+    def _end(self, end: AttemptEnd) -> None:
         write_end(self.folder, self._id, end)
         self._worker.ended(self._id, self.folder, end)
 
@@ -271,7 +271,7 @@ class Surroundings:
         options: WorkerOptions,
         *,
         changed: Callable[[str], None],
-        ended: Callable[[str, TaskFolder, TaskEnd], None],
+        ended: Callable[[str, TaskFolder, AttemptEnd], None],
     ) -> None:
         self.fs = fs
         self.launcher = launcher
@@ -282,7 +282,7 @@ class Surroundings:
         self.ended = ended
 
 
-def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
+def write_end(folder: TaskFolder, task_id: str, end: AttemptEnd) -> None:
     """Store the result of a task; on a full disk the worker's next start detects it again."""
     try:
         folder.write_json(STATUS, end.to_json())

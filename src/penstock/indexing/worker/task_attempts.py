@@ -35,7 +35,7 @@ _ATTEMPTS: Final = "attempt"
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEnd:
+class AttemptEnd:
     """The result of a task."""
 
     state: TaskState
@@ -47,7 +47,7 @@ class TaskEnd:
         return status_to_json(self.state, self.error, self.duration_ms)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> TaskEnd:
+    def from_json(cls, value: Mapping[str, object]) -> AttemptEnd:
         """Parse the form; a state that is not final counts as a failure."""
         try:
             state = TaskState(str(value.get("status")))
@@ -66,7 +66,7 @@ def status_to_json(state: TaskState, error: str, duration_ms: int) -> dict[str, 
     return {"status": state.value, "errorMsg": error, "duration": duration_ms}
 
 
-class Attempts:
+class TaskAttempts:
     """The attempts of one task."""
 
     def __init__(self, folder: TaskFolder, fs: FileSystem) -> None:
@@ -98,7 +98,7 @@ class Attempts:
         begun = self._read(number, _BEGUN) if number else None
         return begun is not None and begun.get("restorable") is False
 
-    def write_end(self, number: int, end: TaskEnd) -> None:
+    def write_end(self, number: int, end: AttemptEnd) -> None:
         """Store the result of the task in an attempt."""
         self._write(number, STATUS, end.to_json())
 
@@ -106,7 +106,7 @@ class Attempts:
         """Store the task's report."""
         self._write(number, REPORT, report)
 
-    def end(self) -> TaskEnd | None:
+    def end(self) -> AttemptEnd | None:
         """Return the result of the task: from the worker, else from the newest attempt.
 
         Raises:
@@ -114,15 +114,15 @@ class Attempts:
         """
         value = self._folder.read_json(STATUS)
         if value is not None:
-            return TaskEnd.from_json(value)
+            return AttemptEnd.from_json(value)
         number = self.newest()
         value = self._read(number, STATUS) if number else None
         if value is None:
             return None
-        end = TaskEnd.from_json(value)
+        end = AttemptEnd.from_json(value)
         if end.state is TaskState.FAILED and (reason := self.shutdown_reason()) is not None:
             # The task itself only knows that it was stopped.
-            return TaskEnd(end.state, reason, end.duration_ms)
+            return AttemptEnd(end.state, reason, end.duration_ms)
         return end
 
     def shutdown_reason(self) -> str | None:

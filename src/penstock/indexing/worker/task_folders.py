@@ -18,7 +18,7 @@ from penstock.core.names import TASK, WORKER_IDENTITY_FILE, WORKER_STATE_FILE, c
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.running_task import CANNOT_GO_ON
-from penstock.indexing.worker.task_attempts import Attempts, TaskEnd
+from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,7 +75,7 @@ class TaskFolders:
         # Folders that could not be read yet, by path: the ids of their tasks.
         self._unread: dict[str, str] = {}
 
-    def found(self) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
+    def found(self) -> Iterator[tuple[str, TaskFolder, AttemptEnd | None]]:
         """Yield each task that has a folder, and its result, None if it continues.
 
         A damaged folder is a failed task with an error message. Folders that cannot be read now
@@ -96,7 +96,7 @@ class TaskFolders:
 
     def found_later(
         self, is_free: Callable[[str], bool]
-    ) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
+    ) -> Iterator[tuple[str, TaskFolder, AttemptEnd | None]]:
         """Yield as `found` the tasks whose folders could not be read before but can be now.
 
         Args:
@@ -201,7 +201,7 @@ class TaskFolders:
     def _state_path(self) -> str:
         return f"{self._bases[0]}/{WORKER_STATE_FILE}"
 
-    def _look_into(self, path: str, task_id: str) -> tuple[TaskFolder, TaskEnd | None] | None:
+    def _look_into(self, path: str, task_id: str) -> tuple[TaskFolder, AttemptEnd | None] | None:
         try:
             folder = TaskFolder(path, self._fs) if self._fs.stat(path).is_folder else None
         except NotFound:
@@ -221,14 +221,14 @@ class TaskFolders:
                 return None
             return folder, self._end_of(folder)
         except PenstockError as error:
-            return folder, TaskEnd(TaskState.FAILED, f"its folder cannot be read: {error}")
+            return folder, AttemptEnd(TaskState.FAILED, f"its folder cannot be read: {error}")
 
-    def _end_of(self, folder: TaskFolder) -> TaskEnd | None:
-        attempts = Attempts(folder, self._fs)
+    def _end_of(self, folder: TaskFolder) -> AttemptEnd | None:
+        attempts = TaskAttempts(folder, self._fs)
         if (end := attempts.end()) is not None:
             return end
         if (reason := attempts.shutdown_reason()) is not None:
-            return TaskEnd(TaskState.FAILED, reason)
+            return AttemptEnd(TaskState.FAILED, reason)
         if attempts.is_lost():
-            return TaskEnd(TaskState.FAILED, f"its worker ended while it ran; {CANNOT_GO_ON}")
+            return AttemptEnd(TaskState.FAILED, f"its worker ended while it ran; {CANNOT_GO_ON}")
         return None

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import HistoryPlace, Lanes, PeonLauncher, WorkerChanges, WorkerTask
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
-    from penstock.indexing.worker.task_attempts import TaskEnd
+    from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
 
 
-class Holdings:
+class WorkerState:
     """The state of a worker.
 
     Attributes:
@@ -103,7 +103,7 @@ class Holdings:
 _log = logging.getLogger(__name__)
 
 
-class Measuring:
+class FolderSizes:
     """Measures the folders of tasks.
 
     Args:
@@ -207,7 +207,7 @@ class Worker:
             is_taken=lambda task_id: self._has.task(task_id) is not None,
             waits=self._waits,
         )
-        self._has = Holdings(self._options, self._ended)
+        self._has = WorkerState(self._options, self._ended)
         history = ChangeHistory(clock.now_ms())
         self._long_poll = LongPoll(history, processor, self._has, self._options.waiters_max)
         self._surroundings = Surroundings(
@@ -215,7 +215,7 @@ class Worker:
             changed=self._long_poll.changed,
             ended=self._ended_now,
         )
-        self._measuring = Measuring(fs, calls, self._is_running)
+        self._measuring = FolderSizes(fs, calls, self._is_running)
         self._started = False
         self._stopping = False
 
@@ -372,7 +372,7 @@ class Worker:
         if options.task_bytes_max is not None:
             timers.schedule_every(options.size_interval_ms, self._measure, "measure the tasks")
 
-    def _take_over(self, task_id: str, folder: TaskFolder, end: TaskEnd | None) -> None:
+    def _take_over(self, task_id: str, folder: TaskFolder, end: AttemptEnd | None) -> None:
         if end is None:
             self._has.running[task_id] = RunningTask(task_id, folder, self._surroundings)
         else:
@@ -436,7 +436,7 @@ class Worker:
     def _is_running(self, task_id: str, running: RunningTask) -> bool:
         return self._has.running.get(task_id) is running and not self._stopping
 
-    def _ended_now(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
+    def _ended_now(self, task_id: str, folder: TaskFolder, end: AttemptEnd) -> None:
         del self._has.running[task_id]
         self._ended.keep(task_id, folder, end)
         self._long_poll.changed(task_id)

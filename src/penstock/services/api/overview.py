@@ -54,7 +54,7 @@ class ServiceState:
         }
 
 
-class Overview:
+class ProcessOverview:
     """The overview of one router. Thread-safe.
 
     Args:

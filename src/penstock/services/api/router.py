@@ -30,7 +30,7 @@ from penstock.services.api.indexer.request_parts import (
     datasource_of,
 )
 from penstock.services.api.indexer.sql_task import SqlTaskRoutes
-from penstock.services.api.overview import Overview
+from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
@@ -79,7 +79,7 @@ class RouterRoutes:
 
     def __init__(self, parts: RouterParts) -> None:
         self._parts = parts
-        self._overview = Overview(
+        self._overview = ProcessOverview(
             *(parts.directory, str(parts.http), parts.find_broker, parts.ready),
             *(parts.clock, parts.token),
         )

@@ -51,7 +51,7 @@ from penstock.services.backup.manifest import (
     require_apart,
 )
 from penstock.services.config import CONFIG_FILE
-from penstock.storage.deletion_hold import HOLD_MS, Hold
+from penstock.storage.deletion_hold import HOLD_MS, DeletionHold
 from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Backup:
         self._clock = clock
         self._id = backup_id
         self._progress = progress
-        self._hold = Hold(source.data_dir, clock)
+        self._hold = DeletionHold(source.data_dir, clock)
         self._deep_store = DeepStore(source.deep_storage, fs=fs)
         self._files: dict[str, BackedUpFile] = {}
         self._parts: dict[str, tuple[int, int]] = {}
@@ -372,7 +372,9 @@ class _Keeper:
     The condition's mutex guards the flag and the failure that the backup's thread reads.
     """
 
-    def __init__(self, hold: Hold, store: MetadataStore, clock: Clock, backup_id: str) -> None:
+    def __init__(
+        self, hold: DeletionHold, store: MetadataStore, clock: Clock, backup_id: str
+    ) -> None:
         self._hold = hold
         self._store = store
         self._clock = clock
@@ -405,7 +407,7 @@ class _Keeper:
                 raise self._failure
 
     def renew(self) -> None:
-        """Renew both now. Raises as `Hold.renew`, and Unavailable."""
+        """Renew both now. Raises as `DeletionHold.renew`, and Unavailable."""
         self.require()
         self._hold.renew()
         self._take_lease()

@@ -20,7 +20,7 @@ from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Bars, print_json, print_rows, progress_bars, say, warn
 from penstock.services.config import Options
-from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, FolderLock
+from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
 
     data = DataFolder(options.data_dir.absolute())
     data.prepare()
-    lock = FolderLock(data)
+    lock = DataFolderLock(data)
     lock.take()
     try:
         # Under another name, so that an incomplete file does not start as a complete one.

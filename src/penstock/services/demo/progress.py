@@ -120,7 +120,7 @@ class Progress:
         return f"no change for {self.still_s:.0f} s, waiting for {reasons}" if reasons else ""
 
 
-class View:
+class DemoView:
     """Shows a progress; entered around the stages that have progress."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
@@ -193,7 +193,7 @@ FOLDER_VARIABLE: Final = "FLIGHTS_FOLDER"
 _TIMEOUT_S: Final = 30
 
 
-class Feeding:
+class FlowFeed:
     """The flow in a server, and its topics.
 
     Args:

@@ -42,9 +42,9 @@ from penstock.services.demo.progress import (
     REJECTED,
     STILL_S,
     TOPIC,
-    Feeding,
+    DemoView,
+    FlowFeed,
     Progress,
-    View,
     tasks_at_work,
 )
 from penstock.services.demo.server import DemoServer, fresh_folder
@@ -161,10 +161,10 @@ class Demo:
         self._clock = clock
         self._files = folder.path / FILES
         self._server = DemoServer(folder, clock, {FOLDER_VARIABLE: str(self._files)})
-        self._feeding = Feeding(self._server, FLOW)
+        self._feeding = FlowFeed(self._server, FLOW)
         self._console = Console(highlight=False)
         self._progress = Progress(ROWS)
-        self._view = View(self._progress, self._console)
+        self._view = DemoView(self._progress, self._console)
         self._pause = threading.Condition()
         self._over = threading.Event()
         self._started_s = clock.monotonic_s()

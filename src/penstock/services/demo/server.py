@@ -18,7 +18,7 @@ from pathlib import Path
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.threads import start_job
-from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, FolderLock
+from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 
 READY_TIMEOUT_S = 600.0
 _LINES_KEPT = 200
@@ -37,7 +37,7 @@ def fresh_folder(path: Path) -> DataFolder:
             raise InvalidRequest(
                 f"{folder.path} contains files that are not the demo's; use another: --folder"
             )
-        lock = FolderLock(folder)
+        lock = DataFolderLock(folder)
         lock.take()
         try:
             shutil.rmtree(folder.path)

@@ -28,7 +28,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.instants import format_time
 from penstock.core.metrics import Counter, Sample
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitter.events import AlertEvent, Event, Severity
 
@@ -59,7 +59,7 @@ class Emitter(Protocol):
         ...
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Destination of records. Only the emitter's thread calls `accept`."""
 
     def accept(self, record: Record) -> None:
@@ -109,14 +109,14 @@ class ServiceEmitter:
     def __init__(
         self,
         fixed: Mapping[str, object],
-        sink: Sink,
+        sink: EventSink,
         clock: Clock,
         capacity: int = EVENTS_WAITING_MAX,
     ) -> None:
         self._fixed = dict(fixed)
         self._sink = sink
         self._clock = clock
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._waiting: deque[tuple[int, int, Event]] = deque(maxlen=capacity)
         # Events are numbered: a gap in the numbers that arrive is the number of dropped events.
         self._numbers = itertools.count(1)
@@ -281,7 +281,7 @@ def send_alert(
 class ComposingSink:
     """Passes each record to all of its sinks, even if one fails."""
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[EventSink]) -> None:
         self._sinks = tuple(sinks)
 
     def accept(self, record: Record) -> None:
@@ -322,7 +322,9 @@ class SwitchingSink:
         otherwise: The sinks of all other feeds.
     """
 
-    def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
+    def __init__(
+        self, by_feed: Mapping[str, Sequence[EventSink]], otherwise: Sequence[EventSink]
+    ) -> None:
         self._by_feed = {feed: ComposingSink(sinks) for feed, sinks in by_feed.items()}
         self._otherwise = ComposingSink(otherwise)
         # One sink may serve several feeds, but is started and stopped once.

@@ -22,9 +22,9 @@ from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.config import Options
 from penstock.services.emitter.emitter import (
     ComposingSink,
+    EventSink,
     Record,
     ServiceEmitter,
-    Sink,
     SwitchingSink,
 )
 from penstock.services.emitter.http_batches import BatchOptions
@@ -145,15 +145,15 @@ def stop_emitter(emitter: ServiceEmitter) -> None:
         logger.warning("the last events are lost: %s", error)
 
 
-def make_sink(options: Options, clock: Clock) -> Sink:
+def make_sink(options: Options, clock: Clock) -> EventSink:
     """Return the sink of a process's events.
 
     Raises:
         InvalidRequest: HTTP is configured without a URL.
     """
-    made: dict[str, Sink] = {}
+    made: dict[str, EventSink] = {}
 
-    def sinks(names: str, separator: str) -> list[Sink]:
+    def sinks(names: str, separator: str) -> list[EventSink]:
         wanted = [name for name in names.split(separator) if name != "none"]
         for name in wanted:
             if name not in made:
@@ -166,7 +166,7 @@ def make_sink(options: Options, clock: Clock) -> Sink:
     return SwitchingSink(by_feed, default) if by_feed else ComposingSink(default)
 
 
-def _sink(name: str, options: Options, clock: Clock) -> Sink:
+def _sink(name: str, options: Options, clock: Clock) -> EventSink:
     if name == "log":
         level = logging.getLevelNamesMapping()[options.emitter_log_level.upper()]
         return LogSink(clock, level, options.emitter_log_metrics or None)
@@ -175,7 +175,7 @@ def _sink(name: str, options: Options, clock: Clock) -> Sink:
     return _http_sink(options, clock)
 
 
-def _http_sink(options: Options, clock: Clock) -> Sink:
+def _http_sink(options: Options, clock: Clock) -> EventSink:
     if options.emitter_url is None:
         raise InvalidRequest("the http emitter needs --emitter-url")
 

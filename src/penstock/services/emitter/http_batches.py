@@ -63,7 +63,7 @@ class BatchOptions:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class EventBatch:
     """Events that are sent together.
 
     Attributes:
@@ -80,7 +80,7 @@ class Batch:
     is_retry: bool = False
 
 
-class Batches:
+class EventBatches:
     """All events that are not sent yet.
 
     Attributes:
@@ -93,10 +93,10 @@ class Batches:
         if options.flush_count < 1 or options.batch_bytes < _FRAMING_BYTES + 2:
             raise InvalidRequest("a batch must have room for an event")
         self._options = options
-        self._filling: Batch | None = None
-        self._waiting: deque[Batch] = deque()
-        self._large: deque[Batch] = deque()
-        self._failed: deque[Batch] = deque()
+        self._filling: EventBatch | None = None
+        self._waiting: deque[EventBatch] = deque()
+        self._large: deque[EventBatch] = deque()
+        self._failed: deque[EventBatch] = deque()
         self._retry_is_due = False
         self.dropped = 0
         self.settled = 0
@@ -131,13 +131,13 @@ class Batches:
             self.dropped += 1
             return False
         if size > self._options.large_bytes:
-            self._queue(self._large, Batch(now_s, [event], size))
+            self._queue(self._large, EventBatch(now_s, [event], size))
             return True
         batch, sealed = self._filling, False
         if batch is not None and self._is_full_for(batch, size):
             sealed, batch = self.seal(now_s), None
         if batch is None:
-            batch = self._filling = Batch(now_s)
+            batch = self._filling = EventBatch(now_s)
         batch.events.append(event)
         batch.size_bytes += size + 1  # the separator
         enough = len(batch.events) >= self._options.flush_count
@@ -157,7 +157,7 @@ class Batches:
         batch = self._filling
         return batch is not None and self._is_old(batch, now_s) and self.seal(now_s)
 
-    def take(self) -> Batch | None:
+    def take(self) -> EventBatch | None:
         """Return the next batch: new ones before failed ones; None: a pause after failures."""
         for fresh in (self._large, self._waiting):
             if fresh:
@@ -169,47 +169,47 @@ class Batches:
         self._retry_is_due = True
         return None
 
-    def take_last(self) -> Batch | None:
+    def take_last(self) -> EventBatch | None:
         """Return the next batch for the last attempt, oldest first."""
         for queue in (self._failed, self._large, self._waiting):
             if queue:
                 return queue.popleft()
         return None
 
-    def sent(self, batch: Batch) -> None:
+    def sent(self, batch: EventBatch) -> None:
         """Record that a taken batch was sent."""
         self._settle(batch)
 
-    def fail(self, batch: Batch) -> None:
+    def fail(self, batch: EventBatch) -> None:
         """Keep a batch that could not be sent, for a retry."""
         self._settle(batch)
         batch.is_retry = True
         self._failed.append(batch)
         self._keep_bound(self._failed)
 
-    def give_up(self, batch: Batch) -> None:
+    def give_up(self, batch: EventBatch) -> None:
         """Drop a taken batch."""
         self._settle(batch)
         self.dropped += len(batch.events)
 
-    def _queue(self, queue: deque[Batch], batch: Batch) -> None:
+    def _queue(self, queue: deque[EventBatch], batch: EventBatch) -> None:
         self.begun += 1
         queue.append(batch)
         self._keep_bound(queue)
 
-    def _keep_bound(self, queue: deque[Batch]) -> None:
+    def _keep_bound(self, queue: deque[EventBatch]) -> None:
         while len(queue) > self._options.waiting:
             oldest = queue.popleft()
             self._settle(oldest)
             self.dropped += len(oldest.events)
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: EventBatch) -> None:
         self.settled += not batch.is_retry
 
-    def _is_full_for(self, batch: Batch, size: int) -> bool:
+    def _is_full_for(self, batch: EventBatch, size: int) -> bool:
         return batch.size_bytes + size + 1 + _FRAMING_BYTES > self._options.batch_bytes
 
-    def _is_old(self, batch: Batch, now_s: float) -> bool:
+    def _is_old(self, batch: EventBatch, now_s: float) -> bool:
         return (now_s - batch.begun_s) * 1_000 >= self._options.flush_ms
 
 

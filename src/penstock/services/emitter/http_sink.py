@@ -25,10 +25,10 @@ import orjson
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitter.emitter import Record, try_all
-from penstock.services.emitter.http_batches import Batch, Batches, BatchOptions, framed
+from penstock.services.emitter.http_batches import BatchOptions, EventBatch, EventBatches, framed
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +130,12 @@ class HttpSink:
         self._clock = clock
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
         self._post = send
-        self._batches = Batches(options.batches)
+        self._batches = EventBatches(options.batches)
         self._changed = threading.Condition()
         self._stop_by_s: float | None = None
         self._registry = MetricRegistry()
         self._measure()
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._thread = OwnedThread("event sender", self._run, on_death=OnDeath.RESTART)
 
     def accept(self, record: Record) -> None:
@@ -241,7 +241,7 @@ class HttpSink:
             if batch is not None:
                 self._send(batch)
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: EventBatch) -> None:
         until_s, is_sent = None, False
         try:
             if not batch.is_retry:
@@ -284,7 +284,7 @@ class HttpSink:
         factor = self._options.timeout_factor if waiting < 5 else 0.9 if waiting < 10 else 0.5
         return max(fill_s * factor, self._options.timeout_min_ms / 1_000)
 
-    def _try(self, batch: Batch, until_s: float | None) -> bool:
+    def _try(self, batch: EventBatch, until_s: float | None) -> bool:
         for number in range(1, self._options.attempts + 1):
             if self._try_once(batch, until_s):
                 return True
@@ -307,7 +307,7 @@ class HttpSink:
                 self._clock.wait(self._changed, left_s)
         return False
 
-    def _try_once(self, batch: Batch, until_s: float | None) -> bool:
+    def _try_once(self, batch: EventBatch, until_s: float | None) -> bool:
         options, begun_s = self._options, self._clock.monotonic_s()
         timeout_s = _RETRY_TIMEOUT_S if until_s is None else max(0.001, until_s - begun_s)
         body = framed(batch.events, options.framing)

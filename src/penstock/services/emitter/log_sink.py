@@ -19,7 +19,7 @@ import orjson
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import Counter, Sample
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitter.emitter import Record
 
@@ -135,7 +135,7 @@ class LogSink:
         self._level = level
         self._metrics = None if metrics is None else frozenset(metrics)
         self._waiting: DropOldest[Record] = DropOldest(capacity, clock)
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._thread = OwnedThread("event log", self._write_all, on_death=OnDeath.RESTART)
 
     @property

@@ -424,7 +424,7 @@ def _format_remedy(number: object) -> str:
     )
 
 
-class FolderLock:
+class DataFolderLock:
     """Lock of one data folder; the kernel releases it when the process ends in any way."""
 
     def __init__(self, folder: DataFolder) -> None:

@@ -25,7 +25,7 @@ from penstock.services import config
 from penstock.services.config import Address, Options, local_path
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.launcher import ChildPlan
-from penstock.services.host.liveness import Pulse, greet
+from penstock.services.host.liveness import LivenessCheck, greet
 from penstock.services.host.memory import SHARED, query_spark
 from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
@@ -267,7 +267,7 @@ class HostPlan:
             ready_port=spark.port,
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             stop_stage=_STOP_STAGES[spark.name],
-            pulse=Pulse(lambda: greet(spark.port)),
+            pulse=LivenessCheck(lambda: greet(spark.port)),
             trouble=lambda: told_stuck(options.run_folder),
             log_file=options.log_folder / "spark.log",
             provides=Dependency.SPARK,

@@ -35,7 +35,7 @@ from penstock.core.clock import Clock
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.data_folder import CHILDREN_FILE
-from penstock.services.host.liveness import Pulse
+from penstock.services.host.liveness import LivenessCheck
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
 from penstock.services.host.restart_policy import MEND_IT, ChildLife, next_wait_s
 from penstock.services.host.signals import SignalPipe
@@ -78,7 +78,7 @@ class ChildPlan:
     ready_port: int | None = None
     stop_timeout_s: float = 10.0
     stop_stage: int = 0
-    pulse: Pulse | None = None
+    pulse: LivenessCheck | None = None
     trouble: Callable[[], str] = str
     log_file: Path | None = None
     provides: str = ""

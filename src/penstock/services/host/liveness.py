@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class PulseOptions:
+class LivenessOptions:
     """Intervals of questions. A full garbage collection may silence a JVM for many seconds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Question(Protocol):
         ...
 
 
-class Pulse:
+class LivenessCheck:
     """Liveness of one child.
 
     Args:
@@ -58,10 +58,10 @@ class Pulse:
     """
 
     def __init__(
-        self, ask: Callable[[], Question | None], options: PulseOptions | None = None
+        self, ask: Callable[[], Question | None], options: LivenessOptions | None = None
     ) -> None:
         self._ask = ask
-        self._options = options or PulseOptions()
+        self._options = options or LivenessOptions()
         self._question: Question | None = None
         self._asked_s = 0.0
         self._next_s: float | None = None

@@ -15,7 +15,7 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.logformat import LogFormatter
 from penstock.services.config import Options
-from penstock.services.host.data_folder import FolderLock, about_process, broker_addresses
+from penstock.services.host.data_folder import DataFolderLock, about_process, broker_addresses
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
@@ -54,7 +54,7 @@ def up(
     folder = private_data_folder(options)
     if options.metadata_url is None:
         folder.require_metadata()
-    lock = FolderLock(folder)
+    lock = DataFolderLock(folder)
     lock.take()
     make_deep_storage(options)
     plan = HostPlan(options, folder, environment)

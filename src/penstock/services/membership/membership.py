@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BROKER_SERVICE = "brokerService"
 
 
-class Presence:
+class Membership:
     """Membership of one process.
 
     Args:

@@ -21,12 +21,12 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError
 from penstock.core.garbage_collection import lasting_objects
 from penstock.core.looptasks import LoopThread
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.config import Address, Options
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.membership.membership import Presence, broker_service
+from penstock.services.membership.membership import Membership, broker_service
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
@@ -169,7 +169,7 @@ class _Announcement:
             self._announced.stop()
 
     def _run(self) -> None:
-        trouble = SparseLog(_logger, self._context.clock)
+        trouble = RateLimitedLog(_logger, self._context.clock)
         while not self._stop_asked:
             try:
                 if self._has_database():
@@ -194,7 +194,7 @@ class _Announcement:
         services = broker_service(context.tcp_listener.getsockname()[1])
         is_announced = False
         try:
-            presence = Presence(context.options, store, context.clock)
+            presence = Membership(context.options, store, context.clock)
             presence.add_to(announced, "broker", context.instance, context.address, services)
             announced.start()
             is_announced = True

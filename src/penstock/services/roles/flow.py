@@ -29,7 +29,7 @@ from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.membership.membership import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import process_metrics
@@ -184,7 +184,7 @@ def compose(context: RoleContext) -> Lifecycle:
     """Build the process."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    presence = Presence(options, store, context.clock)
+    presence = Membership(options, store, context.clock)
     host = FlowHost(context, BrokerFinder(options, presence.directory.broker))
     readiness = context.readiness(
         [

@@ -29,7 +29,7 @@ from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties import Duty, DutyTools
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
-from penstock.indexing.overlord.duties.unused_segments import KillerDuty
+from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
 from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
@@ -49,7 +49,7 @@ from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.membership.election import LeaderSelector
-from penstock.services.membership.membership import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.process_metrics import process_metrics
@@ -142,7 +142,7 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=clock)
     mailbox, mailbox_handler = role_mailbox(context)
     deep_store = DeepStore(options.deep_storage_address)
-    presence = Presence(options, store, clock)
+    presence = Membership(options, store, clock)
     broker = BrokerFinder(options, presence.directory.broker)
     workers = LeasedWorkers(presence.directory, options.token)
     lanes = ThreadLanes("overlord")
@@ -225,7 +225,7 @@ def duties_of(options: Options, deep_store: DeepStore, tools: DutyTools) -> list
     ]
     if options.kill_unused_after is not None:
         buffer_ms = parse_duration(options.kill_unused_after)
-        duties.append(KillerDuty(tools, deep_store, buffer_ms))
+        duties.append(UnusedSegmentsDuty(tools, deep_store, buffer_ms))
     return duties
 
 

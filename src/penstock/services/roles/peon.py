@@ -69,7 +69,7 @@ from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
-from penstock.spark.tables.visible_files import MetadataTables
+from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
@@ -268,7 +268,7 @@ class PeonProcess:
     def _tables(self) -> TableSource:
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
-        return MetadataTables(self._metadata, options.deep_storage_address)
+        return VisibleFiles(self._metadata, options.deep_storage_address)
 
     def _find_broker(self) -> str:
         if self._options.broker_http is not None:

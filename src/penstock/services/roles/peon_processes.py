@@ -128,7 +128,7 @@ class PeonChild:
             os.close(stdin)
 
 
-class Peons:
+class PeonProcesses:
     """`PeonLauncher`. `start` and `launch` run on the worker's mailbox thread.
 
     Args:

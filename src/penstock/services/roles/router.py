@@ -22,21 +22,21 @@ from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolder, queries_run_folder
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.membership.membership import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.server import kill_leftover
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.projections.builder import Maker, MakerOptions
+from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
-from penstock.spark.projections.file_store import Shelf
+from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.selector import Projections
 from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
-from penstock.spark.tables.visible_files import MetadataTables
+from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.transforms.transform_errors import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
@@ -57,7 +57,7 @@ class SqlParts:
 
     sql: SqlService
     projections: Projections
-    maker: Maker
+    maker: ProjectionBuilder
 
 
 def sql_parts(
@@ -65,14 +65,14 @@ def sql_parts(
     tables: TableSource,
     deep_storage: str,
     clock: Clock,
-    options: MakerOptions | None = None,
+    options: BuilderOptions | None = None,
     bounds: SqlOptions | None = None,
     answers: AnswerFolder | None = None,
 ) -> SqlParts:
     """Build the parts that answer queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
-    shelf, known = Shelf(deep_storage, clock), KnownProjections(tables)
-    maker = Maker(for_queries, shelf, tables, known, clock, options)
+    shelf, known = ProjectionFiles(deep_storage, clock), KnownProjections(tables)
+    maker = ProjectionBuilder(for_queries, shelf, tables, known, clock, options)
     projections = Projections(for_queries, shelf, known, maker, clock)
     sql = SqlService(for_queries, tables, clock, bounds, projections, answers)
     return SqlParts(sql, projections, maker)
@@ -96,7 +96,7 @@ def compose(context: RoleContext) -> Lifecycle:
         raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
     store = MetadataStore.open(options.metadata_address, clock=clock)
     sessions = SparkSessions(SparkSessionOptions(connect))
-    tables = MetadataTables(store, options.deep_storage_address, clock)
+    tables = VisibleFiles(store, options.deep_storage_address, clock)
     bounds = SqlOptions(end_spark=_end_of_queries(options))
     answers = AnswerFolder(context.folder.answers)
     answering = sql_parts(
@@ -104,7 +104,7 @@ def compose(context: RoleContext) -> Lifecycle:
     )
     sql, projections, maker = answering.sql, answering.projections, answering.maker
     expressions = ExpressionCheck(sessions)
-    presence = Presence(options, store, clock)
+    presence = Membership(options, store, clock)
     deep_store = DeepStore(options.deep_storage_address)
     # The first query pays for the Spark session and for class loading, so it is sent here.
     readiness = context.readiness(

@@ -26,10 +26,10 @@ from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address, Options
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.membership.membership import BrokerFinder, Presence
+from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
-from penstock.services.roles.peon_processes import PeonOptions, Peons
+from penstock.services.roles.peon_processes import PeonOptions, PeonProcesses
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import check_answers
@@ -79,7 +79,7 @@ def compose(context: RoleContext) -> Lifecycle:
             " give --spark-connect sc://HOST:PORT, or start penstock up, which brings one"
         )
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    presence = Presence(options, store, context.clock)
+    presence = Membership(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
     fs = OsFileSystem()
     folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
@@ -88,7 +88,7 @@ def compose(context: RoleContext) -> Lifecycle:
     claim = _Claim(folders, fs)
     lanes = ThreadLanes("worker")
     logs = TaskLogs(folders, fs, LogStore(options.task_logs_address), lanes)
-    peons = Peons(
+    peons = PeonProcesses(
         *(options_file, (context.address, instance), context.folder.log / "spare.out"),
         *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
@@ -156,7 +156,7 @@ def _waits_of(worker: Worker) -> list[DependencyWait]:
         return []
 
 
-def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
+def _tasks(worker: Worker, peons: PeonProcesses, mailbox: MailboxExecutor) -> Handler:
     """Return the handler that begins and ends the work on tasks."""
 
     def start() -> None:

@@ -52,7 +52,7 @@ from penstock.indexing.engine import (
 )
 from penstock.spark import pipeline
 from penstock.spark.batch.external_tables import StoredTable, shape_of, stored
-from penstock.spark.batch.final_files import BatchTarget, MadeFile, is_remote, settle
+from penstock.spark.batch.final_files import BatchTarget, FinalFile, is_remote, settle
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
@@ -96,7 +96,7 @@ from penstock.spark.columns import (
     row_shape,
     sort_keys,
 )
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
 from penstock.spark.rollup import fold_of
@@ -136,7 +136,7 @@ class SparkBatchEngine:
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()
         self._mutex = threading.Lock()
-        self._running: dict[str, list[Running]] = {}
+        self._running: dict[str, list[RunningCall]] = {}
         self._cancelled: set[str] = set()
 
     def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
@@ -190,7 +190,7 @@ class SparkBatchEngine:
 
     @contextlib.contextmanager
     def rows_of_query(
-        self, query: SqlInput, externs: Sequence[StoredTable], running: Running
+        self, query: SqlInput, externs: Sequence[StoredTable], running: RunningCall
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Provide a query's rows, and their Spark session, for a block.
 
@@ -216,7 +216,7 @@ class SparkBatchEngine:
         self._sessions.reach()
 
     @contextlib.contextmanager
-    def session(self, running: Running, *, exact: bool = False) -> Iterator[SparkSession]:
+    def session(self, running: RunningCall, *, exact: bool = False) -> Iterator[SparkSession]:
         """Provide a Spark session of the engine for a block that can be cancelled.
 
         With `exact`, column names are case-sensitive.
@@ -235,8 +235,8 @@ class SparkBatchEngine:
         return Path(tempfile.gettempdir() if is_remote(folder) else folder) / name
 
     @contextlib.contextmanager
-    def _registered(self, task_id: str) -> Iterator[Running]:
-        running = Running()
+    def _registered(self, task_id: str) -> Iterator[RunningCall]:
+        running = RunningCall()
         with self._mutex:
             if task_id in self._cancelled:
                 raise EngineFailure(_cancelled(task_id))
@@ -257,7 +257,7 @@ class _Call:
 
     engine: SparkBatchEngine
     request: BatchRequest
-    running: Running
+    running: RunningCall
     folder: str
     scratch: Path
     progress: Progress | None
@@ -403,7 +403,7 @@ class _Call:
         schema: DataSchema,
         direct: tuple[tuple[str, str], ...],
         intervals: tuple[Interval, ...],
-    ) -> tuple[Sequence[MadeFile], Mapping[str, int], Buckets]:
+    ) -> tuple[Sequence[FinalFile], Mapping[str, int], Buckets]:
         """Let the workers do everything, or everything but the shuffle of a large time chunk."""
         target = self._target(schema)
         fold = fold_of(schema, self.request.combines)
@@ -440,7 +440,7 @@ class _Call:
         schema: DataSchema,
         intervals: tuple[Interval, ...],
         mark: str | None = None,
-    ) -> tuple[tuple[MadeFile, ...], Mapping[str, int], Buckets]:
+    ) -> tuple[tuple[FinalFile, ...], Mapping[str, int], Buckets]:
         """Let the JVM compute and shuffle the rows between reading and writing."""
         made = pipeline.transformed(rows, schema, () if mark is None else (mark,))
         kept = pipeline.judged(made, schema, TimeLimits(), intervals, mark=mark)
@@ -474,7 +474,7 @@ class _Call:
     def _result(
         self,
         schema: DataSchema,
-        made: Sequence[MadeFile],
+        made: Sequence[FinalFile],
         counts: RowCounts,
         errors: Sequence[ParseError],
         buckets: Buckets | None,

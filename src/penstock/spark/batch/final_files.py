@@ -34,7 +34,7 @@ _FOLDERS_ABOVE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFile:
+class FinalFile:
     """A final file, as the worker that wrote it describes it.
 
     `chunk` is the number that the JVM gave to its time chunk, if it did.
@@ -61,7 +61,7 @@ class BatchTarget:
     sort_keys: tuple[str, ...]
     level: int
 
-    def write(self, rows: pa.Table, bucket: int, number: int = 0) -> list[MadeFile]:
+    def write(self, rows: pa.Table, bucket: int, number: int = 0) -> list[FinalFile]:
         """Sort the rows and write a file of each of their time chunks, mostly one.
 
         `number` is what the JVM calls the time chunk.
@@ -82,7 +82,7 @@ class BatchTarget:
         else:
             yield from cut_sorted(in_order(rows, (TIME_COLUMN,)), self.granularity)
 
-    def _write(self, rows: pa.Table, chunk: Interval, bucket: int, number: int) -> MadeFile:
+    def _write(self, rows: pa.Table, chunk: Interval, bucket: int, number: int) -> FinalFile:
         times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
         name = f"{chunk_name(chunk)}-{bucket}-{uuid.uuid4().hex}{SUFFIX}"
         if is_remote(self.folder):
@@ -91,7 +91,7 @@ class BatchTarget:
             size = _write_durably(rows, Path(self.folder), name, self.level)
         span = (int(times.min()), int(times.max()))
         interval = (chunk.start_ms, chunk.end_ms)
-        return MadeFile(name, *interval, bucket, rows.num_rows, size, *span, number)
+        return FinalFile(name, *interval, bucket, rows.num_rows, size, *span, number)
 
     def _put(self, rows: pa.Table, name: str) -> int:
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:

@@ -19,10 +19,10 @@ from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.text.clauses import overwrite_clause
 from penstock.spark.batch.external_tables import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
-from penstock.spark.sql.column_case import TwinTables
+from penstock.spark.sql.column_case import CaseTables
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.service import SQL_CONF, mentions
 from penstock.spark.sql.statement import read_statement
@@ -57,7 +57,7 @@ class QueryRows:
 
     @contextlib.contextmanager
     def opened(
-        self, asked: SqlInput, externs: Sequence[StoredTable], running: Running
+        self, asked: SqlInput, externs: Sequence[StoredTable], running: RunningCall
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Provide the rows and their Spark session for a block.
 
@@ -80,7 +80,7 @@ class QueryRows:
         files = _published(self._tables.tables()) | _given(asked)
         text = query.lower()
         names = [name for name in files if mentions(text, name)]
-        twins = TwinTables(files, names, KnownColumns())
+        twins = CaseTables(files, names, KnownColumns())
         conf = {**SQL_CONF, **OUTLINE_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]}
         sessions = self._sessions.with_conf(conf)
         try:
@@ -122,7 +122,7 @@ class QueryRows:
         files: Mapping[str, tuple[TableFile, ...]],
         names: Sequence[str],
         externs: Sequence[StoredTable],
-        running: Running,
+        running: RunningCall,
     ) -> bool:
         """Return whether a query reads only these datasources; other errors are raised."""
         try:

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.intervals import Interval
-from penstock.spark.batch.final_files import BatchTarget, MadeFile
+from penstock.spark.batch.final_files import BatchTarget, FinalFile
 from penstock.spark.batch.input.input_work import InputWork
-from penstock.spark.chunk_files import Run, RunFiles, write_run
+from penstock.spark.chunk_files import RunFiles, SortedRun, write_run
 from penstock.spark.chunk_work import finished, renamed
 from penstock.spark.chunks import cut_sorted, lies_inside, times_ms
 from penstock.spark.pieces import numbers, reported
-from penstock.spark.rollup import Fold
+from penstock.spark.rollup import RowFold
 from penstock.spark.topic.row_shape import TIME_COLUMN
 
 # A worker holds the rows of one run, or of one file.
@@ -34,8 +34,8 @@ FILE_BYTES_MAX: Final = 1 << 30
 class BatchReport:
     """Result of one piece of work; `outside` counts rows of no interval."""
 
-    files: tuple[MadeFile, ...] = ()
-    runs: tuple[Run, ...] = ()
+    files: tuple[FinalFile, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     processed: int = 0
     outside: int = 0
 
@@ -53,11 +53,11 @@ class ScanWork:
     renamed: tuple[tuple[str, str], ...]
     intervals: tuple[Interval, ...]
     rows_max: int
-    fold: Fold | None = None
+    fold: RowFold | None = None
 
     def scan(self, number: int) -> BatchReport:
         """Read one piece; write its files if it is small and the only one, else its runs."""
-        runs: list[Run] = []
+        runs: list[SortedRun] = []
         held: list[pa.RecordBatch] = []
         size = processed = outside = 0
         for rows in self.reading.read(number):
@@ -79,7 +79,7 @@ class ScanWork:
             runs += self._write_run(held, f"{number}-{len(runs)}")
         return BatchReport((), tuple(runs), processed, outside)
 
-    def _write_run(self, held: Sequence[pa.RecordBatch], name: str) -> list[Run]:
+    def _write_run(self, held: Sequence[pa.RecordBatch], name: str) -> list[SortedRun]:
         whole = self._folded(held).combine_chunks()
         times = times_ms(whole.column(TIME_COLUMN).combine_chunks())
         first = self.target.granularity.bucket(int(times.min()))
@@ -101,7 +101,7 @@ class ScanWork:
 class FilePart:
     """One final file to make: rows [first, first + rows) of the runs of a time chunk."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     first: int
     rows: int
     bucket: int
@@ -115,9 +115,9 @@ def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatc
     return rows if inside.all() else rows.filter(pa.array(inside))
 
 
-def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
+def parts(runs: Sequence[SortedRun], rows_max: int) -> list[FilePart]:
     """Return the files of the runs: as few as possible for each time chunk, of equal sizes."""
-    chunks: dict[int, list[Run]] = {}
+    chunks: dict[int, list[SortedRun]] = {}
     for run in runs:
         chunks.setdefault(run.start_ms, []).append(run)
     sizes = {path: Path(path).stat().st_size for path in {run.path for run in runs}}
@@ -144,12 +144,12 @@ def scan_pieces(work: ScanWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 def make_files(
     pieces: Sequence[Sequence[FilePart]],
     target: BatchTarget,
-    fold: Fold | None,
+    fold: RowFold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Make the files of the pieces whose numbers Spark passes in."""
     for number in numbers(batches):
-        files: list[MadeFile] = []
+        files: list[FinalFile] = []
         found = RunFiles()
         for part in pieces[number]:
             rows = found.read(part.runs).slice(part.first, part.rows)
@@ -159,7 +159,7 @@ def make_files(
 
 
 def read_run_pieces(
-    pieces: Sequence[Sequence[Run]], fold: Fold | None, batches: Iterable[pa.RecordBatch]
+    pieces: Sequence[Sequence[SortedRun]], fold: RowFold | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the runs of the pieces whose numbers Spark passes in, for the JVM."""
     for number in numbers(batches):
@@ -173,7 +173,7 @@ def batch_reports(texts: Iterable[str]) -> list[BatchReport]:
     found = []
     for text in texts:
         raw = json.loads(text)
-        files = tuple(MadeFile(**file) for file in raw["files"])
-        runs = tuple(Run(**run) for run in raw["runs"])
+        files = tuple(FinalFile(**file) for file in raw["files"])
+        runs = tuple(SortedRun(**run) for run in raw["runs"])
         found.append(BatchReport(files, runs, raw["processed"], raw["outside"]))
     return found

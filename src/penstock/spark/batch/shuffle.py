@@ -26,7 +26,7 @@ from pyspark.sql.window import Window
 
 from penstock.indexing.batch.engine import Bucket, Partitioning
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.batch.final_files import BatchTarget, MadeFile
+from penstock.spark.batch.final_files import BatchTarget, FinalFile
 from penstock.spark.batch.scan import BatchReport, batch_reports
 from penstock.spark.expressions import column
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
@@ -54,7 +54,7 @@ Key = tuple[str | None, ...]
 class Shuffled:
     """Files written, rows counted on the way, and the rows of each bucket."""
 
-    files: tuple[MadeFile, ...]
+    files: tuple[FinalFile, ...]
     counted: Mapping[str, int]
     buckets: Buckets
 
@@ -226,7 +226,7 @@ def _starts(
 
 def _write(
     rows: DataFrame, target: BatchTarget, rows_max: int | None = None
-) -> tuple[tuple[MadeFile, ...], dict[str, int]]:
+) -> tuple[tuple[FinalFile, ...], dict[str, int]]:
     ordered = rows.sortWithinPartitions(column(CHUNK_COLUMN), column(BUCKET_COLUMN))
     # By position, because PySpark passes names to `mapInArrow` without quoting them.
     names = (*target.columns, CHUNK_COLUMN, BUCKET_COLUMN)

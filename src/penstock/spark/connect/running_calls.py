@@ -56,7 +56,7 @@ _IGNORED_AFTER_S: Final = 10.0
 _LATE_WAITED_S: Final = _LATE_S[:4]
 
 
-class Running:
+class RunningCall:
     """A call in progress; `stop` is thread-safe.
 
     Args:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.flow.processor import (
-    Kind,
     Problem,
     ProcessContext,
     ProcessError,
     Property,
+    PropertyType,
     PropertyValue,
     Relationship,
     list_of,
@@ -45,7 +45,7 @@ class SparkScript(SparkProcessor):
     tags = ("spark", "python", "script", "dataframe")
 
     function = Property(
-        Kind("import path", str),
+        PropertyType("import path", str),
         required=True,
         about="Import path, package.module:function, of a module that the operator listed "
         "(`--flow-modules`).",

@@ -36,7 +36,7 @@ from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import change_problems
 from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.queue.queue import Verdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
@@ -98,7 +98,9 @@ class SparkProcessor(RecordProcessor):
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="Format of results; default: the format of the input.")
+    output_format = Property(
+        RecordFormat, about="Format of results; default: the format of the input."
+    )
     view = ExpressionProperty(
         str,
         default="input",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processor import (
     DynamicProperties,
-    Kind,
     Problem,
     ProcessError,
+    PropertyType,
     PropertyValue,
 )
 from penstock.flow.processors.routing.routes import name_problems
@@ -31,7 +31,7 @@ def _query(text: str) -> str:
     return statement.query
 
 
-_QUERY: Final = Kind("SQL query", _query)
+_QUERY: Final = PropertyType("SQL query", _query)
 
 
 class SparkSQL(SparkProcessor):

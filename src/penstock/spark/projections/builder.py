@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.metrics import Counter
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.projections.build_job import Folder, make_files
 from penstock.spark.projections.catalog import KnownProjections
-from penstock.spark.projections.file_store import Shelf
+from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile, TableSource
 from penstock.spark.tables.remote_reads import needs_workers
@@ -46,7 +46,7 @@ _TOO_LONG: Final = "it took too long"
 
 
 @dataclass(frozen=True, slots=True)
-class MakerOptions:
+class BuilderOptions:
     """Limits of the jobs.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Wish:
         return f"{folder}/{projection_file(self.file.path)}"
 
 
-class Maker:
+class ProjectionBuilder:
     """Makes files; `want` is thread-safe.
 
     Args:
@@ -99,26 +99,26 @@ class Maker:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: Shelf,
+        shelf: ProjectionFiles,
         source: TableSource,
         known: KnownProjections,
         clock: Clock,
-        options: MakerOptions | None = None,
+        options: BuilderOptions | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(_CONF)
         self._shelf = shelf
         self._source = source
         self._known = known
         self._clock = clock
-        self.options = options or MakerOptions()
+        self.options = options or BuilderOptions()
         self.made, self.failed, self.dropped = Counter(), Counter(), Counter()
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._changed = threading.Condition()
         self._queue: dict[str, _Wish] = {}  # by target; the first is made next
         self._barred_until_s: dict[str, float] = {}
         self._paused_until_s = clock.monotonic_s()
         self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
-        self._running: Running | None = None
+        self._running: RunningCall | None = None
         self._stopped = False
         self._thread = OwnedThread("projections", self._run, on_death=OnDeath.RESTART)
 
@@ -291,7 +291,7 @@ class Maker:
         first = batch[0]
         folder = Folder(self._shelf.root, projection_folder(first.datasource, first.plan.digest))
         files = [one.file for one in batch]
-        running = Running()
+        running = RunningCall()
         with self._changed:
             if self._stopped:
                 return

@@ -59,7 +59,7 @@ from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
 from penstock.spark.transforms.repeatable import is_repeatable
 
 if TYPE_CHECKING:
-    from penstock.indexing.specs.rows.declared_projections import Declared
+    from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Known:
     """
 
     files: tuple[TableFile, ...]
-    declared: Sequence[Declared]
+    declared: Sequence[DeclaredProjections]
     columns: Columns
     plans: tuple[ProjectionPlan, ...]
     unresolved: tuple[str, ...]
@@ -137,7 +137,9 @@ class KnownProjections:
         return found
 
 
-def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[ProjectionPlan, ...]:
+def _resolved(
+    declared: Sequence[DeclaredProjections], columns: Columns
+) -> tuple[ProjectionPlan, ...]:
     # Imported here: most datasources have no projections, and do not need their models.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - said above
 

@@ -28,7 +28,7 @@ UNNEEDED_S: Final = 3_600.0
 _BYTES_MIN: Final = 12
 
 
-class Shelf:
+class ProjectionFiles:
     """The files of all projections below one deep storage.
 
     Args:

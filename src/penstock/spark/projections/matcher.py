@@ -14,17 +14,22 @@ from typing import Final
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
 from penstock.spark.projections.keywords import KEYWORDS, RESERVED
-from penstock.spark.projections.parsed_query import Block, NoMatch, commas, is_number, read
+from penstock.spark.projections.parsed_query import NoMatch, ParsedQuery, commas, is_number, read
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.projections.projection_columns import Holdings, Normal, closings, normal
-from penstock.spark.projections.rewriter import Part, Rewriting
+from penstock.spark.projections.projection_columns import (
+    Normal,
+    ProjectionColumns,
+    closings,
+    normal,
+)
+from penstock.spark.projections.rewriter import Part, QueryRewriter
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 
 _LENGTH_MAX: Final = 10_000
 
 
-def rewritten(
+def matched_query(
     sql: str, datasource: str, plan: ProjectionPlan, columns: Columns, table: str
 ) -> str | None:
     """Return a query over a projection instead of the datasource; None if it cannot answer it.
@@ -56,13 +61,13 @@ def _rewritten(
 ) -> str:
     _look(sql, datasource)
     block = read(sql, datasource)
-    has = Holdings(plan, columns)
+    has = ProjectionColumns(plan, columns)
     shadows = _shadows(block, has)
     aliases = frozenset(item.alias.lower() for item in block.items if item.alias) - has.names
     if not plan.keys and "GROUP" in block.clauses:
         raise NoMatch("it has one group for all rows, and the query has GROUP BY")
     time = None if "__time" in has.plain else has.time
-    query = Rewriting(block, normal(block.found), has, time, aliases)
+    query = QueryRewriter(block, normal(block.found), has, time, aliases)
     own = f" AS {quoted(block.own_name)}" if block.own_name else ""
     query.replace(block.table, block.table, quoted(table) + own)
     _rewrite(query, plan.conditions, shadows)
@@ -76,7 +81,7 @@ def _look(sql: str, datasource: str) -> None:
         raise NoMatch(f"it is not a query of {datasource}, or longer than {_LENGTH_MAX} characters")
 
 
-def _shadows(block: Block, has: Holdings) -> frozenset[str]:
+def _shadows(block: ParsedQuery, has: ProjectionColumns) -> frozenset[str]:
     """Return the names of items that are also names of columns; refuse ambiguous names."""
     for token in block.found:
         if token.text in KEYWORDS and token.name.casefold() in has.columns:
@@ -98,7 +103,7 @@ def _shadows(block: Block, has: Holdings) -> frozenset[str]:
     return frozenset(found)
 
 
-def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[str]) -> None:
+def _rewrite(query: QueryRewriter, conditions: tuple[str, ...], shadows: frozenset[str]) -> None:
     block = query.block
     sums_up = [
         Part(query, range(item.start, item.end), sees_aliases=True).rewrite()
@@ -120,7 +125,9 @@ def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[s
         raise _without(conditions)
 
 
-def _parts(block: Block, clause: str, span: range, shadows: frozenset[str]) -> Iterator[range]:
+def _parts(
+    block: ParsedQuery, clause: str, span: range, shadows: frozenset[str]
+) -> Iterator[range]:
     """Yield the parts of a clause to rewrite.
 
     If an item's name is also a column, Spark resolves it to the column, except in HAVING and ORDER
@@ -141,7 +148,7 @@ def _parts(block: Block, clause: str, span: range, shadows: frozenset[str]) -> I
         yield part
 
 
-def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -> None:
+def _rewrite_where(query: QueryRewriter, span: range, conditions: tuple[str, ...]) -> None:
     """Rewrite WHERE; the projection's own conditions hold for all its rows."""
     if not conditions:
         Part(query, span, sees_aliases=False).rewrite()
@@ -167,7 +174,7 @@ def _without(conditions: tuple[str, ...]) -> NoMatch:
     )
 
 
-def _conjuncts(block: Block, span: range) -> Iterator[range]:
+def _conjuncts(block: ParsedQuery, span: range) -> Iterator[range]:
     """Yield the conditions joined by AND; a single one if other operators join them."""
     ends: list[int] = []
     depth = 0

@@ -37,7 +37,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ParsedQuery:
     """A query of one datasource.
 
     Attributes:
@@ -59,7 +59,7 @@ class Block:
     clauses: dict[str, range]
 
 
-def read(sql: str, datasource: str) -> Block:
+def read(sql: str, datasource: str) -> ParsedQuery:
     """Parse a query.
 
     Raises:
@@ -87,7 +87,7 @@ def read(sql: str, datasource: str) -> Block:
     found.append(_END)
     items = tuple(_items(found, starts["FROM"]))
     own_name = name if is_own and is_qualified else ""
-    return Block(sql, tuple(found), table, own_name, items, ranges)
+    return ParsedQuery(sql, tuple(found), table, own_name, items, ranges)
 
 
 def is_number(token: Token) -> bool:

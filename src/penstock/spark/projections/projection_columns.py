@@ -43,7 +43,7 @@ class Computed:
     is_fragile: bool
 
 
-class Holdings:
+class ProjectionColumns:
     """The keys and measures of one projection.
 
     Attributes:

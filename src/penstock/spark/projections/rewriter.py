@@ -29,9 +29,9 @@ from penstock.spark.projections.keywords import (
     TRUNCATED,
     TYPES,
 )
-from penstock.spark.projections.parsed_query import Block, NoMatch, is_name, is_number
+from penstock.spark.projections.parsed_query import NoMatch, ParsedQuery, is_name, is_number
 from penstock.spark.projections.plan import Key
-from penstock.spark.projections.projection_columns import Computed, Holdings, Normal
+from penstock.spark.projections.projection_columns import Computed, Normal, ProjectionColumns
 from penstock.spark.schema_text import quoted
 
 _TIME: Final = re.compile(
@@ -91,7 +91,7 @@ _BEHIND_EXPRESSION: Final = _BEHIND_ALONE | {")"}
 
 
 @dataclass(slots=True)
-class Rewriting:
+class QueryRewriter:
     """A query that is being rewritten.
 
     Attributes:
@@ -103,9 +103,9 @@ class Rewriting:
         edits: (start, end, text): replacements in the text.
     """
 
-    block: Block
+    block: ParsedQuery
     forms: tuple[Normal, ...]
-    has: Holdings
+    has: ProjectionColumns
     time: Key | None
     aliases: frozenset[str]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Part:
         sees_aliases: Whether names of select items are visible in them.
     """
 
-    def __init__(self, query: Rewriting, span: range, *, sees_aliases: bool) -> None:
+    def __init__(self, query: QueryRewriter, span: range, *, sees_aliases: bool) -> None:
         self._query = query
         self._found = query.block.found
         self._span = span

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.metrics import Counter
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.segments.layout import projection_file
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
-from penstock.spark.projections.builder import Maker
+from penstock.spark.projections.builder import ProjectionBuilder
 from penstock.spark.projections.catalog import Known, KnownProjections
-from penstock.spark.projections.file_store import Shelf
-from penstock.spark.projections.matcher import rewritten, why_not
+from penstock.spark.projections.file_store import ProjectionFiles
+from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import Parts, ProjectionViews, view_name
 from penstock.spark.sql_guard import relation
@@ -96,7 +96,7 @@ NO_WISH: Final = ProjectionWish()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProjectionChoice:
     """A query over a projection.
 
     Attributes:
@@ -146,13 +146,13 @@ class Projections:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: Shelf,
+        shelf: ProjectionFiles,
         known: KnownProjections,
-        maker: Maker,
+        maker: ProjectionBuilder,
         clock: Clock,
     ) -> None:
         self._sessions = sessions.another()
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._shelf = shelf
         self._known = known
         self._maker = maker
@@ -164,7 +164,7 @@ class Projections:
 
     def choice(
         self, sql: str, wish: ProjectionWish, names: Sequence[str], tables: Tables
-    ) -> Choice | None:
+    ) -> ProjectionChoice | None:
         """Return the projection query that replaces a query, if one fits; request missing files.
 
         Args:
@@ -178,7 +178,7 @@ class Projections:
         """
         if wish.none:
             return None
-        fitting: list[Choice] = []
+        fitting: list[ProjectionChoice] = []
         reasons: list[str] = []
         for name in names:
             known = self._known.of(name, tables.files[name])
@@ -199,11 +199,11 @@ class Projections:
 
     def answered(
         self,
-        choice: Choice,
+        choice: ProjectionChoice,
         parameters: Sequence[object],
         fetch: Callable[[DataFrame], F],
         wanted: Sequence[str],
-        running: Running,
+        running: RunningCall,
     ) -> F | None:
         """Run a query over its projection; return None if the rows must answer it.
 
@@ -261,16 +261,16 @@ class Projections:
         known: Known,
         revision: int,
         reasons: list[str],
-    ) -> list[Choice]:
+    ) -> list[ProjectionChoice]:
         found = []
         for plan in known.plans:
             if wish.use and plan.name != wish.use:
                 continue
             table = view_name(name, plan)
-            text = rewritten(sql, name, plan, known.columns, table)
+            text = matched_query(sql, name, plan, known.columns, table)
             if text is not None:
                 of_files = (known.columns, text, known.files, revision)
-                found.append(Choice(name, plan, *of_files, wish))
+                found.append(ProjectionChoice(name, plan, *of_files, wish))
             elif wish.insists:
                 why = why_not(sql, name, plan, known.columns)
                 reasons.append(f"{plan.name!r} of {name}: {why}")
@@ -284,7 +284,7 @@ class Projections:
             ]
         return found
 
-    def _standing_of(self, choice: Choice) -> _Standing:
+    def _standing_of(self, choice: ProjectionChoice) -> _Standing:
         """Return which files of a projection exist and which are missing."""
         datasource, plan, files = choice.datasource, choice.plan, choice.files
         key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
@@ -317,7 +317,7 @@ class Projections:
         self._standings[key] = standing
         return standing
 
-    def _bring(self, spark: SparkSession, choice: Choice) -> None:
+    def _bring(self, spark: SparkSession, choice: ProjectionChoice) -> None:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
@@ -333,7 +333,7 @@ class Projections:
                 self._tell_damage(choice, len(damaged))
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
-    def _forget(self, choice: Choice, error: PenstockError) -> int:
+    def _forget(self, choice: ProjectionChoice, error: PenstockError) -> int:
         """Count the files that an error names as not made; return their number."""
         said: BaseException = error
         while said.__cause__ is not None:
@@ -355,13 +355,13 @@ class Projections:
             )
         return len(named)
 
-    def _tell_damage(self, choice: Choice, count: int) -> None:
+    def _tell_damage(self, choice: ProjectionChoice, count: int) -> None:
         self._log.warning(
             "the projection %s of %s is made again where it was damaged or gone: %s",
             *(choice.plan.name, choice.datasource, counted(count, "file")),
         )
 
-    def _refuse(self, choice: Choice, why: str) -> None:
+    def _refuse(self, choice: ProjectionChoice, why: str) -> None:
         text = f"the projection {choice.plan.name!r} does not answer this query: {why}"
         if choice.wish.insists:
             raise InvalidRequest(text, place=choice.wish.place)

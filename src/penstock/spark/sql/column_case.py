@@ -23,7 +23,7 @@ from penstock.spark.views import Outlines, Views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.connect.running_calls import Running
+    from penstock.spark.connect.running_calls import RunningCall
     from penstock.spark.connect.session import SparkSessions
 
 _NAME: Final = r"`(?:[^`]|``)+`"
@@ -52,7 +52,7 @@ class QuerySessions:
 
     @contextlib.contextmanager
     def understanding(
-        self, running: Running, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
+        self, running: RunningCall, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[SparkSession]:
         """Give the session that has outlines of these datasources to a block of a query."""
         with self._outlined.use() as spark, running.tagged(spark):
@@ -87,7 +87,7 @@ class QuerySessions:
         self._outlined.close()
 
 
-class TwinTables:
+class CaseTables:
     """The datasources of a query that have twins, with all their columns; false if there is none.
 
     Args:

@@ -43,7 +43,7 @@ class _Suspect:
     last_s: float
 
 
-class Suspects:
+class CrashSuspects:
     """The suspects among the statements of one Spark; any thread may call it.
 
     A condition guards the table for the time of a look-up, and suspects wait on it for their turn:

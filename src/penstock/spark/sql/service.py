@@ -38,7 +38,7 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Storag
 from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.segments.layout import deep_storage_of
 from penstock.segments.local_files import folder_missing
-from penstock.spark.connect.running_calls import Running
+from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import (
     EXACT_CONF,
     SparkDiskFull,
@@ -46,10 +46,15 @@ from penstock.spark.connect.session import (
     SparkSessions,
     message_of,
 )
-from penstock.spark.projections.selector import NO_WISH, Choice, Projections, ProjectionWish
+from penstock.spark.projections.selector import (
+    NO_WISH,
+    ProjectionChoice,
+    Projections,
+    ProjectionWish,
+)
 from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
-from penstock.spark.sql.column_case import QuerySessions, TwinTables
-from penstock.spark.sql.crash_suspects import Suspects
+from penstock.spark.sql.column_case import CaseTables, QuerySessions
+from penstock.spark.sql.crash_suspects import CrashSuspects
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.fetching import (
     Fetched,
@@ -204,7 +209,7 @@ class _Asked:
 
     query: SqlQuery
     statement: Statement
-    running: Running
+    running: RunningCall
     tables: Tables
     files: Mapping[str, tuple[TableFile, ...]]
     named: Sequence[str]
@@ -235,11 +240,11 @@ class SqlService:
         self._exact = QuerySessions(own.with_conf(EXACT_CONF), self._known)
         self._projections = projections
         self._spark = own
-        self._suspects = Suspects(clock)
+        self._suspects = CrashSuspects(clock)
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningCall] = {}
         self._ended_at_s = -math.inf  # one word, read by any thread
         self._is_finishing = False  # one word, read by any thread
 
@@ -271,7 +276,7 @@ class SqlService:
         query_id = query.query_id or uuid.uuid4().hex
         since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         ends = partial(self._end_spark, query, since_s)
-        running = Running(None if self._options.end_spark is None else ends)
+        running = RunningCall(None if self._options.end_spark is None else ends)
         until_s = since_s + self.timeout_ms(query) / 1000
         too_long = (
             f"it took longer than {self.timeout_ms(query)} ms; select less, or raise its time limit"
@@ -326,7 +331,7 @@ class SqlService:
         self._sessions.close()
         self._exact.close()
 
-    def _answer(self, query: SqlQuery, running: Running) -> SqlResult | LargeAnswer:
+    def _answer(self, query: SqlQuery, running: RunningCall) -> SqlResult | LargeAnswer:
         statement = read_statement(query.sql, query.parameters)
         known = (query.sql, *query.parameters, self._limit(query))
         if known in self._large and not query.is_large:
@@ -343,15 +348,15 @@ class SqlService:
             self._large.note(known, is_large=False)
         return answer
 
-    def _later(self, query: SqlQuery, running: Running) -> LargeAnswer:
+    def _later(self, query: SqlQuery, running: RunningCall) -> LargeAnswer:
         return LargeAnswer(partial(self._large_answer, replace(query, is_large=True), running))
 
-    def _large_answer(self, query: SqlQuery, running: Running) -> SqlResult:
+    def _large_answer(self, query: SqlQuery, running: RunningCall) -> SqlResult:
         answer = self._answer(query, running)
         assert isinstance(answer, SqlResult)
         return answer
 
-    def _try(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
+    def _try(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
         """Run a query; return None if its answer is too large to be fetched at once."""
         for attempt in range(1, _TRIES + 1):
             try:
@@ -374,8 +379,8 @@ class SqlService:
                     raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
-        twins: TwinTables | None = None
+    def _run(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
+        twins: CaseTables | None = None
         began_s = self._clock.monotonic_s()
         try:
             running.check()
@@ -390,7 +395,7 @@ class SqlService:
             every = not statement.query
             named = [name for name in files if every or mentions(text, name)]
             self._known.keep(files.keys())
-            twins = TwinTables(files, named, self._known)
+            twins = CaseTables(files, named, self._known)
             return self._run_in(_Asked(asked, statement, running, tables, files, named), twins)
         except PenstockError as error:  # narrow: translates
             if isinstance(error, EngineLost) and not query.is_probe:
@@ -421,7 +426,7 @@ class SqlService:
         if not ended_for_another and self._spark.has_ended():
             self._suspects.ended(query.sql, query.parameters, began_s)
 
-    def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult | None:
+    def _run_in(self, asked: _Asked, twins: CaseTables) -> SqlResult | None:
         """Run a query in the sessions for its datasources."""
         if not twins:
             return self._answered(self._sessions, asked, self._understood(self._sessions, asked))
@@ -503,9 +508,9 @@ class SqlService:
         spark: SparkSession,
         query: SqlQuery,
         statement: Statement,
-        running: Running,
+        running: RunningCall,
         hidden: Mapping[str, str],
-        choice: Choice | None,
+        choice: ProjectionChoice | None,
     ) -> SqlResult | None:
         with running.tagged(spark):
             rows = relation(spark, statement.query, query.parameters, hidden)
@@ -523,7 +528,7 @@ class SqlService:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
     def _explained(
-        self, error: SparkRefusal, query: str, twins: TwinTables | None
+        self, error: SparkRefusal, query: str, twins: CaseTables | None
     ) -> str | Conflict:
         """Return why Spark refuses a query, in the words of its user.
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
-from penstock.indexing.specs.rows.declared_projections import Declared
+from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -131,7 +131,7 @@ class TableSource(Protocol):
         """Return whether a datasource has segments, but no used ones."""
         ...
 
-    def projections(self, datasource: str) -> Sequence[Declared]:
+    def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
         """Return the projections of a datasource, possibly some seconds old."""
         ...
 

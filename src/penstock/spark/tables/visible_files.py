@@ -12,13 +12,13 @@ from typing import Final
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.indexing.specs.rows.declared_projections import (
-    Declared,
+    DeclaredProjections,
     config_name,
     load,
     merged,
     of_schema,
 )
-from penstock.segments.catalog import Catalogue, CatalogueView
+from penstock.segments.catalog import Catalog, CatalogView
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.segments.timeline import Skyline
@@ -37,7 +37,7 @@ class _Published:
     files: tuple[TableFile, ...]
 
 
-class MetadataTables:
+class VisibleFiles:
     """`TableSource` over the metadata store.
 
     Queries come on many threads, and the catalogue has one owner: a mutex is held while it moves
@@ -48,11 +48,11 @@ class MetadataTables:
         self._store = store
         self._clock = clock or SystemClock()
         # Each is one word, which any thread reads and writes: since when, and what was read then.
-        self._supervised: tuple[float, Mapping[str, tuple[Declared, ...]]] | None = None
-        self._declared: dict[str, tuple[float, tuple[Declared, ...]]] = {}
+        self._supervised: tuple[float, Mapping[str, tuple[DeclaredProjections, ...]]] | None = None
+        self._declared: dict[str, tuple[float, tuple[DeclaredProjections, ...]]] = {}
         self._deep_store = DeepStore(deep_storage)
         self._mutex = threading.Lock()
-        self._catalogue = Catalogue()
+        self._catalogue = Catalog()
         self._snapshot: Snapshot | None = None
         self._tables: Tables | None = None
         # What changes with nearly every revision is what tasks announce; of the segments of a
@@ -87,7 +87,7 @@ class MetadataTables:
         """Tell whether all segments of a datasource are unused; its name as it was written."""
         return self._store.survey.look(lambda overview: overview.is_dropped(datasource))
 
-    def projections(self, datasource: str) -> Sequence[Declared]:
+    def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
         """Return the projections of a datasource, as they were some seconds ago at most.
 
         Those of supervisors come after, and win over, those that batch tasks published with.
@@ -101,11 +101,11 @@ class MetadataTables:
         self._declared[datasource] = (now_s, found)
         return found
 
-    def _of_supervisors(self, now_s: float) -> Mapping[str, tuple[Declared, ...]]:
+    def _of_supervisors(self, now_s: float) -> Mapping[str, tuple[DeclaredProjections, ...]]:
         known = self._supervised
         if known is not None and now_s < known[0] + DECLARED_FOR_S:
             return known[1]
-        found: dict[str, tuple[Declared, ...]] = {}
+        found: dict[str, tuple[DeclaredProjections, ...]] = {}
         for row in self._store.supervisors.list():
             if declared := of_schema(_schema(row.payload)):
                 name = _datasource(row.payload)
@@ -113,7 +113,7 @@ class MetadataTables:
         self._supervised = (now_s, found)
         return found
 
-    def _published_of(self, view: CatalogueView, name: str) -> _Published:
+    def _published_of(self, view: CatalogView, name: str) -> _Published:
         skyline, known = view.skylines[name], self._published.get(name)
         if known is not None and known.skyline is skyline:
             return known
@@ -129,7 +129,7 @@ class MetadataTables:
         )
         return _Published(skyline, files)
 
-    def _files(self, view: CatalogueView, name: str) -> tuple[TableFile, ...]:
+    def _files(self, view: CatalogView, name: str) -> tuple[TableFile, ...]:
         published = self._published.get(name)
         announced = (
             TableFile(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
-from penstock.core.disk_space import Headroom
+from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import NotFound, PenstockError
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.options import ContentOptions, ContentStatistics
@@ -70,7 +70,7 @@ class ContentRepository:
         options: ContentOptions,
         stamp_ms: int,
         lock: FolderLock,
-        headroom: Headroom,
+        headroom: DiskSpace,
     ) -> None:
         self.on_release: Callable[[], None] | None = None
         self.headroom = headroom
@@ -104,7 +104,7 @@ class ContentRepository:
         except BaseException:
             lock.release()
             raise
-        headroom = Headroom(
+        headroom = DiskSpace(
             folder,
             lambda: fs.free_bytes(folder),
             options.min_free_bytes,

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.core.disk_space import Headroom
+    from penstock.core.disk_space import DiskSpace
     from penstock.storage.content.options import ContentOptions
     from penstock.storage.content.references import References
     from penstock.storage.filesystem import FileSystem
 
 
-class Resources(Protocol):
+class OpenResources(Protocol):
     """Supplies the files of writers."""
 
     def take(self) -> Resource:
@@ -75,7 +75,7 @@ class ContentWriter:
         "_resources",
     )
 
-    def __init__(self, resources: Resources, buffer_bytes: int, headroom: Headroom) -> None:
+    def __init__(self, resources: OpenResources, buffer_bytes: int, headroom: DiskSpace) -> None:
         self._resources = resources
         self._headroom = headroom
         self._buffer_bytes = buffer_bytes

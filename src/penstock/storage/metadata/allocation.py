@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from penstock.core.errors import Conflict
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import NONE, Chunk, visible_chunks
 from penstock.storage.metadata.pending_segments import insert_pending, pending_row
@@ -144,8 +144,8 @@ class _Allocation:
         self._now_ms = now_ms
         self._chunks: dict[tuple[str, Interval], _TimeChunk] = {}
         # By datasource. A call may request a year of hours that do not affect each other.
-        self._chunks_at: defaultdict[str, TimeIndex[_TimeChunk]] = defaultdict(TimeIndex)
-        self._made_at: defaultdict[str, TimeIndex[PendingRow]] = defaultdict(TimeIndex)
+        self._chunks_at: defaultdict[str, IntervalIndex[_TimeChunk]] = defaultdict(IntervalIndex)
+        self._made_at: defaultdict[str, IntervalIndex[PendingRow]] = defaultdict(IntervalIndex)
         self._lineages: dict[tuple[str, str, str], PendingRow] = {}
         self._highest: dict[tuple[str, Interval, str, PartitionSpace], int | None] = {}
         self._killed: dict[tuple[str, Interval, str], int] = {}

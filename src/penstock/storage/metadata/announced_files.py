@@ -30,7 +30,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import AnnouncedRow, CommittedRow, Reading
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.task_roots import read_roots, stored_path
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def forget(connection: Connection, task_ids: Sequence[str]) -> None:
     table = schema.announced
     dropped = sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
-        for batch in batches(task_ids)
+        for batch in in_batches(task_ids)
     )
     if dropped:
         raise_revision(connection, segments=False)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, or_, select, text
 from penstock.core.errors import Unavailable
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.rows import OVERWRITE_START, Killed
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def require_no_backup(connection: Connection, now_ms: int) -> None:
 def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
     """Delete these unused rows, and return which of their files no row names any longer."""
     table = schema.segments
-    for batch in batches([row.id for row in rows]):
+    for batch in in_batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
     # Numbers of rewrites may be allocated again.
     numbered = [row for row in rows if row.partition_number < OVERWRITE_START]
@@ -102,7 +102,7 @@ def _shared_files(connection: Connection, roots: set[str]) -> set[str]:
     """Return the roots, the first rows of files, whose file an existing row names."""
     table = schema.segments
     found: set[str] = set()
-    for batch in batches(sorted(roots)):
+    for batch in in_batches(sorted(roots)):
         query = select(table.c.id, table.c.upgraded_from).where(
             or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch))
         )

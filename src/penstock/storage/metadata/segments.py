@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, tuple_, update
 
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import visible_chunks
@@ -22,7 +22,7 @@ from penstock.storage.metadata.revision import raise_revision, read_revision, ta
 from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.snapshots import segment_row
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class Segments:
         table = schema.segments
         return sum(
             self._turn(connection, [table.c.id.in_(batch), table.c.used.is_(not used)], used=used)
-            for batch in batches(ids)
+            for batch in in_batches(ids)
         )
 
     def _turn(
@@ -370,7 +370,7 @@ class _Chunks:
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
         self._all = tuple(dict.fromkeys(intervals))
-        self._ranks = TimeIndex[int]()
+        self._ranks = IntervalIndex[int]()
         for rank, interval in enumerate(self._all):
             self._ranks.add(interval, rank)
 
@@ -384,7 +384,7 @@ def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
     table = schema.segments
     return [
         segment_row(row)
-        for batch in batches(list(dict.fromkeys(ids)))
+        for batch in in_batches(list(dict.fromkeys(ids)))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
 

@@ -267,7 +267,7 @@ def _translated(error: BaseException, name: str) -> PenstockError:
 ITEMS_PER_STATEMENT = 500
 
 
-def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def in_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Return the pieces in order."""
     for start in range(0, len(items), ITEMS_PER_STATEMENT):
         yield items[start : start + ITEMS_PER_STATEMENT]

@@ -29,7 +29,7 @@ from penstock.storage.metadata.publish.offsets import (
     write_committed,
 )
 from penstock.storage.metadata.publish.transaction import publish
-from penstock.storage.metadata.publish.upgrades import Upgrades
+from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
@@ -41,10 +41,10 @@ from penstock.storage.metadata.sql_database import (
     Transactions,
 )
 from penstock.storage.metadata.survey import Survey
-from penstock.storage.metadata.tables.configuration import AuditLog, Config, Rules
+from penstock.storage.metadata.tables.configuration import AuditLog, DynamicConfig, RetentionRules
 from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
-from penstock.storage.metadata.tables.locks import TaskLocks
-from penstock.storage.metadata.tables.supervisors import Supervisors
+from penstock.storage.metadata.tables.locks import StoredTaskLocks
+from penstock.storage.metadata.tables.supervisors import SupervisorTable
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.task_roots import TaskRoots
 
@@ -91,16 +91,16 @@ class MetadataStore:
     def __init__(self, database: Transactions) -> None:
         self._database = database
         self.tasks = Tasks(database)
-        self.supervisors = Supervisors(database)
+        self.supervisors = SupervisorTable(database)
         self.segments = Segments(database)
         self.survey = Survey(database)
         self.leases = Leases(database)
         self.roots = TaskRoots(database)
-        self.upgrades = Upgrades(database)
-        self.locks = TaskLocks(database)
+        self.upgrades = SegmentUpgrades(database)
+        self.locks = StoredTaskLocks(database)
         self.terms = Terms(database)
-        self.rules = Rules(database)
-        self.config = Config(database)
+        self.rules = RetentionRules(database)
+        self.config = DynamicConfig(database)
         self.audit = AuditLog(database)
         self._offset_writes: dict[str, int] = {}
         self._numbers = itertools.count(1)

@@ -24,7 +24,7 @@ from penstock.storage.metadata.rows import (
     SegmentTotals,
     Stretch,
 )
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Overview:
         some = (
             [query]
             if datasources is None
-            else [query.where(table.c.datasource.in_(b)) for b in batches(sorted(datasources))]
+            else [query.where(table.c.datasource.in_(b)) for b in in_batches(sorted(datasources))]
         )
         for one in some:
             for row in self._connection.execute(one):

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.revision import raise_revision, take_turn
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ def full_path(root: str, path: str, roots: Mapping[str, str]) -> str:
 def _make_relative(connection: Connection, root: str, task_ids: Sequence[str]) -> int:
     """Make absolute paths of announced files of some tasks relative; return their number."""
     table, count = schema.announced, 0
-    for batch in batches(task_ids):
+    for batch in in_batches(task_ids):
         mine = (table.c.root == "") & table.c.task_id.in_(batch)
         for row in connection.execute(select(table).where(mine)).all():
             _, found, rest = row.path.rpartition(f"/{row.task_id}/")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case, func, select
 
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import (
@@ -30,7 +30,7 @@ from penstock.storage.metadata.chunks.chunk import (
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.rows import OVERWRITE_START
 from penstock.storage.metadata.snapshots import segment_row
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -145,7 +145,7 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
         table.c.end_ms > interval.start_ms,
     )
     found = {row.start_ms for row in connection.execute(begins)}
-    for starts in batches(sorted(found)):
+    for starts in in_batches(sorted(found)):
         long = [
             table.c.used,
             table.c.datasource == datasource,
@@ -205,7 +205,7 @@ def _payloads(
     ).where(*conditions)
     found: dict[tuple[Interval, str], dict[int, str]] = {key: {} for key in chunks}
     # By their start, which has an index; few other segments begin at the same time.
-    for starts in batches(sorted({interval.start_ms for interval, _ in chunks})):
+    for starts in in_batches(sorted({interval.start_ms for interval, _ in chunks})):
         for row in connection.execute(query.where(_ROWS.start_ms.in_(starts)), parameters):
             members = found.get((Interval(row.start_ms, row.end_ms), row.version))
             if members is not None:
@@ -293,7 +293,7 @@ def _clashing(
     allowed. Appends have one version for all times, so a day and an hour of it may overlap. Pending
     segments are ignored: their publish is refused instead (`commits.beside`).
     """
-    at: defaultdict[str, TimeIndex[Interval]] = defaultdict(TimeIndex)
+    at: defaultdict[str, IntervalIndex[Interval]] = defaultdict(IntervalIndex)
     for interval, version in there:
         at[version].add(interval, interval)
     found = []

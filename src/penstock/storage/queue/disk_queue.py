@@ -28,7 +28,7 @@ from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.quarantine import Quarantine
-from penstock.storage.queue.reader import QueueReader
+from penstock.storage.queue.reader import DiskQueueReader
 from penstock.storage.queue.retention import Retention, RetentionReport
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class DiskQueue:
         )
         self._log = QueueLog(fs, folder, options, clock, self._syncer.hurry)
         self._quarantine = Quarantine(fs, folder)
-        self._reader = QueueReader(fs, folder, self._quarantine, self._log.extent)
+        self._reader = DiskQueueReader(fs, folder, self._quarantine, self._log.extent)
         self._cursors = CursorStore(fs, folder)
         self.retention = Retention(self._log, self._cursors, self._reader, self.sync)
 

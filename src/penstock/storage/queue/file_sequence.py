@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 
-class LogSequence:
+class LogFileSequence:
     """The log files of a folder. Call `create` or `adopt` first.
 
     Attributes:

@@ -37,9 +37,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.core.cleanup import Steps
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
-from penstock.core.rate_limited_log import SparseLog
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OwnedThread
 from penstock.storage.unsynced import UnsyncedData
 
@@ -112,7 +112,7 @@ class Syncer:
         self._pause_s = pause_ms / 1000 if threads else 0.0
         self._clock = clock
         self._threads = threads
-        self._trouble = threads.trouble if threads else SparseLog(_logger, clock)
+        self._trouble = threads.trouble if threads else RateLimitedLog(_logger, clock)
         self._unsynced = threads.unsynced if threads else None
         if self._unsynced is not None:
             self._unsynced.allow(self._interval_s)
@@ -278,7 +278,7 @@ class Syncer:
                 if not isinstance(error, Exception):
                     raise  # an interrupt of the caller
             else:
-                steps = Steps()
+                steps = CleanupSteps()
                 for waiter in waiters:
                     # A future that its owner cancelled takes no result.
                     if steps.take(waiter.set_running_or_notify_cancel):
@@ -288,7 +288,7 @@ class Syncer:
     def _failed(
         self, error: BaseException, taken: int, waiters: list[Future[int]], began_s: float
     ) -> None:
-        steps = Steps()
+        steps = CleanupSteps()
         with self._mutex:
             self.failures += 1
             # Not at once, or a failing disk would be tried again and again.
@@ -332,7 +332,7 @@ class SyncThreads:
     def __init__(self, *, clock: Clock, most: int = 16, name: str = "sync") -> None:
         self._clock = clock
         self._name = name
-        self.trouble = SparseLog(_logger, clock)
+        self.trouble = RateLimitedLog(_logger, clock)
         self._changed = threading.Condition()
         self._planned: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []

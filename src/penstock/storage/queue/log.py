@@ -43,7 +43,7 @@ from penstock.storage.queue.blocks import (
     encode_file_header,
     scan_blocks,
 )
-from penstock.storage.queue.file_sequence import LogSequence
+from penstock.storage.queue.file_sequence import LogFileSequence
 from penstock.storage.queue.log_files import (
     LogWriter,
     OpenLog,
@@ -230,7 +230,7 @@ class QueueLog:
         self._changed = False  # since it was opened
         self.options = options
         self.mutex = threading.Lock()
-        self.files = LogSequence(fs, folder)
+        self.files = LogFileSequence(fs, folder)
         self.producers = ProducerTable(options.max_producers)
         self.latest = 0
         self.durable = 0

@@ -53,7 +53,7 @@ class QueueExtent:
         return self.bases[index + 1] if index + 1 < len(self.bases) else None
 
 
-class QueueReader:
+class DiskQueueReader:
     """Reads log files for any number of threads; a mutex guards the remembered positions.
 
     Args:

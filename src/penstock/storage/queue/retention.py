@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.queue.cursors import CursorStore
     from penstock.storage.queue.log import QueueLog
-    from penstock.storage.queue.reader import QueueReader
+    from penstock.storage.queue.reader import DiskQueueReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Retention:
     __slots__ = ("_cursors", "_log", "_mutex", "_reader", "_sync", "dropped")
 
     def __init__(
-        self, log: QueueLog, cursors: CursorStore, reader: QueueReader, sync: Callable[[], int]
+        self, log: QueueLog, cursors: CursorStore, reader: DiskQueueReader, sync: Callable[[], int]
     ) -> None:
         self._log = log
         self._cursors = cursors

@@ -86,8 +86,8 @@ class FoundFile:
     mark: str = ""
 
 
-class Place:
-    """Path on a file system, as specified by a user. Created by `open_place`."""
+class OpenFolder:
+    """Path on a file system, as specified by a user. Created by `open_folder`."""
 
     def __init__(self, fs: _FileSystem, path: str, *, is_local: bool) -> None:
         self._fs = fs
@@ -212,9 +212,9 @@ class Place:
         """
         return WRITE_GUARD.check(self.path) if self.is_local else self.path
 
-    def at(self, path: str) -> Place:
+    def at(self, path: str) -> OpenFolder:
         """Return another path on the same file system."""
-        return Place(self._fs, path, is_local=self.is_local)
+        return OpenFolder(self._fs, path, is_local=self.is_local)
 
     def shown(self, path: str) -> str:
         """Return a path as a user writes it: a path of this machine, or a URL."""
@@ -254,7 +254,7 @@ class Place:
         )
 
 
-def open_place(where: str, options: Mapping[str, object] | None = None) -> Place:
+def open_folder(where: str, options: Mapping[str, object] | None = None) -> OpenFolder:
     """Open a path of this machine, or a URL such as ``s3://bucket/folder``.
 
     Args:
@@ -286,7 +286,7 @@ def open_place(where: str, options: Mapping[str, object] | None = None) -> Place
         raise InvalidRequest(f"{where!r} cannot be opened: write a path, or a URL with ://")
     # Normalize the folder's name, because taken files are remembered by it.
     path = posixpath.normpath(str(path)) if is_local else str(path).rstrip("/")
-    return Place(cast("_FileSystem", fs), path, is_local=is_local)
+    return OpenFolder(cast("_FileSystem", fs), path, is_local=is_local)
 
 
 def change_problems(name: str, folder: str) -> Iterator[Problem]:

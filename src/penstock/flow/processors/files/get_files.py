@@ -33,9 +33,9 @@ from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import (
     FoundFile,
     NotAllowed,
-    Place,
+    OpenFolder,
     change_problems,
-    open_place,
+    open_folder,
     read_options,
 )
 from penstock.flow.processors.files.list_source import (
@@ -195,7 +195,7 @@ class FetchFile(Processor):
         try:
             where = self.file.of(flowfile, now_ms=now_ms)
             folder = self.move_to.of(flowfile, now_ms=now_ms)
-            source = open_place(where, read_options(self.options))
+            source = open_folder(where, read_options(self.options))
             found = source.look()
             _read_unchanged(source, found, flowfile, session)
         except NotFound as error:
@@ -211,7 +211,7 @@ class FetchFile(Processor):
                 self._complete(source, found, folder, context)
 
     def _complete(
-        self, source: Place, found: FoundFile, folder: str, context: ProcessContext
+        self, source: OpenFolder, found: FoundFile, folder: str, context: ProcessContext
     ) -> None:
         try:
             if not _is_unchanged(source.look(), found):
@@ -219,14 +219,14 @@ class FetchFile(Processor):
             elif self.completion == "delete":
                 source.delete()
             else:
-                target = open_place(folder, read_options(self.options))
+                target = open_folder(folder, read_options(self.options))
                 source.move(posixpath.join(target.path, found.name))
         except PenstockError as error:
             context.log.warning("the source was read, but could not be moved or deleted: %s", error)
 
 
 def _read_unchanged(
-    source: Place, found: FoundFile, flowfile: FlowFile, session: ProcessSession
+    source: OpenFolder, found: FoundFile, flowfile: FlowFile, session: ProcessSession
 ) -> None:
     """Copy a file into the content of a FlowFile.
 

@@ -41,7 +41,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.files.folders import FoundFile, Place, open_place, read_options
+from penstock.flow.processors.files.folders import FoundFile, OpenFolder, open_folder, read_options
 
 DIGEST_CHARS: Final = 12
 TAKEN_MAX: Final = 80_000  # as many as fit into a state
@@ -58,7 +58,7 @@ class Tracking(enum.Enum):
     TIMES = "times"
 
 
-class Taken:
+class SeenFiles:
     """Files that were taken. Not thread-safe.
 
     Args:
@@ -218,20 +218,20 @@ class FolderSource(Processor):
     )
 
     _pending: deque[FoundFile]
-    _listed: Place
+    _listed: OpenFolder
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Start with a new listing."""
         self._pending = deque()
         self._listed = self.open(self.folder)
 
-    def open(self, where: str) -> Place:
+    def open(self, where: str) -> OpenFolder:
         """Open a path or URL with the configured options.
 
         Raises:
             InvalidRequest: It cannot be opened.
         """
-        return open_place(where, read_options(self.options))
+        return open_folder(where, read_options(self.options))
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Take a batch of new files.
@@ -239,7 +239,7 @@ class FolderSource(Processor):
         Raises:
             ProcessError: There are more files than can be remembered.
         """
-        taken = Taken(self.tracking, self._listed.path, session.state.get())
+        taken = SeenFiles(self.tracking, self._listed.path, session.state.get())
         if not self._pending:
             self._list(context, taken)
         batch = [self._pending.popleft() for _ in range(min(self.batch_size, len(self._pending)))]
@@ -272,7 +272,7 @@ class FolderSource(Processor):
     def left_behind(self, found: FoundFile, context: ProcessContext) -> None:
         """Handle a file that was taken before and still exists."""
 
-    def _list(self, context: ProcessContext, taken: Taken) -> None:
+    def _list(self, context: ProcessContext, taken: SeenFiles) -> None:
         now_ms = context.clock.now_ms()
         new: list[FoundFile] = []
         present: list[FoundFile] = []

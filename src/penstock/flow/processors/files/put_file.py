@@ -34,9 +34,9 @@ from penstock.flow.processor import (
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import (
     PIECE_BYTES,
-    Place,
+    OpenFolder,
     change_problems,
-    open_place,
+    open_folder,
     read_options,
 )
 from penstock.flow.processors.files.list_source import FILE_PATH
@@ -131,7 +131,7 @@ class PutFile(Processor):
         try:
             folder = self.folder.of(flowfile, now_ms=context.clock.now_ms())
             _check_folder(folder)
-            place = open_place(folder, read_options(self.options))
+            place = open_folder(folder, read_options(self.options))
             target = place.at(posixpath.join(place.path, _name_of(flowfile)))
             temporary = posixpath.join(place.path, _temporary_name(flowfile))
             if place.is_local:
@@ -184,7 +184,7 @@ class PutFile(Processor):
         fs.fsync_folder(folder)
 
     def _write_there(
-        self, target: Place, flowfile: FlowFile, temporary: str, session: ProcessSession
+        self, target: OpenFolder, flowfile: FlowFile, temporary: str, session: ProcessSession
     ) -> None:
         if not self._is_wanted(exists=target.exists(), path=target.path):
             return

@@ -45,7 +45,7 @@ _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class TailPlace:
+class TailPosition:
     """Read position in a file.
 
     Attributes:
@@ -85,16 +85,16 @@ class TailFound:
     """
 
     path: str
-    place: TailPlace
+    place: TailPosition
     size: int
     is_final: bool
 
 
-def read_place(state: Mapping[str, str]) -> TailPlace | None:
+def read_place(state: Mapping[str, str]) -> TailPosition | None:
     """Return the position in a state; None if nothing was read yet."""
     if "position" not in state:
         return None
-    return TailPlace(
+    return TailPosition(
         int(state["inode"]),
         int(state["position"]),
         int(state["head.bytes"]),
@@ -103,7 +103,7 @@ def read_place(state: Mapping[str, str]) -> TailPlace | None:
     )
 
 
-def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPlace:
+def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPosition:
     """Return the read position for a position in a file.
 
     Raises:
@@ -112,7 +112,7 @@ def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPl
     """
     head_bytes = min(position, HEAD_BYTES)
     crc = _crc_of(fs, path, head_bytes)
-    return TailPlace(stat.inode, position, head_bytes, crc, stat.modified_ms)
+    return TailPosition(stat.inode, position, head_bytes, crc, stat.modified_ms)
 
 
 class TailFollower:
@@ -131,9 +131,9 @@ class TailFollower:
         self._folder, self._name = posixpath.split(path)
         self._rotated = rotated
         self._grace_ms = grace_ms
-        self.lost: list[TailPlace] = []
+        self.lost: list[TailPosition] = []
 
-    def follow(self, place: TailPlace, now_ms: int) -> TailFound | None:
+    def follow(self, place: TailPosition, now_ms: int) -> TailFound | None:
         """Return where to read now; None if the file does not exist (yet).
 
         Positions whose remaining data is not found are added to `lost`.
@@ -154,7 +154,7 @@ class TailFollower:
                 is_quiet = now_ms - stat.modified_ms >= self._grace_ms
                 followed = current is not None or bool(later)
                 if stat.size > place.position or not (is_quiet and followed):
-                    at = TailPlace(
+                    at = TailPosition(
                         stat.inode,
                         place.position,
                         place.head_bytes,
@@ -165,14 +165,14 @@ class TailFollower:
             if later:
                 path, stat = later[0]
                 rotated = later
-                place = TailPlace(stat.inode, 0, 0, 0, stat.modified_ms)
+                place = TailPosition(stat.inode, 0, 0, 0, stat.modified_ms)
             elif current is not None:
-                begun = TailPlace(current.inode, 0, 0, 0, current.modified_ms)
+                begun = TailPosition(current.inode, 0, 0, 0, current.modified_ms)
                 return TailFound(self._path, begun, current.size, is_final=False)
             else:
                 return None
 
-    def _find(self, place: TailPlace, rotated: list[tuple[str, FileStat]]) -> int | None:
+    def _find(self, place: TailPosition, rotated: list[tuple[str, FileStat]]) -> int | None:
         same = [n for n, (_, stat) in enumerate(rotated) if stat.inode == place.inode]
         # A copy is not older than the last read. Without a checked beginning it could not be
         # distinguished from other files.
@@ -208,7 +208,7 @@ class TailFollower:
         return None if stat.is_folder else stat
 
 
-def continues(fs: FileSystem, path: str, stat: FileStat, place: TailPlace) -> bool:
+def continues(fs: FileSystem, path: str, stat: FileStat, place: TailPosition) -> bool:
     """Return whether a file has the beginning of a read position, and is long enough."""
     if stat.size < place.position:
         return False
@@ -330,13 +330,13 @@ class TailFile(Processor):
     def _begin(self, fs: FileSystem, session: ProcessSession) -> TailFound | None:
         stat = fs.stat(self.file)
         if self.start_at == "beginning":
-            place = TailPlace(stat.inode, 0, 0, 0, stat.modified_ms)
+            place = TailPosition(stat.inode, 0, 0, 0, stat.modified_ms)
             return TailFound(self.file, place, stat.size, is_final=False)
         self._remember(place_at(fs, self.file, stat, stat.size), session)
         return None
 
     def _follow(
-        self, place: TailPlace, context: ProcessContext, session: ProcessSession
+        self, place: TailPosition, context: ProcessContext, session: ProcessSession
     ) -> TailFound | None:
         pattern = self.rotated or f"{posixpath.basename(self.file)}.*"
         follower = TailFollower(context.fs, self.file, pattern, self.rotation_grace)
@@ -383,11 +383,11 @@ class TailFile(Processor):
         if end > start or self._is_elsewhere(place, session):
             self._remember(place, session)
 
-    def _is_elsewhere(self, place: TailPlace, session: ProcessSession) -> bool:
+    def _is_elsewhere(self, place: TailPosition, session: ProcessSession) -> bool:
         known = read_place(session.state.get())
         return known is None or (known.inode, known.position) != (place.inode, place.position)
 
-    def _remember(self, place: TailPlace, session: ProcessSession) -> None:
+    def _remember(self, place: TailPosition, session: ProcessSession) -> None:
         session.state.set({**place.state(), _FILE: self.file})
 
 

@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import MIME_TYPE, FlowFile
-from penstock.flow.processor import SIZE, Kind, Processor, ProcessSession, Property
+from penstock.flow.processor import SIZE, Processor, ProcessSession, Property, PropertyType
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
-    Output,
     ReadingOptions,
+    RecordOutput,
     Records,
+    RecordSource,
     RecordWriter,
-    Source,
     WritingOptions,
 )
 from penstock.flow.processors.records.formats.record_formats import (
     MIME_TYPES,
-    Format,
+    RecordFormat,
     read_records,
     record_writer,
 )
@@ -34,7 +34,7 @@ from penstock.flow.processors.records.formats.schema_text import parse_schema
 from penstock.flow.queue.queue import Verdict
 
 RECORD_COUNT: Final = "record.count"
-SCHEMA: Final = Kind("schema", parse_schema)
+SCHEMA: Final = PropertyType("schema", parse_schema)
 _SEPARATOR_NAMES: Final = {"\\t": "\t", "tab": "\t"}
 
 
@@ -56,7 +56,7 @@ class RecordProcessor(Processor):
     """Base class of processors that read records."""
 
     input_format = Property(
-        Format,
+        RecordFormat,
         required=True,
         about="Format of the content. Avro needs a package: pip install 'penstock-io[avro]'.",
     )
@@ -66,7 +66,9 @@ class RecordProcessor(Processor):
         "a schema, the fields of the content; for JSON and CSV, types that fit all values.",
     )
     csv_separator = Property(
-        Kind("character", _separator), default=",", about="Separator between the fields of CSV."
+        PropertyType("character", _separator),
+        default=",",
+        about="Separator between the fields of CSV.",
     )
     csv_header = Property(bool, default=True, about="Whether CSV starts with a line of names.")
     infer_types = Property(
@@ -106,7 +108,7 @@ class RecordProcessor(Processor):
         """
         return read_records(self.input_format, source_of(session, flowfile), options)
 
-    def writer(self, format_: Format, out: Output, schema: pa.Schema) -> RecordWriter:
+    def writer(self, format_: RecordFormat, out: RecordOutput, schema: pa.Schema) -> RecordWriter:
         """Open a writer of records.
 
         Raises:
@@ -115,12 +117,12 @@ class RecordProcessor(Processor):
         return record_writer(format_, out, schema, self.writing())
 
 
-def source_of(session: ProcessSession, flowfile: FlowFile) -> Source:
+def source_of(session: ProcessSession, flowfile: FlowFile) -> RecordSource:
     """Return the content of a FlowFile as a source of records."""
-    return Source(lambda: session.read(flowfile), flowfile.size)
+    return RecordSource(lambda: session.read(flowfile), flowfile.size)
 
 
-def told(format_: Format, count: int) -> dict[str, str]:
+def told(format_: RecordFormat, count: int) -> dict[str, str]:
     """Return the attributes of content that was written as records."""
     return {MIME_TYPE: MIME_TYPES[format_], RECORD_COUNT: str(count)}
 

@@ -16,7 +16,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, told
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
 
 class ConvertRecord(RecordProcessor):
@@ -34,7 +34,7 @@ class ConvertRecord(RecordProcessor):
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, required=True, about="Format of the new content.")
+    output_format = Property(RecordFormat, required=True, about="Format of the new content.")
     refuse_others = Property(
         bool,
         default=False,

@@ -34,7 +34,7 @@ from penstock.flow.processor import (
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, accept_only, told
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.processors.records.split import (
     FRAGMENT_COUNT,
     FRAGMENT_ID,
@@ -45,7 +45,7 @@ from penstock.flow.queue.queue import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class MergeBins:
     """FlowFile that waits.
 
     Attributes:
@@ -92,7 +92,7 @@ class BinBounds:
 class Bin:
     """FlowFiles that are merged together."""
 
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[MergeBins] = field(default_factory=list)
     records: int = 0
     size_bytes: int = 0
 
@@ -101,7 +101,7 @@ class Bin:
         """Return when its oldest FlowFile began to wait."""
         return min(one.since_ms for one in self.waiting)
 
-    def add(self, one: Waiting) -> None:
+    def add(self, one: MergeBins) -> None:
         """Add a FlowFile."""
         self.waiting.append(one)
         self.records += one.records
@@ -126,7 +126,7 @@ class Plan:
 
 
 def plan_bins(
-    waiting: Sequence[Waiting], bounds: BinBounds, now_ms: int, *, must: bool = False
+    waiting: Sequence[MergeBins], bounds: BinBounds, now_ms: int, *, must: bool = False
 ) -> Plan:
     """Plan by number, size and age.
 
@@ -162,7 +162,7 @@ def plan_bins(
 
 
 def plan_parts(
-    waiting: Sequence[Waiting], bounds: BinBounds, now_ms: int, *, must: bool = False
+    waiting: Sequence[MergeBins], bounds: BinBounds, now_ms: int, *, must: bool = False
 ) -> Plan:
     """Plan by parts: a bin is ready when all parts of one split FlowFile are present.
 
@@ -238,7 +238,9 @@ class MergeRecord(RecordProcessor):
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="Format of the result; without it, that of the input.")
+    output_format = Property(
+        RecordFormat, about="Format of the result; without it, that of the input."
+    )
     strategy = Property(
         Strategy, default="bins", about="bins: by the bounds; parts: the parts of a split FlowFile."
     )
@@ -304,7 +306,7 @@ class MergeRecord(RecordProcessor):
                 fail(context, session, flowfile, self.failure, reason)
 
     def _plan(self, session: ProcessSession, now_ms: int) -> Plan:
-        waiting: list[Waiting] = []
+        waiting: list[MergeBins] = []
 
         def look(flowfile: FlowFile) -> Verdict:
             waiting.append(self._waiting(flowfile))
@@ -322,11 +324,11 @@ class MergeRecord(RecordProcessor):
         planned = plan_parts if self.strategy is Strategy.PARTS else plan_bins
         return planned(waiting, bounds, now_ms, must=len(waiting) >= _LOOKED_AT_MAX)
 
-    def _waiting(self, flowfile: FlowFile) -> Waiting:
+    def _waiting(self, flowfile: FlowFile) -> MergeBins:
         attributes = flowfile.attributes
         is_part = self.strategy is Strategy.PARTS
         name = FRAGMENT_ID if is_part else self.correlation
-        return Waiting(
+        return MergeBins(
             id=flowfile.id,
             key=attributes.get(name, "") if name else "",
             records=_number(attributes.get(RECORD_COUNT), 1),
@@ -364,7 +366,7 @@ class MergeRecord(RecordProcessor):
 
     def _write(self, session: ProcessSession, made: FlowFile, flowfiles: list[FlowFile]) -> int:
         target = self.output_format or self.input_format
-        if self.input_format is target is Format.JSON_LINES and self.schema is None:
+        if self.input_format is target is RecordFormat.JSON_LINES and self.schema is None:
             return _join_lines(session, made, flowfiles)
         schema = self.schema or self._common_schema(session, flowfiles)
         options = replace(self.reading(), schema=schema)

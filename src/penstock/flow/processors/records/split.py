@@ -27,7 +27,7 @@ from penstock.flow.processor import (
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, told
 from penstock.flow.processors.records.formats.protocols import BadRecords
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
 FRAGMENT_ID: Final = "fragment.identifier"
 FRAGMENT_INDEX: Final = "fragment.index"
@@ -64,7 +64,9 @@ class SplitRecord(RecordProcessor):
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="Format of the parts; without it, that of the input.")
+    output_format = Property(
+        RecordFormat, about="Format of the parts; without it, that of the input."
+    )
     records_per_split = Property(
         int, required=True, validator=_positive, about="Maximum number of records of a part."
     )
@@ -87,7 +89,7 @@ class SplitRecord(RecordProcessor):
         if flowfile is None:
             return
         target = self.output_format or self.input_format
-        plain_lines = self.input_format is target is Format.JSON_LINES and self.schema is None
+        plain_lines = self.input_format is target is RecordFormat.JSON_LINES and self.schema is None
         parts: list[tuple[FlowFile, int]] = []
         try:
             made = self._cut(session, flowfile) if plain_lines else self._write(session, flowfile)
@@ -109,7 +111,7 @@ class SplitRecord(RecordProcessor):
         session: ProcessSession,
         flowfile: FlowFile,
         parts: list[tuple[FlowFile, int]],
-        target: Format,
+        target: RecordFormat,
     ) -> None:
         every = {
             FRAGMENT_ID: flowfile.attributes[UUID],

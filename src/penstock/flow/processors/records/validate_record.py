@@ -35,8 +35,12 @@ from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.csv_text import csv_names, csv_texts
 from penstock.flow.processors.records.formats.json_array import list_chunks
 from penstock.flow.processors.records.formats.json_lines import chunks, line_parser, pieces
-from penstock.flow.processors.records.formats.protocols import BadRecords, Output, RecordWriter
-from penstock.flow.processors.records.formats.record_formats import Format
+from penstock.flow.processors.records.formats.protocols import (
+    BadRecords,
+    RecordOutput,
+    RecordWriter,
+)
+from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
 _CHANGED: Final = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _PREFIX: Final = re.compile(r"^the content is not valid JSON records: (?:JSON parse error: )?")
@@ -222,7 +226,7 @@ class ValidateRecord(RecordProcessor):
     }
 
     output_format = Property(
-        Format, about="Format of valid records; without it, that of the input."
+        RecordFormat, about="Format of valid records; without it, that of the input."
     )
     refuse_others = Property(
         bool, default=False, about="Whether a field that is missing in the schema is an error."
@@ -259,7 +263,7 @@ class ValidateRecord(RecordProcessor):
             session.remove(good)
         if result.bad:
             target = self.input_format
-            target = Format.JSON_LINES if target is Format.JSON else target
+            target = RecordFormat.JSON_LINES if target is RecordFormat.JSON else target
             reasons = {**told(target, result.bad), ERROR_REASON: result.text()}
             session.put_attributes(bad, reasons)
             session.transfer(bad, self.invalid)
@@ -269,25 +273,25 @@ class ValidateRecord(RecordProcessor):
         session.counters.add("invalid records", result.bad)
 
     def _sifted(
-        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+        self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
-        if self.input_format in {Format.JSON_LINES, Format.JSON}:
+        if self.input_format in {RecordFormat.JSON_LINES, RecordFormat.JSON}:
             return self._lines(session, flowfile, good, bad)
-        if self.input_format is Format.CSV:
+        if self.input_format is RecordFormat.CSV:
             return self._csv(session, flowfile, good, bad)
         return self._columns(session, flowfile, good, bad)
 
     def _lines(
-        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+        self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
         judge = LineJudge(self._wanted(), refuse_others=self.refuse_others)
         target = self.output_format or self.input_format
-        as_they_came = self.input_format is target is Format.JSON_LINES
+        as_they_came = self.input_format is target is RecordFormat.JSON_LINES
         writer = None if as_they_came else self.writer(target, good, self._wanted())
         source = source_of(session, flowfile)
         found = (
             list_chunks(source, self.max_record)
-            if self.input_format is Format.JSON
+            if self.input_format is RecordFormat.JSON
             else chunks(pieces(source.open), self.max_record)
         )
         result = _Result()
@@ -307,7 +311,7 @@ class ValidateRecord(RecordProcessor):
         return result
 
     def _csv(
-        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+        self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
         source, options = source_of(session, flowfile), self.reading()
         names = csv_names(source, options)
@@ -326,13 +330,13 @@ class ValidateRecord(RecordProcessor):
         schema = pa.schema([(name, pa.string()) for name in names])
         self._sift_batches(batches, schema, result, good, bad)
         if odd and result.bad == len(odd):
-            self.writer(Format.CSV, bad, schema).close()  # writes the header
+            self.writer(RecordFormat.CSV, bad, schema).close()  # writes the header
         for text in odd:
             bad.write(text.encode() + b"\n")
         return result
 
     def _columns(
-        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+        self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
         options = self.reading()
         found = self.records(session, flowfile, options.without_schema())
@@ -346,8 +350,8 @@ class ValidateRecord(RecordProcessor):
         batches: Iterator[pa.RecordBatch],
         schema: pa.Schema,
         result: _Result,
-        good: Output,
-        bad: Output,
+        good: RecordOutput,
+        bad: RecordOutput,
     ) -> None:
         judge = BatchJudge(self._wanted())
         writer = self.writer(self.output_format or self.input_format, good, self._wanted())

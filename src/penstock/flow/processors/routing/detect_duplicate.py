@@ -41,7 +41,7 @@ _TIME_BYTES: Final = 6
 _ENTRY_BYTES: Final = KEY_BYTES + _TIME_BYTES
 
 
-class Seen:
+class SeenKeys:
     """Keys of `KEY_BYTES` bytes, with the time when each was first seen.
 
     Args:
@@ -145,7 +145,7 @@ class DetectDuplicate(Processor):
 
     def __init__(self, /, **properties: PropertyValue) -> None:
         super().__init__(**properties)
-        self._seen: Seen | None = None
+        self._seen: SeenKeys | None = None
         self._text = ""
 
     def check(self) -> Iterator[Problem]:
@@ -178,12 +178,12 @@ class DetectDuplicate(Processor):
             session.state.set({_STATE: self._text})
         self._seen = seen
 
-    def _known(self, session: ProcessSession) -> Seen:
+    def _known(self, session: ProcessSession) -> SeenKeys:
         text = session.state.get().get(_STATE, "")
         # The text differs after a rollback of the last trigger, or after a restart.
         if self._seen is None or text != self._text:
             self._text = text
-            return Seen(self.remember, self.forget_after, text)
+            return SeenKeys(self.remember, self.forget_after, text)
         return self._seen
 
     def _key(self, session: ProcessSession, flowfile: FlowFile, now_ms: int) -> bytes:

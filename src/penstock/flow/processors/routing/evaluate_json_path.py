@@ -21,13 +21,13 @@ from penstock.flow.processor import (
     DynamicProperties,
     FlowFile,
     InputRequirement,
-    Kind,
     Problem,
     ProcessContext,
     ProcessError,
     Processor,
     ProcessSession,
     Property,
+    PropertyType,
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
@@ -51,7 +51,7 @@ def _compiled(text: str) -> _Path:
         ) from None
 
 
-_PATH: Final = Kind("JSONPath", _compiled)
+_PATH: Final = PropertyType("JSONPath", _compiled)
 
 
 class Destination(enum.Enum):

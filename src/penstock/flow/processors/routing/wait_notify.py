@@ -69,7 +69,7 @@ class Signal(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(Signal)
 
 
-class Signals:
+class SignalCounts:
     """All signals of one namespace; created from a state's map, and converted back to one.
 
     Raises:
@@ -192,7 +192,7 @@ class Notify(Processor):
             except ProcessError as error:
                 fail(context, session, flowfile, self.failure, error)
 
-        def give(signals: Signals) -> list[str]:
+        def give(signals: SignalCounts) -> list[str]:
             forgotten = signals.forget(now_ms - self.keep_for)
             for flowfile, name, counter, count in wanted:
                 signals.give(name, counter, count, flowfile.attributes[UUID], now_ms)
@@ -291,7 +291,7 @@ class Wait(Processor):
             except ProcessError as error:
                 fail(context, session, flowfile, self.failure, error)
 
-        def choose(signals: Signals) -> list[FlowFile]:
+        def choose(signals: SignalCounts) -> list[FlowFile]:
             return [
                 flowfile
                 for flowfile, name, counter, target in waiting
@@ -343,11 +343,11 @@ def _since_ms(flowfile: FlowFile, now_ms: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else now_ms
 
 
-def _changed(place: StateManager, change: Callable[[Signals], _T]) -> _T:
+def _changed(place: StateManager, change: Callable[[SignalCounts], _T]) -> _T:
     """Change the signals; repeat if another thread changed them meanwhile."""
     while True:
         known = place.get()
-        signals = Signals(known)
+        signals = SignalCounts(known)
         result = change(signals)
         wanted = signals.encode()
         if wanted == known or place.replace(known, wanted):

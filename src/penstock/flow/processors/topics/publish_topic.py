@@ -86,7 +86,7 @@ _decoder: Final = msgspec.json.Decoder(tuple[Batch, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class Intents:
+class PublishIntents:
     """Recorded intents.
 
     Attributes:
@@ -99,7 +99,7 @@ class Intents:
     sequence: int = 0
     batches: tuple[Batch, ...] = ()
 
-    def open(self, batches: Sequence[Batch]) -> Intents:
+    def open(self, batches: Sequence[Batch]) -> PublishIntents:
         """Return a copy with batches to publish, which get the next numbers."""
         numbered = tuple(
             msgspec.structs.replace(batch, sequence=number)
@@ -107,7 +107,7 @@ class Intents:
         )
         return replace(self, sequence=self.sequence + len(numbered), batches=numbered)
 
-    def closed(self) -> Intents:
+    def closed(self) -> PublishIntents:
         """Return a copy without batches."""
         return replace(self, batches=())
 
@@ -120,21 +120,21 @@ class Intents:
         }
 
 
-def read_intents(state: Mapping[str, str], new_name: str) -> Intents:
+def read_intents(state: Mapping[str, str], new_name: str) -> PublishIntents:
     """Return the intents of a state.
 
     Args:
-        state: Result of `Intents.state`, or empty.
+        state: Result of `PublishIntents.state`, or empty.
         new_name: Name of the publisher, if the state has none.
 
     Raises:
         CorruptData: The state is invalid.
     """
     if _PRODUCER not in state:
-        return Intents(new_name)
+        return PublishIntents(new_name)
     try:
         batches = _decoder.decode(state[_OPEN])
-        return Intents(state[_PRODUCER], int(state[_SEQUENCE]), batches)
+        return PublishIntents(state[_PRODUCER], int(state[_SEQUENCE]), batches)
     except (KeyError, ValueError, msgspec.DecodeError) as error:
         raise CorruptData("the state of a publisher", 0, str(error)) from None
 
@@ -251,7 +251,7 @@ class Publisher(Processor):
             context.log.warning("not published, will be retried: %s", error)
             context.yield_()
 
-    def _wait_for_missing(self, intents: Intents, context: ProcessContext) -> None:
+    def _wait_for_missing(self, intents: PublishIntents, context: ProcessContext) -> None:
         # They may be penalized. After the longest penalty they must have been removed from the
         # queue.
         now_ms = context.clock.now_ms()
@@ -289,7 +289,7 @@ class Publisher(Processor):
 
     def _publish_all(
         self,
-        intents: Intents,
+        intents: PublishIntents,
         flowfiles: Sequence[FlowFile],
         context: ProcessContext,
         session: ProcessSession,
@@ -311,7 +311,11 @@ class Publisher(Processor):
         session.state.set(done.closed().state())
 
     def _publish_whole(
-        self, intents: Intents, batch: Batch, found: Sequence[FlowFile], session: ProcessSession
+        self,
+        intents: PublishIntents,
+        batch: Batch,
+        found: Sequence[FlowFile],
+        session: ProcessSession,
     ) -> None:
         limit = max(flowfile.size for flowfile in found)
         if limit > _BODY_MAX:
@@ -332,7 +336,7 @@ class Publisher(Processor):
 
     def _publish_parts(
         self,
-        intents: Intents,
+        intents: PublishIntents,
         batch: Batch,
         flowfile: FlowFile,
         context: ProcessContext,
@@ -373,7 +377,7 @@ class Publisher(Processor):
             )
         return lines
 
-    def _publish_lines(self, intents: Intents, batch: Batch, lines: bytes) -> None:
+    def _publish_lines(self, intents: PublishIntents, batch: Batch, lines: bytes) -> None:
         if not lines.strip(b"\r\n"):
             return  # only line breaks: no message
         self._broker.publish_encoded(
@@ -426,7 +430,7 @@ class PublishTopic(Publisher):
         return topic, self.key.of(flowfile, now_ms=now_ms)
 
 
-def _begun(intents: Intents, session: ProcessSession) -> list[FlowFile]:
+def _begun(intents: PublishIntents, session: ProcessSession) -> list[FlowFile]:
     wanted = {uuid for batch in intents.batches for uuid in batch.uuids}
 
     def accept(flowfile: FlowFile) -> Verdict:
@@ -452,7 +456,7 @@ class _Selection:
         return Verdict.ACCEPT_AND_STOP if is_last else Verdict.ACCEPT
 
 
-def _producer(intents: Intents, batch: Batch) -> tuple[str, int]:
+def _producer(intents: PublishIntents, batch: Batch) -> tuple[str, int]:
     # Without a key the name determines the stream partition: several names use several partitions.
     number = "" if batch.key else f".{batch.sequence % _SPREAD}"
     return f"{intents.producer}{number}", batch.sequence

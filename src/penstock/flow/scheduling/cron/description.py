@@ -17,7 +17,7 @@ from penstock.flow.scheduling.cron.parser import (
     MONTH,
     SECOND,
     YEAR,
-    Field,
+    CronField,
     FromLast,
     LastInMonth,
     NearestWeekday,
@@ -65,7 +65,7 @@ def _time(fields: ParsedFields) -> str:
     return " of ".join(parts)
 
 
-def _of(field: Field, values: Sequence[int]) -> str:
+def _of(field: CronField, values: Sequence[int]) -> str:
     """Describe values of a time field, as steps where possible."""
     if len(values) == field.last - field.first + 1:
         return f"every {field.name}"
@@ -124,11 +124,11 @@ def _years(years: Sequence[int]) -> str:
     return _list(shown)
 
 
-def _word(field: Field, value: int) -> str:
+def _word(field: CronField, value: int) -> str:
     return field.words[value - field.first].capitalize()
 
 
-def _all(field: Field) -> tuple[int, ...]:
+def _all(field: CronField) -> tuple[int, ...]:
     return tuple(range(field.first, field.last + 1))
 
 

@@ -47,7 +47,7 @@ MAX_YEAR: Final = 2199
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CronField:
     """Field of an expression.
 
     Attributes:
@@ -78,15 +78,15 @@ _MONTHS: Final = (
 )
 _WEEKDAYS: Final = "SUNDAY MONDAY TUESDAY WEDNESDAY THURSDAY FRIDAY SATURDAY"
 
-SECOND: Final = Field("second", 0, 59)
-MINUTE: Final = Field("minute", 0, 59)
-HOUR: Final = Field("hour", 0, 23)
-DAY_OF_MONTH: Final = Field("day of month", 1, 31, letters=", - * / ? L W")
-MONTH: Final = Field("month", 1, 12, words=tuple(_MONTHS.split()))
-DAY_OF_WEEK: Final = Field(
+SECOND: Final = CronField("second", 0, 59)
+MINUTE: Final = CronField("minute", 0, 59)
+HOUR: Final = CronField("hour", 0, 23)
+DAY_OF_MONTH: Final = CronField("day of month", 1, 31, letters=", - * / ? L W")
+MONTH: Final = CronField("month", 1, 12, words=tuple(_MONTHS.split()))
+DAY_OF_WEEK: Final = CronField(
     "day of week", 1, 7, words=tuple(_WEEKDAYS.split()), letters=", - * / ? L #"
 )
-YEAR: Final = Field("year", MIN_YEAR, MAX_YEAR, wraps=False)
+YEAR: Final = CronField("year", MIN_YEAR, MAX_YEAR, wraps=False)
 
 FIELDS: Final = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
@@ -249,18 +249,18 @@ def _split(text: str) -> list[_Part]:
     return parts
 
 
-def _values(field: Field, part: _Part) -> tuple[int, ...]:
+def _values(field: CronField, part: _Part) -> tuple[int, ...]:
     found: set[int] = set()
     for item in part.items():
         found |= _plain(field, item)
     return tuple(sorted(found))
 
 
-def _whole(field: Field) -> tuple[int, ...]:
+def _whole(field: CronField) -> tuple[int, ...]:
     return tuple(range(field.first, field.last + 1))
 
 
-def _plain(field: Field, item: _Part) -> set[int]:
+def _plain(field: CronField, item: _Part) -> set[int]:
     """Parse a value, a range or steps."""
     if item.text == "?":
         raise item.error(
@@ -289,7 +289,7 @@ def _plain(field: Field, item: _Part) -> set[int]:
 
 
 def _range(
-    field: Field, item: _Part, bounds: tuple[int, int, int | None], *, named: bool
+    field: CronField, item: _Part, bounds: tuple[int, int, int | None], *, named: bool
 ) -> set[int]:
     first, last, step = bounds
     if step == 0:
@@ -305,7 +305,7 @@ def _range(
     return {(value - field.first) % span + field.first for value in around}
 
 
-def _step(field: Field, item: _Part, match: re.Match[str]) -> int:
+def _step(field: CronField, item: _Part, match: re.Match[str]) -> int:
     if not match["step"]:
         slash = item.group(match, "slash")
         raise slash.error("a number must follow the slash, such as 0/10 for every ten")
@@ -316,7 +316,7 @@ def _step(field: Field, item: _Part, match: re.Match[str]) -> int:
     return step
 
 
-def _value(field: Field, part: _Part) -> int:
+def _value(field: CronField, part: _Part) -> int:
     """Parse a number or a name."""
     if not part.text.isdecimal():
         return _named(field, part)
@@ -328,7 +328,7 @@ def _value(field: Field, part: _Part) -> int:
     return value
 
 
-def _named(field: Field, part: _Part) -> int:
+def _named(field: CronField, part: _Part) -> int:
     if len(part.text) >= _WORD_LETTERS:
         for number, word in enumerate(field.words, field.first):
             if word.startswith(part.text):

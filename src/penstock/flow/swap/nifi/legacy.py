@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.primitives import ByteReader, Cut
-from penstock.flow.swap.nifi.swap_files import FlowFileReading, NifiSwapSummary
+from penstock.flow.swap.nifi.swap_files import FlowFileBatches, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 VERSION_MAX: Final = 10
@@ -24,7 +24,7 @@ _CREATE: Final = 1
 _SINCE: Final = {"lineage_start_ms": 2, "queued_ms": 6, "lineage_index": 9, "queue_index": 9}
 
 
-class LegacySwapFile(FlowFileReading):
+class LegacySwapFile(FlowFileBatches):
     """File with this layout; see `summary.NifiSwapFile`.
 
     Args:

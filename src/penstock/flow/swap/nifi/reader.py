@@ -26,7 +26,7 @@ from penstock.flow.swap.nifi.schema import (
     record_reader,
     value_reader,
 )
-from penstock.flow.swap.nifi.swap_files import FlowFileReading, NifiSwapFile, NifiSwapSummary
+from penstock.flow.swap.nifi.swap_files import FlowFileBatches, NifiSwapFile, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 MAGIC: Final = b"SWAP"
@@ -46,7 +46,7 @@ _NUMBERS: Final = (
 )
 
 
-class SchemaSwapFile(FlowFileReading):
+class SchemaSwapFile(FlowFileBatches):
     """File with this layout; see `summary.NifiSwapFile`.
 
     Args:

@@ -80,7 +80,7 @@ _OWNED_PIECES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class SwapName:
+class NifiSwapName:
     """Parts of a name.
 
     Attributes:
@@ -94,7 +94,7 @@ class SwapName:
     unfinished: bool
 
     @classmethod
-    def parse(cls, name: str) -> SwapName | None:
+    def parse(cls, name: str) -> NifiSwapName | None:
         """Parse a file name without its folder; return None if NiFi would ignore the file."""
         found = _NAME.fullmatch(name)
         if found is None:
@@ -106,11 +106,11 @@ class SwapName:
 
 def reading_order(path: str) -> tuple[bool, int, str]:
     """Return the sort key for NiFi's order of recovery: by time, files without a time last."""
-    name = SwapName.parse(path.rpartition("/")[2])
+    name = NifiSwapName.parse(path.rpartition("/")[2])
     return (name is None, name.written_ms if name else 0, path)
 
 
-class FlowFileReading:
+class FlowFileBatches:
     """Part of `summary.NifiSwapFile` that both layouts share.
 
     Attributes:

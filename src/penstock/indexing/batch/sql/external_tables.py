@@ -24,7 +24,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import Token, is_table_call, place
-from penstock.indexing.batch.sql.statement_tokens import Words
+from penstock.indexing.batch.sql.statement_tokens import StatementTokens
 from penstock.indexing.secrets import masked
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean
 from penstock.indexing.specs.inputs import EXTERN_PREFIX, ExternTable, extern_name
@@ -56,7 +56,7 @@ _FORM: Final = "write FROM TABLE(EXTERN('inputSource', 'inputFormat', 'signature
 
 
 @dataclass(frozen=True, slots=True)
-class Extern:
+class ExternalTable:
     """One external table, and its position in the statement.
 
     Attributes:
@@ -73,11 +73,11 @@ class Extern:
 
 
 @dataclass(frozen=True, slots=True)
-class Externs:
+class ExternalTables:
     """The external tables of a statement; equal ones are read once."""
 
     sql: str
-    found: tuple[Extern, ...]
+    found: tuple[ExternalTable, ...]
 
     @property
     def tables(self) -> list[JsonValue]:
@@ -118,7 +118,7 @@ class Externs:
         return distinct
 
 
-def read_externs(sql: str, found: Sequence[Token]) -> Externs:
+def read_external_tables(sql: str, found: Sequence[Token]) -> ExternalTables:
     """Return the external tables of a statement.
 
     Args:
@@ -150,7 +150,7 @@ def read_externs(sql: str, found: Sequence[Token]) -> Externs:
             " may have many files",
             place="query",
         )
-    return Externs(sql, tuple(_extern(sql, found, at) for at in calls))
+    return ExternalTables(sql, tuple(_extern(sql, found, at) for at in calls))
 
 
 def _calls(found: Sequence[Token]) -> Iterator[int]:
@@ -169,14 +169,14 @@ def _is_target(found: Sequence[Token], at: int) -> bool:
     return at > 0 and found[at - 1].text == "INTO"
 
 
-def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
+def _extern(sql: str, found: Sequence[Token], at: int) -> ExternalTable:
     where = place(sql, found[at].position)
     if _is_target(found, at):
         text = "export rows with penstock sql --format csv, not with a statement that writes"
         raise InvalidRequest(f"EXTERN is not a valid target, {where}: {text}", place="query")
     if not is_table_call(found, at):
         raise InvalidRequest(f"EXTERN must be inside TABLE(…), {where}: {_FORM}", place="query")
-    words = Words(sql, found, at + 1)
+    words = StatementTokens(sql, found, at + 1)
     arguments = _arguments(words)
     words.take(")")
     words.take(")")
@@ -201,7 +201,7 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
         for name, one in arguments.items()
         if (hidden := _masked(name, table[name])) is not None
     )
-    return Extern(table, found[at - 2].position, words.end, shown)
+    return ExternalTable(table, found[at - 2].position, words.end, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class _Argument:
         return f"EXTERN argument {self.label}, {inner}"
 
 
-def _arguments(words: Words) -> dict[str, _Argument]:
+def _arguments(words: StatementTokens) -> dict[str, _Argument]:
     """Parse `( 'text', … )` or `( name => 'text', … )`, except the last parenthesis."""
     words.take("(")
     found: dict[str, _Argument] = {}
@@ -283,7 +283,7 @@ def _arguments(words: Words) -> dict[str, _Argument]:
     return found
 
 
-def _argument_name(words: Words) -> str:
+def _argument_name(words: StatementTokens) -> str:
     token = words.token
     name = words.name("EXTERN argument: a text, or inputSource => '…',")
     for known in _ARGUMENTS:
@@ -294,7 +294,7 @@ def _argument_name(words: Words) -> str:
     raise InvalidRequest(f"EXTERN has no argument {name!r:.60}, {where}{hint}", place="query")
 
 
-def _columns(words: Words) -> list[JsonValue]:
+def _columns(words: StatementTokens) -> list[JsonValue]:
     """Parse `[EXTEND] ( name type, … )`; return nothing if no list follows."""
     extends = words.skip("EXTEND")
     if not extends and not words.sees("("):
@@ -310,7 +310,7 @@ def _columns(words: Words) -> list[JsonValue]:
     return found
 
 
-def _type(words: Words) -> str:
+def _type(words: StatementTokens) -> str:
     token = words.token
     if words.skip("TYPE", "("):
         given = words.text("a type").strip()

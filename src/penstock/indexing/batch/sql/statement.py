@@ -21,8 +21,8 @@ from penstock.core.sql_sizes import check_sizes, statement_tokens
 from penstock.core.sql_text import check_calls, check_clauses, check_unquoted, each_token, tokens
 from penstock.core.sqlvalues import check_values
 from penstock.indexing.batch.sql.column_check import may_give
-from penstock.indexing.batch.sql.external_tables import Externs, read_externs
-from penstock.indexing.batch.sql.statement_tokens import Words
+from penstock.indexing.batch.sql.external_tables import ExternalTables, read_external_tables
+from penstock.indexing.batch.sql.statement_tokens import StatementTokens
 from penstock.indexing.specs.batch import SqlIngestSpec, parse_batch_task
 from penstock.indexing.specs.inputs import extern_name
 from penstock.indexing.specs.scalars import TIME_COLUMN
@@ -68,8 +68,8 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     check_sizes(sql, found)
     check_values(sql, found)
     check_calls(sql, found)
-    externs = read_externs(sql, found)
-    reader = Words(sql, found)
+    externs = read_external_tables(sql, found)
+    reader = StatementTokens(sql, found)
     replaces = reader.take("INSERT", "REPLACE").text == "REPLACE"
     reader.take("INTO")
     datasource = reader.name("the datasource's name")
@@ -118,7 +118,7 @@ def _check_time(spec: SqlIngestSpec) -> None:
         )
 
 
-def _overwrite(reader: Words) -> list[str]:
+def _overwrite(reader: StatementTokens) -> list[str]:
     if not reader.sees("OVERWRITE"):
         raise reader.wrong(f"a REPLACE must specify what it replaces: {_OVERWRITE}")
     reader.at += 1
@@ -133,7 +133,7 @@ def _overwrite(reader: Words) -> list[str]:
     return [str(interval) for interval in intervals]
 
 
-def _time_range(reader: Words) -> Interval:
+def _time_range(reader: StatementTokens) -> Interval:
     parenthesis = reader.sees("(") and not reader.is_query()
     if parenthesis:
         reader.at += 1
@@ -159,13 +159,13 @@ def _time_range(reader: Words) -> Interval:
     return Interval(start_ms, end_ms)
 
 
-def _time(reader: Words) -> int:
+def _time(reader: StatementTokens) -> int:
     if reader.sees("TIMESTAMP") or reader.sees("DATE"):
         reader.at += 1
     return parse_time(reader.text("a time").replace(" ", "T"))
 
 
-def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
+def _query(reader: StatementTokens, externs: ExternalTables) -> tuple[str, str, tuple[str, ...]]:
     """Return the query, its time chunks and the columns it is sorted by."""
     first = reader.at
     if not (reader.token.text in {"SELECT", "WITH", "VALUES", "TABLE"} or reader.sees("(")):
@@ -196,7 +196,7 @@ def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
     return externs.query(begin, end).strip(), granularity, tuple(clustered)
 
 
-def _granularity(reader: Words) -> str:
+def _granularity(reader: StatementTokens) -> str:
     if reader.token.is_text:
         found = reader.text("a period")
     else:

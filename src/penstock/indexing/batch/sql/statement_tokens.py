@@ -15,7 +15,7 @@ _SHOWN: Final = 60
 
 
 @dataclass(slots=True)
-class Words:
+class StatementTokens:
     """Reads the tokens of a statement in order."""
 
     sql: str

@@ -27,7 +27,7 @@ from penstock.core.intervals import ETERNITY, Granularity, Interval, apart, cond
 from penstock.indexing.specs.batch import aligned
 from penstock.indexing.specs.retention_rules import start_of_period
 from penstock.segments.catalog import with_rows
-from penstock.segments.segment_summary import Outline, outlined
+from penstock.segments.segment_summary import SegmentSummary, summarized
 from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -297,12 +297,12 @@ class CompactionUnits:
     def _units_of(
         self, rows: Sequence[SegmentText]
     ) -> Iterator[tuple[int, int, int, int, int, bool]]:
-        skyline = Timeline.of(outlined(rows)).visible()
+        skyline = Timeline.of(summarized(rows)).visible()
         unit: tuple[int, int, int, int, int, bool] | None = None
         for from_ms, to_ms, entry in skyline.spans(ETERNITY):
             whole = self._aligned(entry.interval)
             clipped = (from_ms, to_ms) != (entry.interval.start_ms, entry.interval.end_ms)
-            segments: list[Outline] = list(with_rows(entry))
+            segments: list[SegmentSummary] = list(with_rows(entry))
             if not segments:
                 continue
             size = sum(segment.size for segment in segments)

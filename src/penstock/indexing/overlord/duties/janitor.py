@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
 from penstock.indexing.overlord.duties.duty import before_all_tasks
-from penstock.segments.segment_summary import outlined
+from penstock.segments.segment_summary import summarized
 from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _PLACES_MAX: Final = 1_000
 _TRIES: Final = 3
 
 
-class Overshadowed:
+class OvershadowedSegments:
     """Marks overshadowed segments. One owner.
 
     Args:
@@ -109,7 +109,7 @@ def _hidden(datasource: str, interval: Interval, overview: Overview) -> tuple[in
 
     A segment that crosses an end of the interval is never reported as hidden.
     """
-    timeline = Timeline.of(outlined(overview.texts(datasource, interval)))
+    timeline = Timeline.of(summarized(overview.texts(datasource, interval)))
     hidden = timeline.find_fully_overshadowed()
     return overview.revision, [chunk.item.id for piece in hidden for chunk in piece.chunks]
 
@@ -182,7 +182,7 @@ class JanitorDuty:
         self._task_age_ms = task_age_ms
         # A duty is created when its term starts.
         self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
-        self._overshadowed = Overshadowed(metadata)
+        self._overshadowed = OvershadowedSegments(metadata)
 
     def run(self) -> None:
         """Run one round; the next round retries what failed. Raises as `sweep`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.file_deletion import FileKiller
+    from penstock.indexing.file_deletion import FileDeleter
     from penstock.indexing.overlord.duties.duty import DutyTools
     from penstock.storage.metadata import SegmentRow
 
@@ -49,7 +49,7 @@ class KillReport:
         return KillReport(self.segments + other.segments, self.files + other.files)
 
 
-class KillerDuty:
+class UnusedSegmentsDuty:
     """Deletes unused segments. On its lane.
 
     Args:
@@ -66,7 +66,7 @@ class KillerDuty:
     def __init__(
         self,
         tools: DutyTools,
-        deep_store: FileKiller,
+        deep_store: FileDeleter,
         buffer_ms: int,
         *,
         interval_ms: int = 60_000,

@@ -20,17 +20,17 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counte
 from penstock.indexing.errand import Calls
 from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
-from penstock.indexing.overlord.runner.selection import Rules, place
+from penstock.indexing.overlord.runner.selection import SelectionRules, place
 from penstock.indexing.overlord.runner.slot_reasons import Seen, SlotReason, explain
 from penstock.indexing.overlord.runner.table import Table
-from penstock.indexing.overlord.runner.worker_eligibility import Standing
+from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import Hearing
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
-    from penstock.indexing.overlord.runner.worker_table import Item, Worker, WorkerView
+    from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker, WorkerView
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -66,9 +66,9 @@ class Runner:
         self._executor = processor.main_executor
         self._listener = listener
         self._options = options
-        self._rules = Rules(parallel_slot_ratio=options.parallel_slot_ratio)
+        self._rules = SelectionRules(parallel_slot_ratio=options.parallel_slot_ratio)
         self._table = Table(clock, listener)
-        self._standing = Standing(clock, options)
+        self._standing = WorkerEligibility(clock, options)
         self._hearing = Hearing(
             *(self._table, self._standing, listener, self._calls, clock, options),
             heard=self.hand_over,
@@ -95,7 +95,7 @@ class Runner:
 
     def configure(self, config: WorkerConfig) -> None:
         """Apply a new config for selecting workers."""
-        self._rules = Rules(config.select_strategy, self._options.parallel_slot_ratio)
+        self._rules = SelectionRules(config.select_strategy, self._options.parallel_slot_ratio)
         self.hand_over()
 
     # Tasks
@@ -182,7 +182,7 @@ class Runner:
         for task, name in placed:
             self._send(self._table.items[task.id], self._table.workers[name])
 
-    def _send(self, item: Item, worker: Worker) -> None:
+    def _send(self, item: Item, worker: KnownWorker) -> None:
         client, task, name = worker.client, item.task, worker.name
         assert client is not None
         self._table.put(item, worker, Phase.SENDING)

@@ -48,7 +48,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Candidate:
+class WorkerCandidate:
     """A worker that takes tasks, with its load; placing a batch updates the load.
 
     Attributes:
@@ -147,7 +147,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SelectionRules:
     """Rules for placing tasks.
 
     Attributes:
@@ -160,7 +160,11 @@ class Rules:
 
 
 def place(
-    pending: PendingTasks, workers: Sequence[Candidate], rules: Rules, *, tasks_max: int = 1_000
+    pending: PendingTasks,
+    workers: Sequence[WorkerCandidate],
+    rules: SelectionRules,
+    *,
+    tasks_max: int = 1_000,
 ) -> list[Placed]:
     """Assign pending tasks to workers, most urgent first; updates the load of `workers`.
 
@@ -202,8 +206,8 @@ def place(
 
 
 def eligible(
-    kind: Kind, workers: Sequence[Candidate], strategy: SelectStrategy
-) -> list[list[Candidate]]:
+    kind: Kind, workers: Sequence[WorkerCandidate], strategy: SelectStrategy
+) -> list[list[WorkerCandidate]]:
     """Return the workers that tasks of a kind may go to, in tiers, preferred ones first."""
     if strategy.affinity is not None:
         return _by_affinity(kind, workers, strategy.affinity)
@@ -234,8 +238,8 @@ def category_of(kind: Kind, categories: WorkerCategorySpec) -> str | None:
 
 
 def _by_affinity(
-    kind: Kind, workers: Sequence[Candidate], config: AffinityConfig
-) -> list[list[Candidate]]:
+    kind: Kind, workers: Sequence[WorkerCandidate], config: AffinityConfig
+) -> list[list[WorkerCandidate]]:
     own = set(config.affinity.get(kind.datasource, ()))
     somebodys = {host for hosts in config.affinity.values() for host in hosts}
     others = [worker for worker in workers if not _named(worker, somebodys)]
@@ -245,13 +249,13 @@ def _by_affinity(
     return [preferred] if config.strong else [preferred, others]
 
 
-def _named(worker: Candidate, hosts: set[str]) -> bool:
+def _named(worker: WorkerCandidate, hosts: set[str]) -> bool:
     return not hosts.isdisjoint({worker.host, worker.host.rpartition(":")[0], worker.name})
 
 
 def _by_category(
-    kind: Kind, workers: Sequence[Candidate], categories: WorkerCategorySpec
-) -> list[list[Candidate]]:
+    kind: Kind, workers: Sequence[WorkerCandidate], categories: WorkerCategorySpec
+) -> list[list[WorkerCandidate]]:
     category = category_of(kind, categories)
     if category is None:
         return [list(workers)]
@@ -259,14 +263,14 @@ def _by_category(
     return [preferred] if categories.strong else [preferred, list(workers)]
 
 
-def _has_room(worker: Candidate, task_type: str, rules: Rules) -> bool:
+def _has_room(worker: WorkerCandidate, task_type: str, rules: SelectionRules) -> bool:
     if worker.free <= 0 or worker.room <= 0:
         return False
     used = worker.used_by_type.get(task_type, 0)
     return used < type_limit(worker, task_type, rules)
 
 
-def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
+def type_limit(worker: WorkerCandidate, task_type: str, rules: SelectionRules) -> float:
     """Return the maximum number of tasks of a type on a worker; a share is at least one task."""
     limits = rules.strategy.task_limits
     ratio = limits.max_slot_ratio_by_type.get(task_type)
@@ -284,7 +288,9 @@ class _Choice:
     cost of a task depends on the skipped workers, not on the number of workers.
     """
 
-    def __init__(self, task_type: str, candidates: Sequence[Candidate], rules: Rules) -> None:
+    def __init__(
+        self, task_type: str, candidates: Sequence[WorkerCandidate], rules: SelectionRules
+    ) -> None:
         self._type = task_type
         self._rules = rules
         self._fills = rules.strategy.fills
@@ -295,12 +301,12 @@ class _Choice:
     def __bool__(self) -> bool:
         return bool(self._heap)
 
-    def moved(self, worker: Candidate) -> None:
+    def moved(self, worker: WorkerCandidate) -> None:
         """Update the rank of a worker that took a task."""
         if worker.name in self._names:
             heapq.heappush(self._heap, (self._rank(worker), worker.name, worker))
 
-    def best(self, task: Pending) -> Candidate | None:
+    def best(self, task: Pending) -> WorkerCandidate | None:
         """Return the best worker without a task of the same availability group."""
         apart = []
         found = None
@@ -317,5 +323,5 @@ class _Choice:
             heapq.heappush(self._heap, entry)
         return found
 
-    def _rank(self, worker: Candidate) -> int:
+    def _rank(self, worker: WorkerCandidate) -> int:
         return -worker.used if self._fills else -worker.free

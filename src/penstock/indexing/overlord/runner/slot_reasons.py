@@ -8,9 +8,9 @@ from typing import Final
 
 from penstock.core.errors import counted
 from penstock.indexing.overlord.runner.selection import (
-    Candidate,
     Pending,
-    Rules,
+    SelectionRules,
+    WorkerCandidate,
     category_of,
     eligible,
     type_limit,
@@ -38,12 +38,12 @@ class SlotReason:
 class Seen:
     """A worker with its tasks; `barred` is why it takes no tasks now, empty if it does."""
 
-    candidate: Candidate
+    candidate: WorkerCandidate
     task_ids: tuple[str, ...]
     barred: str = ""
 
 
-def explain(task: Pending, workers: Sequence[Seen], rules: Rules) -> list[SlotReason]:
+def explain(task: Pending, workers: Sequence[Seen], rules: SelectionRules) -> list[SlotReason]:
     """Return why each worker cannot run a pending task; empty if one can."""
     if not workers:
         return [SlotReason("", "there is no worker: start one")]
@@ -74,7 +74,7 @@ def _names(workers: Sequence[str]) -> str:
     return f"{names}: " if names else ""
 
 
-def _nowhere(task: Pending, rules: Rules) -> str:
+def _nowhere(task: Pending, rules: SelectionRules) -> str:
     categories = rules.strategy.categories
     if categories is not None:
         category = category_of(task.kind, categories)
@@ -88,7 +88,7 @@ def _nowhere(task: Pending, rules: Rules) -> str:
     )
 
 
-def _against(task: Pending, seen: Seen, rules: Rules) -> str:
+def _against(task: Pending, seen: Seen, rules: SelectionRules) -> str:
     worker = seen.candidate
     if seen.barred:
         return seen.barred

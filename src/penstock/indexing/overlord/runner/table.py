@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError, counted
 from penstock.indexing.overlord.runner.ports import TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import PendingTasks
-from penstock.indexing.overlord.runner.worker_table import Item, Worker
+from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Table:
     def __init__(self, clock: Clock, listener: RunnerListener) -> None:
         self.items: dict[str, Item] = {}
         self.pending = PendingTasks()
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, KnownWorker] = {}
         self._clock = clock
         self._listener = listener
         self._numbers = itertools.count()
@@ -58,9 +58,9 @@ class Table:
         self._event += 1
         return self._event
 
-    def worker(self, name: str) -> Worker:
+    def worker(self, name: str) -> KnownWorker:
         """Return a worker; a new one counts as silent from now on."""
-        return self.workers.setdefault(name, Worker(name, self._clock.monotonic_s()))
+        return self.workers.setdefault(name, KnownWorker(name, self._clock.monotonic_s()))
 
     def add(self, task: TaskSpec) -> Item:
         """Add a task; the caller must set its place."""
@@ -78,7 +78,7 @@ class Table:
         self.pending.add(item.pending())
         self.enter(item, Phase.PENDING)
 
-    def put(self, item: Item, worker: Worker, phase: Phase) -> None:
+    def put(self, item: Item, worker: KnownWorker, phase: Phase) -> None:
         """Assign a task to a worker."""
         self.pending.remove(item.task.id)
         item.worker = worker.name
@@ -124,7 +124,7 @@ class Table:
                 [TaskEnd(item.task.id, state, error, item.worker) for item, state, error in fresh]
             )
 
-    def drop(self, task_id: str) -> Worker | None:
+    def drop(self, task_id: str) -> KnownWorker | None:
         """Delete a task; return its worker, if any."""
         item = self.items.pop(task_id, None)
         if item is None:

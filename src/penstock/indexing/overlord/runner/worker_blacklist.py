@@ -24,7 +24,7 @@ class BlacklistOptions:
     workers_max_percent: float = 20.0
 
 
-class Blacklist:
+class WorkerBlacklist:
     """The blacklisted workers and the failures of all workers.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.indexing.overlord.runner.worker_blacklist import Blacklist
+from penstock.indexing.overlord.runner.worker_blacklist import WorkerBlacklist
 from penstock.indexing.overlord.runner.worker_table import view_of
 from penstock.indexing.ports import TaskState
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.runner.ports import RunnerOptions
-    from penstock.indexing.overlord.runner.worker_table import Worker, WorkerView
+    from penstock.indexing.overlord.runner.worker_table import KnownWorker, WorkerView
 
 _log = logging.getLogger(__name__)
 
 
-class Standing:
+class WorkerEligibility:
     """Eligibility of the workers.
 
     Attributes:
@@ -39,9 +39,9 @@ class Standing:
         self.announced: set[str] = set()
         self._clock = clock
         self._options = options
-        self._blacklist = Blacklist(options.blacklist)
+        self._blacklist = WorkerBlacklist(options.blacklist)
 
-    def barred(self, worker: Worker) -> str:
+    def barred(self, worker: KnownWorker) -> str:
         """Return why a worker gets no tasks at all now, empty if it does."""
         if worker.client is None or worker.name not in self.announced:
             return "it is no longer announced"
@@ -60,21 +60,21 @@ class Standing:
         fresh_ms = 10 * self._options.sync_interval_ms + self._options.question_ms
         return f"it has not answered for {silent_ms / 1000:.0f} s" if silent_ms > fresh_ms else ""
 
-    def rest(self, worker: Worker) -> None:
+    def rest(self, worker: KnownWorker) -> None:
         """Give a worker no tasks for a while.
 
         A worker that accepts no tasks but answers polls at once would be retried in a tight loop.
         """
         worker.rests_until_s = self._clock.monotonic_s() + self._options.sync_interval_ms / 1000
 
-    def lost(self, worker: Worker) -> str:
+    def lost(self, worker: KnownWorker) -> str:
         """Return why the tasks of a worker are failed, empty if they are not."""
         silent_ms = self._silent_ms(worker)
         if silent_ms <= self._options.worker_timeout_ms:
             return ""
         return f"its worker {worker.name} has not answered for {silent_ms / 1000:.0f} s"
 
-    def ended(self, worker: Worker, states: Iterable[TaskState]) -> None:
+    def ended(self, worker: KnownWorker, states: Iterable[TaskState]) -> None:
         """Count how tasks ended at a worker."""
         for state in states:
             worker.last_end_ms = self._clock.now_ms()
@@ -89,11 +89,11 @@ class Standing:
         """A worker no longer exists."""
         self._blacklist.forget(name)
 
-    def has(self, worker: Worker) -> bool:
+    def has(self, worker: KnownWorker) -> bool:
         """Return whether a worker is known and not lost."""
         return worker.client is not None and not self.lost(worker)
 
-    def view(self, worker: Worker) -> WorkerView | None:
+    def view(self, worker: KnownWorker) -> WorkerView | None:
         """Return the API's view of a worker; None if it is lost."""
         if not self.has(worker):
             return None
@@ -103,5 +103,5 @@ class Standing:
         silent_s = self._silent_ms(worker) / 1000
         return view_of(worker, silent_s=silent_s, blacklisted_until_ms=until_ms)
 
-    def _silent_ms(self, worker: Worker) -> float:
+    def _silent_ms(self, worker: KnownWorker) -> float:
         return (self._clock.monotonic_s() - worker.seen_s) * 1000

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from penstock.indexing.errand import Calls
     from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
     from penstock.indexing.overlord.runner.table import Table
-    from penstock.indexing.overlord.runner.worker_eligibility import Standing
-    from penstock.indexing.overlord.runner.worker_table import Item, Worker
+    from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
+    from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker
     from penstock.indexing.ports import (
         WorkerChanges,
         WorkerClient,
@@ -60,7 +60,7 @@ class Hearing:
     def __init__(
         self,
         table: Table,
-        standing: Standing,
+        standing: WorkerEligibility,
         listener: RunnerListener,
         calls: Calls,
         clock: Clock,
@@ -95,14 +95,14 @@ class Hearing:
                     self._listener.lost(worker.name, reason, len(worker.items))
                 self._table.end([(i, TaskState.FAILED, reason) for i in worker.items.values()])
 
-    def ask_for_all(self, worker: Worker) -> None:
+    def ask_for_all(self, worker: KnownWorker) -> None:
         """Request a full report at once: whether a task arrived must not wait for a long poll."""
         client, asked = worker.client, self._table.next_event()
         if client is None:
             return
 
         def done(report: WorkerReport) -> None:
-            # The worker may have been removed and added again under its name, as another `Worker`.
+            # The worker may have been removed and added again under its name, as another `KnownWorker`.
             if self._stopped or self._table.workers.get(worker.name) is not worker:
                 return
             worker.heard(report, self._clock.monotonic_s())
@@ -115,7 +115,7 @@ class Hearing:
 
         self._calls.call(f"worker-{worker.name}", client.report, done, failed)
 
-    def dismiss(self, worker: Worker, task_id: str) -> None:
+    def dismiss(self, worker: KnownWorker, task_id: str) -> None:
         """Have a worker stop a task, or delete one that ended."""
         client = worker.client
         if client is None:
@@ -154,7 +154,7 @@ class Hearing:
                 del workers[name]
                 self._standing.forget(name)
 
-    def _ask(self, worker: Worker) -> None:
+    def _ask(self, worker: KnownWorker) -> None:
         client = worker.client
         assert client is not None
         after = HistoryPlace() if worker.resync else worker.place
@@ -176,7 +176,9 @@ class Hearing:
             f"watch-{worker.name}", lambda: client.changes(after, wait_ms), done, failed
         )
 
-    def _heard(self, worker: Worker, changes: WorkerChanges, asked: int, asked_s: float) -> None:
+    def _heard(
+        self, worker: KnownWorker, changes: WorkerChanges, asked: int, asked_s: float
+    ) -> None:
         if self._stopped:
             return
         now_s = self._clock.monotonic_s()
@@ -192,12 +194,12 @@ class Hearing:
         if (news or waited) and worker.name in self._standing.announced:
             self._ask(worker)
 
-    def _merge(self, worker: Worker, report: WorkerReport, asked: int) -> None:
+    def _merge(self, worker: KnownWorker, report: WorkerReport, asked: int) -> None:
         self._merge_tasks(worker, report.tasks)
         listed = {told.id for told in report.tasks}
         self._missing(worker, worker.items.keys() - listed, asked)
 
-    def _merge_tasks(self, worker: Worker, tasks: Sequence[WorkerTask]) -> None:
+    def _merge_tasks(self, worker: KnownWorker, tasks: Sequence[WorkerTask]) -> None:
         ends = []
         for told in tasks:
             item = self._table.items.get(told.id)
@@ -220,7 +222,7 @@ class Hearing:
         self._standing.ended(worker, [state for item, state, _ in ends if not item.ended])
         self._table.end(ends)
 
-    def _place(self, item: Item, worker: Worker) -> Place:
+    def _place(self, item: Item, worker: KnownWorker) -> Place:
         """Return the place of a task relative to a worker that announces it."""
         place = item.place(worker.name)
         if place is not Place.ELSEWHERE or item.worker in self._standing.announced:
@@ -228,7 +230,7 @@ class Hearing:
         other = self._table.workers.get(item.worker or "")
         return place if other is not None and other.client is not None else Place.ABSENT
 
-    def _take_over(self, item: Item, worker: Worker) -> None:
+    def _take_over(self, item: Item, worker: KnownWorker) -> None:
         """Move a task to a worker if it is stored at one that is not known under its name."""
         task_id, former = item.task.id, item.worker or ""
         _log.info("task %s of worker %s is at worker %s", task_id, former, worker.name)
@@ -239,7 +241,7 @@ class Hearing:
         except PenstockError as error:
             _log.warning("cannot store that task %s is at %s: %s", task_id, worker.name, error)
 
-    def _belongs(self, item: Item, worker: Worker, told: WorkerTask) -> None:
+    def _belongs(self, item: Item, worker: KnownWorker, told: WorkerTask) -> None:
         """Update a task that its worker reports as running."""
         location = told.location or item.location
         if item.phase is Phase.RUNNING and (item.location, item.waits) == (location, told.waits):
@@ -247,7 +249,7 @@ class Hearing:
         item.location, item.waits = location, told.waits
         self._table.put(item, worker, Phase.RUNNING)
 
-    def _missing(self, worker: Worker, task_ids: set[str], asked: int) -> None:
+    def _missing(self, worker: KnownWorker, task_ids: set[str], asked: int) -> None:
         lost, back = [], []
         for task_id in task_ids:
             item = worker.items.get(task_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.indexing.overlord.runner.reactions import Phase, Place
-from penstock.indexing.overlord.runner.selection import Candidate, Kind, Pending
+from penstock.indexing.overlord.runner.selection import Kind, Pending, WorkerCandidate
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace, TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
 
@@ -72,7 +72,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Worker:
+class KnownWorker:
     """A worker; `client` is None if only a former overlord has seen it.
 
     Attributes:
@@ -131,10 +131,10 @@ class Worker:
         else:
             self.seen_s, self.enabled, self.given_up = now_s, changes.enabled, False
 
-    def candidate(self, handovers_max: int) -> Candidate:
+    def candidate(self, handovers_max: int) -> WorkerCandidate:
         """Return the worker in the form that the selection uses."""
         items = self.items.values()
-        return Candidate(
+        return WorkerCandidate(
             name=self.name,
             host=self.host,
             capacity=self.capacity,
@@ -164,7 +164,9 @@ class WorkerView:
     silent_s: float
 
 
-def view_of(worker: Worker, *, silent_s: float, blacklisted_until_ms: int | None) -> WorkerView:
+def view_of(
+    worker: KnownWorker, *, silent_s: float, blacklisted_until_ms: int | None
+) -> WorkerView:
     """Return the API's view of a worker."""
     seen = worker.candidate(0)
     return WorkerView(

@@ -8,8 +8,8 @@ from penstock.indexing.source.kafka.protocols import (
     Connect,
     KafkaAdmin,
     KafkaLog,
+    KafkaRecords,
     OffsetsGoneError,
-    Records,
     TopicShape,
 )
 from penstock.indexing.source.kafka.reader import Beside, RecordBatch, read_records
@@ -23,7 +23,7 @@ __all__ = [
     "KafkaSupplier",
     "OffsetsGoneError",
     "RecordBatch",
-    "Records",
+    "KafkaRecords",
     "TopicShape",
     "read_records",
 ]

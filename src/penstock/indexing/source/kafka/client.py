@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
 from penstock.core.errors import Dependency, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.kafka_settings import PLACE, READ_COMMITTED
 from penstock.indexing.secrets import is_secret_setting
-from penstock.indexing.source.kafka.protocols import OffsetsGoneError, Records, TopicShape
+from penstock.indexing.source.kafka.protocols import KafkaRecords, OffsetsGoneError, TopicShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -144,7 +144,7 @@ class ConfluentLog:
         self._client = _made(lambda: Consumer(config, logger=_log), settings)
         self._client.assign([TopicPartition(topic, partition, start)])
 
-    def take(self, most: int, wait_s: float) -> Records:
+    def take(self, most: int, wait_s: float) -> KafkaRecords:
         """Return the next records."""
         try:
             messages = self._client.consume(most, timeout=wait_s)
@@ -160,8 +160,8 @@ class ConfluentLog:
             self._next = offsets[-1] + 1
         values = list(map(Message.value, messages))
         if not self._whole:
-            return Records(offsets, values, end)
-        return Records(
+            return KafkaRecords(offsets, values, end)
+        return KafkaRecords(
             offsets,
             values,
             end,

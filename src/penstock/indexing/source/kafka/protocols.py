@@ -27,7 +27,7 @@ class TopicShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class KafkaRecords:
     """Records of one partition in order, with their offsets; a value of None is a tombstone.
 
     `end` is the partition's end, if it was reached: no record lies between these records and `end`,
@@ -68,7 +68,7 @@ class KafkaAdmin(Protocol):
 class KafkaLog(Protocol):
     """Reads one partition from one offset onwards. One thread at a time."""
 
-    def take(self, most: int, wait_s: float) -> Records:
+    def take(self, most: int, wait_s: float) -> KafkaRecords:
         """Return up to `most` next records; none if none arrives within `wait_s` seconds.
 
         Raises:

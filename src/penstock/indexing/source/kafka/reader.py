@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.engine import KafkaRange
-    from penstock.indexing.source.kafka.protocols import Connect, Records
+    from penstock.indexing.source.kafka.protocols import Connect, KafkaRecords
 
 _RECORDS_MAX: Final = 10_000
 _FIRST_RECORDS: Final = 500
@@ -120,7 +120,7 @@ def read_records(
         log.close()
 
 
-def _check_order(wanted: KafkaRange, at: int, taken: Records) -> None:
+def _check_order(wanted: KafkaRange, at: int, taken: KafkaRecords) -> None:
     if taken.offsets[0] < at:
         place = f"{wanted.topic}/{wanted.partition}"
         raise CorruptData(
@@ -128,7 +128,7 @@ def _check_order(wanted: KafkaRange, at: int, taken: Records) -> None:
         )
 
 
-def _batch(taken: Records, count: int, *, whole: bool) -> RecordBatch:
+def _batch(taken: KafkaRecords, count: int, *, whole: bool) -> RecordBatch:
     offsets = np.array(taken.offsets[:count], np.int64)
     values = pa.array(taken.values[:count], pa.binary())
     if not whole:

@@ -17,7 +17,7 @@ DECLARED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredProjections:
     """A projection, with the names of the metrics of its spec.
 
     Attributes:
@@ -39,7 +39,9 @@ def config_name(datasource: str) -> str:
     return f"projections/{datasource}"
 
 
-def merged(known: Iterable[Declared], more: Iterable[Declared]) -> tuple[Declared, ...]:
+def merged(
+    known: Iterable[DeclaredProjections], more: Iterable[DeclaredProjections]
+) -> tuple[DeclaredProjections, ...]:
     """Return projections with unique names, newest last; a later one replaces an earlier one."""
     found = {one.name: one for one in known}
     for one in more:
@@ -48,7 +50,7 @@ def merged(known: Iterable[Declared], more: Iterable[Declared]) -> tuple[Declare
     return tuple(found.values())
 
 
-def dump(declared: Sequence[Declared]) -> bytes:
+def dump(declared: Sequence[DeclaredProjections]) -> bytes:
     """Return the bytes that `load` parses."""
     entries = [
         {"projection": one.projection, "metrics": list(one.metrics)}
@@ -57,7 +59,7 @@ def dump(declared: Sequence[Declared]) -> bytes:
     return json.dumps({"projections": entries}, sort_keys=True).encode()
 
 
-def load(stored: bytes | None) -> tuple[Declared, ...]:
+def load(stored: bytes | None) -> tuple[DeclaredProjections, ...]:
     """Parse the bytes of `dump`; parts with another form are skipped."""
     try:
         value: object = json.loads(stored or b"{}")
@@ -65,20 +67,20 @@ def load(stored: bytes | None) -> tuple[Declared, ...]:
         return ()
     entries = value.get("projections") if isinstance(value, dict) else None
     return tuple(
-        Declared(one["projection"], _texts(one.get("metrics")))
+        DeclaredProjections(one["projection"], _texts(one.get("metrics")))
         for one in (entries if isinstance(entries, list) else ())
         if isinstance(one, dict) and isinstance(one.get("projection"), dict)
     )
 
 
-def of_schema(schema: Mapping[str, object]) -> tuple[Declared, ...]:
+def of_schema(schema: Mapping[str, object]) -> tuple[DeclaredProjections, ...]:
     """Return the projections of a `dataSchema`, or of another object with its fields."""
     projections, metrics = schema.get("projections"), schema.get("metricsSpec")
     if not isinstance(projections, list):
         return ()
     listed = metrics if isinstance(metrics, list) else []
     names = _texts([one.get("name") for one in listed if isinstance(one, dict)])
-    return tuple(Declared(one, names) for one in projections if isinstance(one, dict))
+    return tuple(DeclaredProjections(one, names) for one in projections if isinstance(one, dict))
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.core.intervals import ETERNITY, format_time
-from penstock.segments.catalog import Catalogue
+from penstock.segments.catalog import Catalog
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
@@ -27,7 +27,7 @@ from penstock.services.api.indexer.request_parts import (
 )
 
 if TYPE_CHECKING:
-    from penstock.segments.catalog import CatalogueView, VisiblePiece
+    from penstock.segments.catalog import CatalogView, VisiblePiece
     from penstock.storage.metadata import MetadataStore, SegmentRow, Snapshot
 
 
@@ -40,7 +40,7 @@ class DatasourceRoutes:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._catalogue = Catalogue()
+        self._catalogue = Catalog()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -131,7 +131,7 @@ class DatasourceRoutes:
         """Return the settings of a coordinator: there are none here."""
         return JsonResponse({})
 
-    def _view(self) -> CatalogueView:
+    def _view(self) -> CatalogView:
         with self._mutex:
             return self._catalogue.view(self._store.snapshot())
 

@@ -13,9 +13,9 @@ from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import Bulletin
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus, FlowStatus
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.diff import Change
+from penstock.flow.graph.diff import FlowChange
 from penstock.flow.graph.export import document
-from penstock.flow.graph.source_locations import Problem
+from penstock.flow.graph.source_locations import FlowProblem
 from penstock.flow.queue.drop_requests import DropProgress
 from penstock.flow.repository.changes import RecoveryEvent
 
@@ -34,12 +34,12 @@ def applied_json(applied: AppliedFlow) -> Json:
     }
 
 
-def problem_json(problem: Problem) -> Json:
+def problem_json(problem: FlowProblem) -> Json:
     """Return the JSON of a problem of a flow, with its place."""
     return {**asdict(problem.place), "message": problem.message}
 
 
-def change_json(change: Change) -> Json:
+def change_json(change: FlowChange) -> Json:
     """Return the JSON of a component's change."""
     return {
         "kind": change.kind,

@@ -19,7 +19,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.diff import Change
+from penstock.flow.graph.diff import FlowChange
 from penstock.flow.graph.export import to_yaml, without_secrets
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow
@@ -210,7 +210,7 @@ def _refused(error: InvalidFlow) -> Response:
     )
 
 
-def _changed(applied: AppliedFlow, changes: list[Change]) -> forms.Json:
+def _changed(applied: AppliedFlow, changes: list[FlowChange]) -> forms.Json:
     return {
         "revision": applied.revision,
         "running": applied.wanted.all_running,

@@ -38,7 +38,7 @@ from penstock.services.api.indexer.task_json import audit_to_json
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.admin_service import Upkeep
+    from penstock.indexing.overlord.admin_service import AdminService
     from penstock.indexing.specs.compaction import ClusterCompaction
 
 AUDIT_TYPE: Final = "compaction"
@@ -193,7 +193,7 @@ def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     return config
 
 
-def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]:
+def compaction_progress(upkeep: AdminService, datasource: str) -> Mapping[str, object]:
     """Return the progress of a datasource's compaction, in Druid's JSON. Blocks.
 
     Raises:

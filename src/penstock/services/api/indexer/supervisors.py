@@ -29,8 +29,8 @@ from penstock.services.api.indexer.request_parts import (
 )
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.admin_service import Upkeep
-    from penstock.indexing.overlord.supervisor_service import SupervisorDesk, SupervisorView
+    from penstock.indexing.overlord.admin_service import AdminService
+    from penstock.indexing.overlord.supervisor_service import SupervisorService, SupervisorView
     from penstock.storage.metadata import SupervisorRow
 
 HISTORY_MAX: Final = 1_000
@@ -156,7 +156,7 @@ class SupervisorRoutes:
 class _Commands:
     """The routes that control one supervisor."""
 
-    def __init__(self, desk: SupervisorDesk, upkeep: Upkeep) -> None:
+    def __init__(self, desk: SupervisorService, upkeep: AdminService) -> None:
         self._desk = desk
         self._upkeep = upkeep
 
@@ -241,7 +241,7 @@ class _Commands:
         return JsonResponse({}, 202)
 
 
-def _id(request: Request, upkeep: Upkeep) -> str:
+def _id(request: Request, upkeep: AdminService) -> str:
     def is_stored(name: str) -> bool:
         return upkeep.metadata.is_stored_name(name)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 import typer
 
 from penstock.core.errors import counted
-from penstock.flow.graph.source_locations import Place, Problem
+from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
@@ -84,12 +84,12 @@ def ask_object(
 class Refused(Exception):
     """The server refuses a flow because of `problems`."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[FlowProblem]) -> None:
         super().__init__(counted(len(problems), "problem"))
         self.problems = problems
 
 
-def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
+def end_with(problems: Sequence[FlowProblem], *, as_json: bool) -> NoReturn:
     """Print the problems of a flow and end the command."""
     if as_json:
         listed = [
@@ -111,15 +111,17 @@ def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
     raise typer.Exit(exit_codes.USAGE)
 
 
-def _problems(content: bytes) -> list[Problem]:
+def _problems(content: bytes) -> list[FlowProblem]:
     try:
         answer = json.loads(content)
     except ValueError:
         return []
     found = objects(answer, "problems")
     return [
-        Problem(
-            Place(whole(one, "line"), whole(one, "column"), _text(one, "path"), _text(one, "file")),
+        FlowProblem(
+            SourceLocation(
+                whole(one, "line"), whole(one, "column"), _text(one, "path"), _text(one, "file")
+            ),
             _text(one, "message"),
         )
         for one in found

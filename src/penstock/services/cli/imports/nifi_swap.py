@@ -31,13 +31,13 @@ from penstock.services.cli.output import (
     say,
     warn,
 )
-from penstock.services.host.data_folder import DataFolder, FolderLock
+from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.services.host.permissions import use_umask
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.nifi_import.content import NifiContent
-    from penstock.flow.nifi_import.importer import FileReport, NifiImport, StoppedFlow
+    from penstock.flow.nifi_import.importer import NifiImport, StoppedFlow, SwapFileReport
     from penstock.flow.swap.nifi.swap_files import NifiSwapFile
     from penstock.storage.filesystem import FileSystem
 
@@ -118,7 +118,12 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         Unavailable: Full disk or I/O error; what was imported stays.
     """
     # Imported here, because no other command needs them.
-    from penstock.flow.nifi_import.importer import ImportOptions, NifiImport, StoppedFlow, target_of  # noqa: PLC0415  # noqa: PLC0415
+    from penstock.flow.nifi_import.importer import (  # noqa: PLC0415  # noqa: PLC0415
+        NifiImport,
+        StoppedFlow,
+        SwapImportOptions,
+        target_of,
+    )
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
@@ -131,7 +136,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         raise InvalidRequest(
             f"{folder.path} contains no flow: apply one first, or use another folder: --data-dir"
         )
-    lock = FolderLock(folder)
+    lock = DataFolderLock(folder)
     lock.take()
     try:
         with StoppedFlow(str(folder.flow), fs=fs, clock=SystemClock()) as flow:
@@ -143,7 +148,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
                 flow.content,
                 source,
                 lambda: str(uuid.uuid4()),
-                ImportOptions(without_content=into.without_content),
+                SwapImportOptions(without_content=into.without_content),
             )
             outcome = _import(run, chosen, SystemClock().now_ms())
     finally:
@@ -241,7 +246,7 @@ def _readable(paths: Sequence[Path]) -> Iterator[NifiSwapFile]:
             yield _open(path)
 
 
-def _row(path: Path, file: NifiSwapFile, report: FileReport) -> Row:
+def _row(path: Path, file: NifiSwapFile, report: SwapFileReport) -> Row:
     values = (
         path.name,
         file.format,
@@ -372,7 +377,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     Raises:
         InvalidRequest: A file does not exist, or a folder has none.
     """
-    from penstock.flow.swap.nifi.swap_files import SwapName, reading_order  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.swap_files import NifiSwapName, reading_order  # noqa: PLC0415 - slow
 
     found: list[Path] = []
     for file in files:
@@ -380,7 +385,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
             names = (
                 str(one)
                 for one in file.iterdir()
-                if one.is_file() and (SwapName.parse(one.name) or _is_swap_file(one))
+                if one.is_file() and (NifiSwapName.parse(one.name) or _is_swap_file(one))
             )
             inside = [Path(name) for name in sorted(names, key=reading_order)]
             if not inside:

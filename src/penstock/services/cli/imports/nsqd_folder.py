@@ -14,7 +14,7 @@ import typer
 from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, progress_bars, say, warn
-from penstock.services.host.data_folder import FolderLock
+from penstock.services.host.data_folder import DataFolderLock
 from penstock.services.host.permissions import private_data_folder
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from penstock.broker.nsq_import import FileReport, ImportedTopic, NsqImport, QueueReport
+    from penstock.broker.nsq_import import ImportedTopic, NsqFileReport, NsqImport, QueueReport
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,20 +49,20 @@ def nsq(
     """
     # Imported here, because no other command needs them.
     from penstock.broker.nsq_import import (  # noqa: PLC0415
-        ImportOptions,
         NsqdFolder,
         NsqImport,
+        NsqImportOptions,
     )
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
     server = GIVEN.options()
-    options = ImportOptions(include_bad=bad)
+    options = NsqImportOptions(include_bad=bad)
     with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
         if not source.topics:
             raise NotFound(f"{folder} has no data of an nsqd: name its --data-path")
         target = private_data_folder(server)
-        lock = FolderLock(target)
+        lock = DataFolderLock(target)
         lock.take()
         try:
             run = NsqImport(
@@ -164,13 +164,13 @@ def _file_rows(reports: Iterable[tuple[object, QueueReport]]) -> list[Row]:
     ]
 
 
-def _file_name(queue: object, file: FileReport) -> str:
+def _file_name(queue: object, file: NsqFileReport) -> str:
     if file.state == "unknown":
         return f"somewhere in the files of {queue}"
     return file.name if file.file_count == 1 else f"{file.name} and later"
 
 
-def _damage(file: FileReport) -> str:
+def _damage(file: NsqFileReport) -> str:
     places = [(one.start, f"{one.reason} at byte {one.start:,}") for one in file.damage]
     places += [
         (one.position, f"doubtful message at byte {one.position:,}: {one.reason}")

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SegmentSelection:
     """A filter and the columns that it hides; false if everything is shown.
 
     `longs` are the columns that are longs in all segments with them. With `exact`, column names
@@ -98,13 +98,13 @@ class Selection:
         return rows.select(*columns)
 
 
-def selection_of(given: BatchInput) -> Selection:
+def selection_of(given: BatchInput) -> SegmentSelection:
     """Return the selection of an input; only segments as a single input may have one."""
     if isinstance(given, SegmentInput):
         kinds = {file.columns for file, _ in given.files}
         exact = any(twins_in(name for name, _ in columns) for columns in kinds)
-        return Selection(given.filter, given.hidden, _longs(given), exact)
-    return Selection()
+        return SegmentSelection(given.filter, given.hidden, _longs(given), exact)
+    return SegmentSelection()
 
 
 def _longs(given: SegmentInput) -> frozenset[str]:

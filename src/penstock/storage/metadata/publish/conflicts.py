@@ -43,7 +43,7 @@ from penstock.storage.metadata.chunks.chunk import (
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PublishOutcome, RootRange
 from penstock.storage.metadata.snapshots import segment_row
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, used_chunks
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> l
     table = schema.segments
     rows = [
         segment_row(row)
-        for batch in batches(sorted(basis.shown))
+        for batch in in_batches(sorted(basis.shown))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
     if not rows:
@@ -172,7 +172,7 @@ def _of_places(
     starts = sorted({row.interval.start_ms for row in rows})
     places = {
         (Interval(found.start_ms, found.end_ms), found.version, found.partition_number)
-        for batch in batches(starts)
+        for batch in in_batches(starts)
         for found in connection.execute(
             select(
                 table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest
 
 
-class Comparison(Enum):
+class OffsetComparison(Enum):
     """Relation of a sequence's start to the committed offsets."""
 
     MATCHES = "matches"
@@ -32,7 +32,7 @@ class Comparison(Enum):
     ELSEWHERE = "elsewhere"
 
 
-def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") -> Comparison:
+def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") -> OffsetComparison:
     """Compare the start of a sequence with the committed offsets of common stream partitions.
 
     Without committed offsets, or a common stream partition, any start matches. Offsets of another
@@ -40,13 +40,13 @@ def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") 
     """
     known = committed.offsets if committed is not None else {}
     if committed is not None and differ(committed.topic_id, topic_id):
-        return Comparison.ELSEWHERE
+        return OffsetComparison.ELSEWHERE
     common = start.keys() & known.keys()
     if all(start[partition] == known[partition] for partition in common):
-        return Comparison.MATCHES
+        return OffsetComparison.MATCHES
     if any(start[partition] > known[partition] for partition in common):
-        return Comparison.AHEAD
-    return Comparison.BEHIND
+        return OffsetComparison.AHEAD
+    return OffsetComparison.BEHIND
 
 
 def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:

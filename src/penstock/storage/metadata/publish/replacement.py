@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, or_, select
 
-from penstock.core.interval_index import TimeIndex
+from penstock.core.interval_index import IntervalIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import by_chunk
 from penstock.storage.metadata.pending_segments import pending_row
@@ -25,7 +25,7 @@ from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.snapshots import segment_row
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class _Targets:
 
     def __init__(self, targets: Iterable[_Target]) -> None:
         self.all = tuple(sorted(targets, key=_place))
-        self._by_time = TimeIndex[_Target]()
+        self._by_time = IntervalIndex[_Target]()
         for target in self.all:
             self._by_time.add(target.interval, target)
 
@@ -181,7 +181,7 @@ def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow
     table = schema.segments
     family = [
         segment_row(found)
-        for batch in batches(named)
+        for batch in in_batches(named)
         for found in connection.execute(
             select(table).where(or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch)))
         )

@@ -13,7 +13,7 @@ from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import SegmentRow, segment_id
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Return the existing ones of these ids, used or not."""
     table = schema.segments
     found: set[str] = set()
-    for batch in batches(ids):
+    for batch in in_batches(ids):
         found.update(connection.execute(select(table.c.id).where(table.c.id.in_(batch))).scalars())
     return found
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.pending_segments import pending_row
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest
@@ -109,7 +109,7 @@ def clear_sequence(connection: Connection, request: PublishRequest) -> bool:
         unused = connection.execute(select(pending).where(of_sequence)).all()
         ids += [pending_row(row).id for row in unused]
         connection.execute(delete(pending).where(of_sequence))
-    for batch in batches(ids):
+    for batch in in_batches(ids):
         connection.execute(delete(pending).where(pending.c.upgraded_from.in_(batch)))
     if not request.sequence_name:
         return False

@@ -29,7 +29,12 @@ from penstock.storage.metadata.publish.conflicts import (
     refusal_of_rewrites,
     rewrites,
 )
-from penstock.storage.metadata.publish.offsets import Comparison, advance, compare, read_committed
+from penstock.storage.metadata.publish.offsets import (
+    OffsetComparison,
+    advance,
+    compare,
+    read_committed,
+)
 from penstock.storage.metadata.publish.replacement import Replacement, plan_replace
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
@@ -47,7 +52,7 @@ from penstock.storage.metadata.publish.sequences import (
 from penstock.storage.metadata.publish.upgrades import add_upgrades, forget_upgrades
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -61,7 +66,7 @@ def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list
     table = schema.pending
     twins = [
         pending_row(found)
-        for batch in batches(list(by_id))
+        for batch in in_batches(list(by_id))
         for found in connection.execute(select(table).where(table.c.upgraded_from.in_(batch)))
     ]
     return [
@@ -215,17 +220,17 @@ def _refusal_of_offsets(
     start = request.start_offsets or {}
     known = read_committed(connection, supervisor_id)
     comparison = compare(known, start, request.topic_id)
-    if comparison is Comparison.MATCHES or known is None:
+    if comparison is OffsetComparison.MATCHES or known is None:
         return None
     committed = dict(known.offsets)
     place = f"start {dict(start)} of supervisor {supervisor_id!r}"
-    if comparison is Comparison.ELSEWHERE:
+    if comparison is OffsetComparison.ELSEWHERE:
         return PublishOutcome(
             ok=False,
             reason=f"{place} is in the topic with the id {request.topic_id}, which was deleted: "
             f"its successor is {known.topic_id}",
         )
-    if comparison is Comparison.AHEAD:
+    if comparison is OffsetComparison.AHEAD:
         return PublishOutcome(
             ok=False,
             retryable=True,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.sql_database import Transactions
 
 
-class Upgrades:
+class SegmentUpgrades:
     """The upgrades table."""
 
     def __init__(self, database: Transactions) -> None:
@@ -70,7 +70,7 @@ def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
     table = schema.upgrades
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
-        for batch in batches(task_ids)
+        for batch in in_batches(task_ids)
     )
 
 

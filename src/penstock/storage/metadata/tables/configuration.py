@@ -90,7 +90,7 @@ def add_entry(connection: Connection, row: AuditRow) -> None:
     )
 
 
-class Config:
+class DynamicConfig:
     """The config table."""
 
     def __init__(self, database: Transactions) -> None:
@@ -143,7 +143,7 @@ DEFAULT_RULES: Final = "_default"
 AUDIT_TYPE = "rules"
 
 
-class Rules:
+class RetentionRules:
     """The rules table."""
 
     def __init__(self, database: Transactions) -> None:

@@ -18,7 +18,7 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.publish.upgrades import forget_older_upgrades
 from penstock.storage.metadata.rows import LockRow
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ DO UPDATE SET group_id = excluded.group_id, priority = excluded.priority,
 """)
 
 
-class TaskLocks:
+class StoredTaskLocks:
     """The table of task locks."""
 
     def __init__(self, database: Transactions) -> None:
@@ -128,7 +128,7 @@ def forget_locks(connection: Connection, task_ids: Sequence[str]) -> int:
     table = schema.task_locks
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
-        for batch in batches(task_ids)
+        for batch in in_batches(task_ids)
     )
 
 

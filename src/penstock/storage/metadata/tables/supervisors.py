@@ -13,7 +13,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import AuditRow, JsonObject, SupervisorRow
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.tables.configuration import add_entry
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.sql_database import Transactions
 
 
-class Supervisors:
+class SupervisorTable:
     """The supervisors table.
 
     A tombstone version means that the supervisor was terminated. It is released once the supervisor
@@ -160,7 +160,7 @@ class Supervisors:
 def _last_of(connection: Connection, ids: Sequence[str]) -> Mapping[str, SupervisorRow]:
     """Return the newest version of each existing supervisor, including tombstones."""
     found = {}
-    for batch in batches(ids):
+    for batch in in_batches(ids):
         query = _last_rows().where(schema.supervisors.c.id.in_(batch))
         found.update({row.id: _supervisor_row(row) for row in connection.execute(query)})
     return found

@@ -23,7 +23,7 @@ from penstock.storage.metadata.announced_files import forget
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.publish.upgrades import forget_upgrades
 from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
-from penstock.storage.metadata.sql_database import batches
+from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.tables.locks import forget_locks
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Tasks:
 
         def work(connection: Connection) -> set[str]:
             taken: set[str] = set()
-            for batch in batches(list(values)):
+            for batch in in_batches(list(values)):
                 query = select(table.c.id).where(table.c.id.in_(batch))
                 taken.update(connection.execute(query).scalars())
             new = [one for task_id, one in values.items() if task_id not in taken]
@@ -175,7 +175,7 @@ class Tasks:
         return self._database.read(
             lambda c: [
                 _summary(row)
-                for batch in batches(ids)
+                for batch in in_batches(ids)
                 for row in c.execute(query.where(table.c.id.in_(batch)))
             ]
         )
@@ -186,7 +186,7 @@ class Tasks:
         return self._database.read(
             lambda c: [
                 _task_row(row)
-                for batch in batches(ids)
+                for batch in in_batches(ids)
                 for row in c.execute(select(table).where(table.c.id.in_(batch)))
             ]
         )
@@ -216,7 +216,7 @@ class Tasks:
             forget_locks(connection, complete)
             forget_upgrades(connection, complete)
         active: dict[str, str] = {}
-        for batch in batches(sorted(wanted)):
+        for batch in in_batches(sorted(wanted)):
             # Locked in the order of ids, so that concurrent calls do not deadlock.
             query = select(table.c.id, table.c.status).where(table.c.id.in_(batch), table.c.active)
             query = query.order_by(table.c.id).with_for_update()

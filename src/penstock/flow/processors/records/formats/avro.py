@@ -23,10 +23,10 @@ from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
-    Output,
     ReadingOptions,
+    RecordOutput,
     Records,
-    Source,
+    RecordSource,
     no_memory_left,
     translated,
 )
@@ -57,7 +57,7 @@ _BROKEN: Final = (
 )  # fmt: skip
 
 
-def read_avro(source: Source, options: ReadingOptions) -> Records:
+def read_avro(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
@@ -105,7 +105,7 @@ class AvroWriter:
         BadRecords: Avro does not support a type or a name; or fastavro is not installed.
     """
 
-    def __init__(self, out: Output, schema: pa.Schema) -> None:
+    def __init__(self, out: RecordOutput, schema: pa.Schema) -> None:
         self._out = out
         self._buffer = io.BytesIO()
         parsed = _fastavro().parse_schema(_avro_record(list(schema), "record"))

@@ -21,11 +21,11 @@ from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
-    Output,
     ReadingOptions,
+    RecordOutput,
     Records,
-    Sink,
-    Source,
+    RecordSink,
+    RecordSource,
     translated,
 )
 
@@ -35,7 +35,7 @@ _NO_PARQUET: Final = "the content is not a readable Parquet file"
 _NO_ARROW: Final = "the content is not a readable Arrow file or stream"
 
 
-def read_parquet(source: Source, options: ReadingOptions) -> Records:
+def read_parquet(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
@@ -62,7 +62,7 @@ def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 
-def read_arrow(source: Source, options: ReadingOptions) -> Records:
+def read_arrow(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records of a file or a stream.
 
     Raises:
@@ -109,9 +109,9 @@ class ParquetWriter:
         schema: Schema of the records.
     """
 
-    def __init__(self, out: Output, schema: pa.Schema) -> None:
+    def __init__(self, out: RecordOutput, schema: pa.Schema) -> None:
         with translated("the records cannot be written as Parquet"):
-            file = pa.PythonFile(Sink(out), mode="w")
+            file = pa.PythonFile(RecordSink(out), mode="w")
             self._writer = pq.ParquetWriter(file, schema, compression="zstd")
         self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
@@ -149,9 +149,9 @@ class ArrowWriter:
         schema: Schema of the records.
     """
 
-    def __init__(self, out: Output, schema: pa.Schema) -> None:
+    def __init__(self, out: RecordOutput, schema: pa.Schema) -> None:
         with translated("the records cannot be written in Arrow's format"):
-            self._writer = pa.ipc.new_stream(pa.PythonFile(Sink(out), mode="w"), schema)
+            self._writer = pa.ipc.new_stream(pa.PythonFile(RecordSink(out), mode="w"), schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""

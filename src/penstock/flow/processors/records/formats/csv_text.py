@@ -26,11 +26,11 @@ from penstock.flow.processors.records.formats.json_text import (
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     BadRecords,
-    Output,
     ReadingOptions,
+    RecordOutput,
     Records,
-    Sink,
-    Source,
+    RecordSink,
+    RecordSource,
     WritingOptions,
     translated,
 )
@@ -46,7 +46,7 @@ _NARROW: Final = (
 )
 
 
-def read_csv(source: Source, options: ReadingOptions) -> Records:
+def read_csv(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
@@ -77,7 +77,7 @@ class CsvWriter:
         options: Options for writing.
     """
 
-    def __init__(self, out: Output, schema: pa.Schema, options: WritingOptions) -> None:
+    def __init__(self, out: RecordOutput, schema: pa.Schema, options: WritingOptions) -> None:
         self._changed = {
             number: text
             for number, field in enumerate(schema)
@@ -88,7 +88,7 @@ class CsvWriter:
         self._schema = schema
         with translated("the records cannot be written as CSV"):
             self._writer = pcsv.CSVWriter(
-                pa.PythonFile(Sink(out), mode="w"),
+                pa.PythonFile(RecordSink(out), mode="w"),
                 schema,
                 write_options=pcsv.WriteOptions(
                     include_header=options.csv_header,
@@ -126,7 +126,7 @@ def _as_json(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), json_text(column), pa.scalar(None, pa.string()))
 
 
-def csv_names(source: Source, options: ReadingOptions) -> list[str]:
+def csv_names(source: RecordSource, options: ReadingOptions) -> list[str]:
     """Return the names of the columns.
 
     Raises:
@@ -164,7 +164,7 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
 
 
 def csv_texts(
-    source: Source,
+    source: RecordSource,
     options: ReadingOptions,
     names: Sequence[str],
     on_odd_row: Callable[[pcsv.InvalidRow], str] | None = None,
@@ -207,7 +207,7 @@ def csv_texts(
             yield batch
 
 
-def _inferred(source: Source, options: ReadingOptions, names: Sequence[str]) -> pa.Schema:
+def _inferred(source: RecordSource, options: ReadingOptions, names: Sequence[str]) -> pa.Schema:
     fits = [list(_NARROW) for _ in names]
     any_value = [False] * len(names)
     for batch in csv_texts(source, options, names):

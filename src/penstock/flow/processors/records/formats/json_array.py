@@ -25,7 +25,7 @@ from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     ReadingOptions,
     Records,
-    Source,
+    RecordSource,
 )
 
 _PIECE_BYTES: Final = 1 << 18
@@ -50,7 +50,7 @@ _QUOTE: Final = 34
 _Flags = npt.NDArray[np.bool_]
 
 
-def read_json(source: Source, options: ReadingOptions) -> Records:
+def read_json(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
@@ -59,7 +59,7 @@ def read_json(source: Source, options: ReadingOptions) -> Records:
     return read_chunks(lambda: list_chunks(source, options.record_max_bytes), options)
 
 
-def list_chunks(source: Source, record_max_bytes: int) -> Iterator[bytes]:
+def list_chunks(source: RecordSource, record_max_bytes: int) -> Iterator[bytes]:
     """Yield the records of a list as chunks of lines.
 
     Raises:

@@ -25,7 +25,7 @@ from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     ReadingOptions,
     Records,
-    Source,
+    RecordSource,
     record_too_long,
     translated,
 )
@@ -47,7 +47,7 @@ _NO_SIGNS: Final = bytes(set(range(256)) - set(b'"[]{}'))
 _CELLS_MAX: Final = 16 << 20
 
 
-def read_json_lines(source: Source, options: ReadingOptions) -> Records:
+def read_json_lines(source: RecordSource, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:

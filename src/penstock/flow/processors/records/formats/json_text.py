@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.processors.records.formats.casts import is_text
-from penstock.flow.processors.records.formats.protocols import BadRecords, Output, translated
+from penstock.flow.processors.records.formats.protocols import BadRecords, RecordOutput, translated
 
 _TO_ESCAPE: Final = r'["\\\x00-\x1f]'
 _CONTROL: Final = r"[\x00-\x1f]"
@@ -62,7 +62,7 @@ class JsonLinesWriter:
         out: Output for the bytes.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: RecordOutput) -> None:
         self._out = out
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -84,7 +84,7 @@ class JsonListWriter:
         out: Output for the bytes.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: RecordOutput) -> None:
         self._out = out
         self._before = b"["
 
@@ -104,7 +104,7 @@ class JsonListWriter:
         self._out.write(b"[]" if self._before == b"[" else b"]\n")
 
 
-def _write_joined(out: Output, batch: pa.RecordBatch, between: str, end: str) -> None:
+def _write_joined(out: RecordOutput, batch: pa.RecordBatch, between: str, end: str) -> None:
     if not batch.num_rows:
         return
     with translated("the records cannot be written as JSON"):

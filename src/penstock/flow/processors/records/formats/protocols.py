@@ -51,7 +51,7 @@ def no_memory_left(otherwise: str = "") -> BadRecords:
     )
 
 
-class Output(Protocol):
+class RecordOutput(Protocol):
     """Destination of bytes."""
 
     def write(self, data: Buffer, /) -> int:
@@ -60,7 +60,7 @@ class Output(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordSource:
     """Content that may be read more than once.
 
     Attributes:
@@ -151,14 +151,14 @@ def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([field.with_nullable(nullable=True) for field in common])
 
 
-class Sink:
+class RecordSink:
     """Output for Arrow's writers, which close their output, although the content must stay open.
 
     Args:
         out: The actual output.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: RecordOutput) -> None:
         self._out = out
         self.closed = False
 

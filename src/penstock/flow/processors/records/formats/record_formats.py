@@ -30,17 +30,17 @@ from penstock.flow.processors.records.formats.json_array import read_json
 from penstock.flow.processors.records.formats.json_lines import read_json_lines
 from penstock.flow.processors.records.formats.json_text import JsonLinesWriter, JsonListWriter
 from penstock.flow.processors.records.formats.protocols import (
-    Output,
     ReadingOptions,
+    RecordOutput,
     Records,
+    RecordSource,
     RecordWriter,
-    Source,
     WritingOptions,
     record_too_long,
 )
 
 
-class Format(enum.Enum):
+class RecordFormat(enum.Enum):
     """Format of records."""
 
     JSON_LINES = "json-lines"
@@ -51,13 +51,13 @@ class Format(enum.Enum):
     ARROW = "arrow"
 
 
-MIME_TYPES: Final[Mapping[Format, str]] = {
-    Format.JSON_LINES: "application/x-ndjson",
-    Format.JSON: "application/json",
-    Format.CSV: "text/csv",
-    Format.PARQUET: "application/vnd.apache.parquet",
-    Format.AVRO: "application/avro",
-    Format.ARROW: "application/vnd.apache.arrow.stream",
+MIME_TYPES: Final[Mapping[RecordFormat, str]] = {
+    RecordFormat.JSON_LINES: "application/x-ndjson",
+    RecordFormat.JSON: "application/json",
+    RecordFormat.CSV: "text/csv",
+    RecordFormat.PARQUET: "application/vnd.apache.parquet",
+    RecordFormat.AVRO: "application/avro",
+    RecordFormat.ARROW: "application/vnd.apache.arrow.stream",
 }
 
 CELLS_MAX: Final = 2 << 20
@@ -65,17 +65,17 @@ CELLS_MAX: Final = 2 << 20
 BATCH_BYTES_MAX: Final = 32 << 20
 """Approximate maximum size in bytes of a batch with more than one row."""
 
-_READERS: Final[Mapping[Format, Callable[[Source, ReadingOptions], Records]]] = {
-    Format.JSON_LINES: read_json_lines,
-    Format.JSON: read_json,
-    Format.CSV: read_csv,
-    Format.PARQUET: read_parquet,
-    Format.AVRO: read_avro,
-    Format.ARROW: read_arrow,
+_READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], Records]]] = {
+    RecordFormat.JSON_LINES: read_json_lines,
+    RecordFormat.JSON: read_json,
+    RecordFormat.CSV: read_csv,
+    RecordFormat.PARQUET: read_parquet,
+    RecordFormat.AVRO: read_avro,
+    RecordFormat.ARROW: read_arrow,
 }
 
 
-def read_records(format_: Format, source: Source, options: ReadingOptions) -> Records:
+def read_records(format_: RecordFormat, source: RecordSource, options: ReadingOptions) -> Records:
     """Open content as records.
 
     Raises:
@@ -137,21 +137,21 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 
 
 def record_writer(
-    format_: Format, out: Output, schema: pa.Schema, options: WritingOptions
+    format_: RecordFormat, out: RecordOutput, schema: pa.Schema, options: WritingOptions
 ) -> RecordWriter:
     """Open a writer of records; close it when all are written.
 
     Raises:
         BadRecords: The format does not support a type of the schema.
     """
-    if format_ is Format.JSON_LINES:
+    if format_ is RecordFormat.JSON_LINES:
         return JsonLinesWriter(out)
-    if format_ is Format.JSON:
+    if format_ is RecordFormat.JSON:
         return JsonListWriter(out)
-    if format_ is Format.CSV:
+    if format_ is RecordFormat.CSV:
         return CsvWriter(out, schema, options)
-    if format_ is Format.PARQUET:
+    if format_ is RecordFormat.PARQUET:
         return ParquetWriter(out, schema)
-    if format_ is Format.AVRO:
+    if format_ is RecordFormat.AVRO:
         return AvroWriter(out, schema)
     return ArrowWriter(out, schema)
