@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak lint fmt bench up docs wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -35,6 +35,9 @@ test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL no
 
 soak: .venv/.ready-dev  ## Large counts, recorded in tests/soak (ARGS="sql-wall --total 100000")
 	@$(PY) tests/soak/soak.py $(ARGS)
+
+simulate: .venv/.ready-dev  ## Seeds of the simulated cluster (ARGS="--seeds 0:1000")
+	@PYTHONPATH=tests/harness $(PY) -m cluster_simulation $(ARGS)
 
 lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes
 	@.venv/bin/ruff check .

@@ -290,7 +290,7 @@ def _bad_line(topic: str, partition: int, offset: int, message: bytes) -> bytes:
     return orjson.dumps(line) + b"\n"
 
 
-batchengine_Moment = Literal["before write", "after write"]
+BatchMoment = Literal["before write", "after write"]
 
 
 @dataclass(slots=True)
@@ -303,7 +303,7 @@ class FakeBatchEngine:
         cancelled: The tasks that were cancelled.
     """
 
-    at: Callable[[batchengine_Moment], None] = lambda _moment: None
+    at: Callable[[BatchMoment], None] = lambda _moment: None
     writes: list[BatchRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 

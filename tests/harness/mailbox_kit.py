@@ -27,7 +27,6 @@ from penstock.mailbox.task_mailbox import MailboxState
 
 if TYPE_CHECKING:
     from penstock.mailbox import MailboxProcessor
-    from penstock.mailbox.processor import MailboxProcessor
     from penstock.testing.clock import VirtualClock
 
 
@@ -61,7 +60,7 @@ class Interleaver:
         self.clock: Final = clock
         self.seed: Final = seed
         self.steps: Final[list[Step]] = []
-        self._random = random.Random(seed)  # noqa: S311 - an order, not a secret
+        self._random = random.Random(seed)
         self._jump_chance = jump_chance
         self._processors: dict[str, MailboxProcessor] = {}
 

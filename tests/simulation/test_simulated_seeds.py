@@ -1,6 +1,6 @@
 """Seeds of the simulated control plane, and each that has failed once, under its name.
 
-More seeds than here: ``python -m cluster_simulation --seeds FIRST:END``.
+More seeds than here: ``make simulate ARGS="--seeds FIRST:END"``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ PARTS: Final = {
 @contextmanager
 def faults() -> Iterator[Callable[[range], tuple[list[str], dict[str, int]]]]:
     """Give what runs cases of all parts."""
-    sys.path[:0] = [str(TESTS / "kits")]
+    sys.path[:0] = [str(TESTS / "kits"), str(TESTS / "harness")]
     from faultcases import FaultCases
 
     logging.disable(logging.CRITICAL)  # each fault is logged

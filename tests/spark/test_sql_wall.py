@@ -196,7 +196,7 @@ def test_functions_over_constants_are_not_evaluated_for_a_plan(watch: Watch) -> 
 
 
 def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:
-    """A function that is new in Spark may run code or open files: then `core.sqltext` names it."""
+    """A function that is new in Spark may run code or open files: then `core.sql_text` names it."""
     reviewed = set((Path(__file__).parent / "reviewed_functions.txt").read_text().split())
     known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     assert {name for name in known if name[0].isalpha()} - reviewed == set()

@@ -1,7 +1,7 @@
 """Half-open intervals of time, and the granularities that divide time into them.
 
 Owns `Interval` and `Granularity`; text and calendar come from `core.instants`, from which this
-module re-exports `parse_time` and `format_time`, and zones from `core.zonedbuckets`.
+module re-exports `parse_time` and `format_time`, and zones from `core.zoned_time`.
 Invariants: an interval's start is not after its end, both lie within the years 0001 to 9999, and
 every instant is in exactly one bucket of a granularity.
 """

@@ -18,7 +18,7 @@ awaited, ends the process as an uncaught exception of a thread does (`watch_loop
   able to end a server.
 
 `call_each` and `report` pass such an exception to the loop themselves. In contrast to
-`core.steps`, which raises the first exception to the caller, they are for callbacks whose failure
+`core.cleanup`, which raises the first exception to the caller, they are for callbacks whose failure
 does not concern the caller.
 
 A loop passes blocking work to threads with `run_on_thread`. `ThreadPoolExecutor.submit` raises if

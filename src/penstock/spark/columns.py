@@ -65,7 +65,7 @@ def row_shape(schema: DataSchema, *, exact: bool = False) -> RowShape:
     """Return the fields to read from each message.
 
     With `exact` their names are case-sensitive, as needed if the schema's columns are twins
-    (`core.twins`).
+    (`core.column_case`).
     """
     spec = schema.timestamp_spec
     time = TimeField(spec.column, time_format(spec.format), spec.missing_value_ms)

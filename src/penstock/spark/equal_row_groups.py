@@ -44,7 +44,7 @@ from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.columns import can_fold, filter_columns, is_picked, metric_type, row_shape
 from penstock.spark.rollup import FoldedMetric, RowFold, fold_of
-from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType
+from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.transforms.identifiers import names_in
 from penstock.spark.transforms.repeatable import is_repeatable
 

@@ -10,8 +10,9 @@ it. Does not own the choice of files to copy, nor the schedule.
 
 Invariants:
 
-- From the moment `DeletionHold.begin` returns until the hold ends or expires, a `HoldingFileSystem` of the
-  same root deletes nothing: it moves files into `held`, so that they can still be copied.
+- From the moment `DeletionHold.begin` returns until the hold ends or expires, a
+  `HoldingFileSystem` of the same root deletes nothing: it moves files into `held`, so that they can
+  still be copied.
 - The hold of a backup that dies expires by itself; the next backup, and the next start of Penstock,
   delete the files in it.
 """

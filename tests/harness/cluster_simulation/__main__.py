@@ -1,4 +1,4 @@
-"""`python -m cluster_simulation`: run many seeds, and shrink those that fail."""
+"""`make simulate`: run many seeds, and shrink those that fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOLD_EVERY: Final = 100
 
 def main() -> int:
     """Run the seeds that were asked for; 1 if any has failed."""
-    parser = argparse.ArgumentParser(prog="python -m cluster_simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="one seed, or FIRST:END")
     parser.add_argument("--without", action="append", default=[], choices=[*FAULTS, *WHIMS])
     parser.add_argument("--most", type=int, default=Faults().most, help="faults at most")
@@ -60,7 +60,7 @@ def fix_order_of_sets() -> None:
     """Begin again with the hashes of texts fixed, or a seed is another one in each process."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         command = [sys.executable, "-m", "cluster_simulation", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this very program
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
 
 
 def say(text: str) -> None:

@@ -223,4 +223,4 @@ def days_interval(days: range) -> Interval:
     return Interval(START_MS + days.start * DAY_MS, START_MS + days.stop * DAY_MS)
 
 
-__all__ = ["Mark", "AdminActions", "days_interval"]
+__all__ = ["AdminActions", "Mark", "days_interval"]

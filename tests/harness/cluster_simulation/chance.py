@@ -149,7 +149,7 @@ class Chance:
         found = self._dice.get(name)
         if found is None:
             # Used for the simulation, not for security.
-            found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
+            found = self._dice[name] = random.Random(f"{self.seed} {name}")
         return found
 
     def whim(self, kind: str, likely: float = _WHIM) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FAULTY_S: Final = 40.0
 _DRAIN_S: Final = 600.0
 _STORY_LINES: Final = 40
-_MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - faster, and optional
+_MEMORY_DISK: Final = Path("/dev/shm")
 
 
 class Failed(PenstockError):
@@ -122,7 +122,7 @@ def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
             f"seed {outcome.seed}: {outcome.violation}",
             f"faults: {counts or 'none'}",
             *outcome.story[-lines:],
-            f"again: python -m cluster_simulation --seeds {outcome.seed}{options}",
+            f"again: make simulate ARGS='--seeds {outcome.seed}{options}'",
         ]
     )
 

@@ -8,16 +8,16 @@ from penstock.broker.nsq_import.records import NsqdDamage, NsqdRecords
 from penstock.broker.nsq_import.report import NsqFileReport, QueueReport
 
 __all__ = [
-    "NsqdDamage",
-    "NsqFileReport",
-    "NsqImportOptions",
     "ImportedTopic",
+    "NsqFileReport",
     "NsqImport",
+    "NsqImportOptions",
     "NsqdChannel",
+    "NsqdDamage",
     "NsqdFolder",
+    "NsqdQueueReader",
+    "NsqdRecords",
     "NsqdTopic",
     "QueueName",
-    "NsqdQueueReader",
     "QueueReport",
-    "NsqdRecords",
 ]

@@ -331,7 +331,7 @@ class ProcessorUnit:
                 ):
                     break
             committed = True
-        except ProcessError:
+        except ProcessError:  # narrow: `finally` rolls back after every exception
             is_expected = True
             raise
         finally:

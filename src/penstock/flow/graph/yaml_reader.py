@@ -1,7 +1,7 @@
 """Flows read from YAML or JSON: the model, and the position of each part in the file.
 
 Owns the conversion of a document to the model, and the messages for errors of the model. Does not
-own notation (`core.yamltree`), nor the validation of the flow (`validation`).
+own notation (`core.yaml_tree`), nor the validation of the flow (`validation`).
 
 Invariant: a document that cannot be read changes nothing, and all its errors are reported, with
 line and column. No message repeats the value of a property or a parameter, because it may be a

@@ -2,7 +2,7 @@
 
 Owns the known names: those passed in, and those that installed packages declare as entry points, if
 the operator listed the package. Does not own the classes, nor the list of modules that flows may
-name (`flow.modules`).
+name (`flow.user_modules`).
 
 Invariants: `find` imports only modules that are passed in or listed, and `check` imports no user
 code. If a class cannot be imported, the error names it, and other classes remain available. A name

@@ -463,7 +463,7 @@ class OrderedStore:
         self.memory.line = line
 
     def in_order(self) -> Iterator[FlowFile]:
-        """Yield all in order, without changes; all heads must be known (`SwapCursors.resolve_one`)."""
+        """Yield all in order, unchanged. All heads must be known: `SwapCursors.resolve_one`."""
         runs = [self.windows.entries(run) for run in self.runs.ranked()]
         for _, flowfile in heapq.merge(self.memory.in_order(), *runs):
             yield flowfile

@@ -46,6 +46,7 @@ from penstock.indexing.actions.streams import (
 from penstock.indexing.actions.wire import segment_from_json, segment_to_json
 
 __all__ = [
+    "AllocatedSegment",
     "AnnounceFiles",
     "AnyAction",
     "CheckPointDataSourceMetadata",
@@ -64,12 +65,11 @@ __all__ = [
     "SegmentListUnused",
     "SegmentListUsed",
     "SegmentNuke",
-    "AllocatedSegment",
     "TaskLockView",
     "UpdateLocation",
     "action_from_json",
-    "outcome_to_json",
     "allocated_to_json",
+    "outcome_to_json",
     "segment_from_json",
     "segment_to_json",
 ]

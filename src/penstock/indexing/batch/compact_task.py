@@ -342,7 +342,7 @@ def _schema(
 def _has_exact_names(
     spec: CompactSpec, group: Sequence[VisibleSegment], reading: TaskReading
 ) -> bool:
-    """Return whether the names of the datasource's columns are case-sensitive: see `core.twins`.
+    """Return whether column names of the datasource are case-sensitive: see `core.column_case`.
 
     If names differ only in case between segments of the group, all other segments of the
     datasource are checked: columns that are one to queries must become one, others must not.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
 from penstock.core.instants import format_time
-from penstock.core.intervals import format_time
 from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
 from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 

@@ -163,7 +163,7 @@ class DataSchema(SpecModel):
             for i, d in enumerate(self.dimensions)
         ]
         named += [(("metricsSpec", i, "name"), m.name) for i, m in enumerate(self.metrics)]
-        # Names that differ only in case are different columns: see `core.twins`.
+        # Names that differ only in case are different columns: see `core.column_case`.
         seen: dict[str, str] = {}
         for place, name in named:
             first = seen.setdefault(name, place_text := _place(place))

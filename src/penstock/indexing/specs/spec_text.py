@@ -176,7 +176,7 @@ def _read(raw: bytes | str) -> object:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:  # narrow: translates
         _refuse(
-            _jsontext_too_large(raw)
+            _with_large_numbers(raw)
         )  # For the parser, a number of hundreds of digits is infinite.
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error
@@ -197,7 +197,7 @@ def _found(raw: bytes | str) -> tuple[Mistake, ...]:
         return (_TOO_DEEP,)
 
 
-def _jsontext_too_large(raw: bytes | str) -> tuple[Mistake, ...]:
+def _with_large_numbers(raw: bytes | str) -> tuple[Mistake, ...]:
     """Return the mistakes of a text that is valid JSON except for too large numbers."""
     try:
         return _found(raw)

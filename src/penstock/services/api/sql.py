@@ -3,7 +3,7 @@
 Owns the format of requests, and errors in Druid's format. Queries run in `penstock.spark.sql`. When
 a client disconnects, its query is cancelled, and the files of its answer are deleted. A client that
 stops reading counts as disconnected: the server closes its connection
-(`broker.httpserver.connection`).
+(`broker.http_server.connection`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Who is there and who leads: announcements and leases, and the election of a leader."""

@@ -56,9 +56,9 @@ class Membership:
             self.directory = Directory(view, leader=self._leader)
             return
         # Imported here, because the client is only installed if it is used.
-        from penstock.services.membership.zookeeper import (
-            ZooKeeper,  # noqa: PLC0415
-            ZooKeeperDiscovery,  # noqa: PLC0415
+        from penstock.services.membership.zookeeper import (  # noqa: PLC0415
+            ZooKeeper,
+            ZooKeeperDiscovery,
         )
 
         self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base)

@@ -52,7 +52,7 @@ _WORKERS_APART: Final = "spark.sql.artifact.isolation.enabled"
 
 _CASE: Final = "spark.sql.caseSensitive"
 EXACT_CONF: Final[Mapping[str, str]] = {_CASE: "true"}
-"""Settings of sessions that distinguish names by case: see `core.twins`."""
+"""Settings of sessions that distinguish names by case: see `core.column_case`."""
 
 # Spark would replace `${env:…}` and `${system:…}` in every text that it parses, including
 # expressions, types and view names, after Penstock has checked the text.

@@ -1,4 +1,4 @@
-"""Queries of datasources that have columns which differ in case alone (`core.twins`).
+"""Queries of datasources that have columns which differ in case alone (`core.column_case`).
 
 Spark folds case, and could read neither of such columns. So a query that reads one of these
 datasources runs in Spark sessions of its own, in which case counts in every name. Owns those

@@ -4,9 +4,9 @@ Of one column's types the wider wins: bigint and double are double, anything wit
 column that a file lacks is null there.
 
 Names fold case, as Spark's do: a column whose producer changed its case is one column. But where
-the rows of one segment have two names that differ in case alone (`core.twins`), names are exact in
-the whole datasource, so that both can be asked for. The files of one segment count together, so
-that merging them changes nothing; see decision 47.
+the rows of one segment have two names that differ in case alone (`core.column_case`), names are
+exact in the whole datasource, so that both can be queried. The files of one segment count together,
+so that merging them changes nothing; see decision 47.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Locations of the records of an offset range, as text in place of a folder of log files.
 
 Such a text is the path of a folder of log files, or `lines:` with the fields of a file of lines, or
-`kafka:` with a topic. Owns that text and reads lines; `storage.logreader` reads log files,
+`kafka:` with a topic. Owns that text and reads lines; `storage.queue.log_reader` reads log files,
 and `indexing.source.kafka` reads Kafka. Invariant: a file is never read past the end of the range,
 so a partial line is never returned as a line.
 """

@@ -303,7 +303,7 @@ def _busy(why: str) -> Response:
 
 
 _START_S: Final = 10.0
-_listen_STOP_S: Final = 10.0
+_STOP_WAIT_S: Final = 10.0
 _BATCH: Final = 100
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -458,7 +458,7 @@ class ListenHTTP(Processor):
         """Wait for the last answers."""
         self._receiver.close()
         try:
-            self._loop.run(self._server.stop(), _listen_STOP_S)
+            self._loop.run(self._server.stop(), _STOP_WAIT_S)
         finally:
             self._loop.stop()
 

@@ -1,0 +1,1 @@
+"""Automatic compaction: which time chunks need it, the duty that submits tasks, its supervisors."""

@@ -102,7 +102,7 @@ class Hearing:
             return
 
         def done(report: WorkerReport) -> None:
-            # The worker may have been removed and added again under its name, as another `KnownWorker`.
+            # The worker may have been removed and added again under its name: another object.
             if self._stopped or self._table.workers.get(worker.name) is not worker:
                 return
             worker.heard(report, self._clock.monotonic_s())

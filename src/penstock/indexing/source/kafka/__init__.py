@@ -20,10 +20,10 @@ __all__ = [
     "Connect",
     "KafkaAdmin",
     "KafkaLog",
+    "KafkaRecords",
     "KafkaSupplier",
     "OffsetsGoneError",
     "RecordBatch",
-    "KafkaRecords",
     "TopicShape",
     "read_records",
 ]

@@ -1,6 +1,6 @@
 """A secret of a spec: text, or the name of the variable that holds it.
 
-Owns the forms, including Druid's, and the variables that a spec may name. `indexing.masking` masks
+Owns the forms, including Druid's, and the variables that a spec may name. `indexing.secrets` masks
 secrets for display.
 """
 

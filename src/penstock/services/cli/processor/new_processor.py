@@ -99,7 +99,6 @@ def new(
     ] = Path(),
 ) -> None:
     """Create your own processor: a class that runs, and its test."""
-
     if not folder.is_dir():
         raise InvalidRequest(f"folder {folder} does not exist: create it first")
     files = new_files(name)

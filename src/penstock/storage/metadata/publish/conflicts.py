@@ -125,7 +125,7 @@ def _refused(request: PublishRequest, names: list[str], what: str) -> PublishOut
     )
 
 
-_beside_NEXT: Final = (
+_NEXT_OF_APPENDS: Final = (
     "nothing was published, so the task fails: a supervisor starts another one, which reads the"
     " same messages again; a batch task must be submitted again"
 )
@@ -153,14 +153,14 @@ def refusal_of_places(
             return _refused_clash(request, row, clash)
         others = beside.others(row.interval, row.version)
         if older := [chunk for chunk in others if chunk.version <= row.version]:
-            return _beside_refused(request, row, older[0], "they would be hidden by it")
+            return _append_refused(request, row, older[0], "they would be hidden by it")
         if others:
             hidden[row.upgraded_from or row.id] = (row, others[0])
         else:
             seen.add(row.upgraded_from or row.id)
     for name, (row, newer) in hidden.items():
         if name not in seen:
-            return _beside_refused(request, row, newer, "they would hide it")
+            return _append_refused(request, row, newer, "they would hide it")
     return None
 
 
@@ -231,7 +231,7 @@ class _Beside:
         return [chunk for chunk in chunks[first:last] if chunk.interval.overlaps(interval)]
 
 
-def _beside_refused(
+def _append_refused(
     request: PublishRequest, row: SegmentRow, chunk: Chunk, what: str
 ) -> PublishOutcome:
     return PublishOutcome(
@@ -239,7 +239,7 @@ def _beside_refused(
         reason=(
             f"task {request.task_id!r}: its segment {row.id!r} was allocated while the segments of"
             f" {chunk.interval} with the version {chunk.version!r} were hidden; they are visible"
-            f" again, and {what}; {_beside_NEXT}"
+            f" again, and {what}; {_NEXT_OF_APPENDS}"
         ),
     )
 
@@ -251,7 +251,7 @@ def _refused_clash(request: PublishRequest, row: SegmentRow, chunk: Chunk) -> Pu
             f"task {request.task_id!r}: its segment {row.id!r} overlaps the segments of"
             f" {chunk.interval}, which have its version, so the two could not be read together."
             " These lack others of their group, so they are hidden: mark those used, or these"
-            f" unused; {_beside_NEXT}"
+            f" unused; {_NEXT_OF_APPENDS}"
         ),
     )
 
@@ -272,13 +272,13 @@ def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> Publ
         roots = _roots_of_group(request, group)
         if gone := [row.id for row in old if not row.used]:
             what = "which it has rewritten, was marked unused since: its rows would come back"
-            return _rewriting_refused(request, gone[0], what)
+            return _rewrite_refused(request, gone[0], what)
         _check_range(request, roots, old, there.values())
         if (refusal := _refusal_beside(request, roots, old, there.values())) is not None:
             return refusal
     if left:
         what = "which it has rewritten, was deleted since: its rows would come back"
-        return _rewriting_refused(request, min(left), what)
+        return _rewrite_refused(request, min(left), what)
     return None
 
 
@@ -340,18 +340,18 @@ def _refusal_beside(
             continue
         if other.minor_version >= roots.minor_version:
             what = "has rewritten the same root numbers at the same time or later"
-            return _rewriting_refused(request, row.id, what)
+            return _rewrite_refused(request, row.id, what)
         if not row.used or row.id in names:
             continue
         # The rest of a group that lacks members is hidden, and stays hidden.
         is_whole = members[other] == other.group_size
         if is_whole and not any(one.overshadows(other) for one in mine):
             what = "which it has not read, was marked used since: its rows would be hidden"
-            return _rewriting_refused(request, row.id, what)
+            return _rewrite_refused(request, row.id, what)
     return None
 
 
-def _rewriting_refused(request: PublishRequest, name: str, what: str) -> PublishOutcome:
+def _rewrite_refused(request: PublishRequest, name: str, what: str) -> PublishOutcome:
     return PublishOutcome(
         ok=False,
         reason=f"task {request.task_id!r}: segment {name!r}, {what}; {_NEXT}",

@@ -1,1 +1,0 @@
-"""Conditions that must hold after each commit and at the end of a run."""
