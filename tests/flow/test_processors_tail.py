@@ -120,6 +120,16 @@ def test_a_renamed_file_may_grow_for_a_moment(log: Log) -> None:
     assert log.taken() == b"one\nlater\nnew\n"
 
 
+def test_a_pipe_with_the_name_of_a_rotated_file_is_skipped(log: Log) -> None:
+    os.mkfifo(f"{log.path}.9")
+    log.add(b"one\n")
+    assert log.taken() == b"one\n"
+    log.runner.restart()
+    log.rename()
+    log.add(b"two\n")
+    assert log.taken() == b"one\ntwo\n"
+
+
 def test_several_rotations_while_it_was_stopped(log: Log) -> None:
     log.add(b"1\n")
     log.taken()

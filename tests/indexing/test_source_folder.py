@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def test_a_file_without_a_whole_line_is_not_there_yet(tmp_path):
     (tmp_path / "a.log").write_bytes(b"on")
     (tmp_path / "other.txt").write_bytes(b"no\n")
     assert supplier(tmp_path).available().partitions == {}
+
+
+def test_a_pipe_is_skipped_and_reported_once(tmp_path, caplog):
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    os.mkfifo(tmp_path / "b.log")
+    (tmp_path / "c.log").write_bytes(b"two\n")
+    (tmp_path / "d.log").symlink_to("/dev/zero")
+    source = supplier(tmp_path)
+    for _ in range(2):
+        assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
+    assert [one.split(":")[0] for one in caplog.messages] == [
+        f"{tmp_path}/b.log is skipped",
+        f"{tmp_path}/d.log is skipped",
+    ]
 
 
 class Counting(OsFileSystem):

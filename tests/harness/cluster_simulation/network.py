@@ -29,7 +29,7 @@ _LATE_MAX_S: Final = 20.0
 # A file that no segment names is an orphan after 60 s: a task that the janitor forgot would lose
 # everything later than that.
 _VERY_LATE_S: Final = (60.0, 100.0)
-_COME_BACK: Final = "they are back"
+_COME_BACK: Final = "they are visible again"
 _ASKED: Final = ("sequenceName", "startMetadata", "endMetadata")
 
 

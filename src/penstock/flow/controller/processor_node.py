@@ -321,7 +321,6 @@ class ProcessorUnit:
     ) -> None:
         session = ProcessSession(transaction)
         yields = living.yields
-        committed = is_expected = False
         try:
             while True:
                 living.processor.on_trigger(living.context, session)
@@ -330,17 +329,14 @@ class ProcessorUnit:
                     yielded=living.yields != yields, loop_is_full=self.ends.loop_is_full()
                 ):
                     break
-            committed = True
-        except ProcessError:  # narrow: `finally` rolls back after every exception
-            is_expected = True
+        except BaseException as error:
+            with suppress(Terminated):
+                if isinstance(error, ProcessError):
+                    transaction.rollback(penalize=True)
+                else:
+                    transaction.fail()
             raise
         finally:
-            if not committed:
-                with suppress(Terminated):
-                    if is_expected:
-                        transaction.rollback(penalize=True)
-                    else:
-                        transaction.fail()
             if batching and not transaction.calls.is_terminated:
                 # Earlier checkpoints are valid even if a later trigger failed.
                 transaction.flush()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import itertools
+import logging
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -41,6 +42,10 @@ _PARTITIONS: Final = 1 << 31
 _LOOKS_MAX: Final = 5
 # Number of deleted files that are remembered; those that were asked for last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
+# Pipes and devices that are reported, each once.
+_SKIPPED_MAX: Final = 1_000
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -74,6 +79,7 @@ class FolderSupplier:
         self._pattern = pattern
         self._tails: dict[int, _Tail] = {}
         self._gone: dict[int, int] = {}
+        self._skipped: set[str] = set()
         self._condition = threading.Condition()
         self.stream = folder
 
@@ -172,6 +178,9 @@ class FolderSupplier:
         stat = self._fs.stat(path)
         if stat.is_folder:
             return
+        if stat.is_special:
+            self._skip(path)
+            return
         file = self._fs.open_read(path)
         try:
             head, newline, _ = file.pread(_HEAD_BYTES, 0).partition(b"\n")
@@ -193,6 +202,17 @@ class FolderSupplier:
             found[partition] = tail
         finally:
             file.close()
+
+    def _skip(self, path: str) -> None:
+        if path in self._skipped:
+            return
+        if len(self._skipped) < _SKIPPED_MAX:
+            self._skipped.add(path)
+            _logger.warning(
+                "%s is skipped: it is a pipe, a socket or a device, not a file; remove it, or "
+                "exclude its name from the filter",
+                path,
+            )
 
     def _range(self, partition: int, start: int, end: int) -> FileRange:
         tail = self._tails.get(partition)

@@ -196,7 +196,7 @@ class TailFollower:
             if name == self._name or name.endswith(_COMPRESSED):
                 continue
             stat = self._stat(path)
-            if stat is not None:
+            if stat is not None and not stat.is_special:
                 found.append((path, stat))
         return sorted(found, key=lambda one: (one[1].modified_ms, _older_first(one[0])))
 
