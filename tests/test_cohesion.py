@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,61 @@ def test_small_modules_double_names_and_gerunds_are_found(source: Path) -> None:
         "Reader": ["other", "reading"]
     }
     assert [module.short for module in cohesion.named_by_gerunds(modules)] == ["reading"]
+
+
+# The product itself
+
+# Modules of less than 100 lines with one importer, and why each stays apart.
+SMALL_MODULES = {
+    "core.uuids": "the one place that makes random ids",
+    "flow.processors.builtin": "the table of processors, whose entries are read by name",
+    "flow.session.batch_limit": "a policy that outlives the session which asks it",
+    "flow.session.counters": "public for authors of processors",
+    "indexing.batch.task_kinds": "the table of batch tasks",
+    "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
+    "indexing.overlord.entries.admission": "goes into the task store (moves.md)",
+    "indexing.source.topic": "one module for each kind of stream",
+    "services.api.indexer.routes": "the list of all routes",
+    "services.api.sql_answer": "an ASGI response; `sql` holds the route",
+    "services.cli.flow.commands": "one module for each group of commands",
+    "services.cli.imports.commands": "one module for each group of commands",
+    "services.cli.indexing.workers": "one module for each group of commands",
+    "spark.batch.progress": "goes into the engine when that is split (moves.md)",
+    "spark.connect.python_daemon": "Spark starts it by its path",
+    "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
+    "spark.flow.builtin": "the table of processors that need Spark",
+    "spark.flow.sql": "one module for each processor",
+}
+# Public classes with one name, and why.
+SHARED_CLASS_NAMES = {
+    "Processor": "the model of a flow, and the class that users derive from: both are NiFi's word",
+}
+
+
+def test_small_modules_with_one_importer_have_a_reason() -> None:
+    modules = cohesion.read_modules(cohesion.ROOT / "src")
+    small = {module.short for module, _ in cohesion.small_with_one_importer(modules)}
+    assert small == SMALL_MODULES.keys(), "join them with their importer, or give a reason"
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    twice = cohesion.classes_that_exist_twice(cohesion.read_modules(cohesion.ROOT / "src"))
+    assert twice.keys() == SHARED_CLASS_NAMES.keys(), {
+        name: [module.short for module in where] for name, where in twice.items()
+    }
+
+
+def test_every_module_that_the_page_of_places_names_exists() -> None:
+    page = cohesion.ROOT / "docs" / "contributing" / "where.md"
+    names = re.findall(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.\*)?`", page.read_text())
+    paths = {name: cohesion.ROOT / "src" / "penstock" / name.replace(".", "/") for name in names}
+    harness = cohesion.ROOT / "tests" / "harness"
+    missing = [
+        name
+        for name, path in paths.items()
+        if not path.is_dir()
+        and not path.with_suffix(".py").exists()
+        and not (harness / name.replace(".", "/")).with_suffix(".py").exists()
+    ]
+    assert names
+    assert not missing
