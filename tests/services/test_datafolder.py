@@ -290,8 +290,8 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     folder.prepare()
     script = (
         "import os, sys, signal; from pathlib import Path\n"
-        "from penstock.services.host.data_folder import DataFolder, FolderLock\n"
-        "FolderLock(DataFolder(Path(sys.argv[1]))).take()\n"
+        "from penstock.services.host.data_folder import DataFolder, DataFolderLock\n"
+        "DataFolderLock(DataFolder(Path(sys.argv[1]))).take()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)

@@ -51,7 +51,7 @@ def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
     ("name", "content", "format_", "message"),
     [
         ("absent.json", None, JSON, r"absent\.json does not exist"),
-        ("cut.json.gz", PACKED[: len(PACKED) // 2], JSON, r"cut\.json\.gz.*whole"),
+        ("cut.json.gz", PACKED[: len(PACKED) // 2], JSON, r"cut\.json\.gz.*complete"),
         ("plain.json.gz", GOOD, JSON, r"plain\.json\.gz.*format"),
         ("packed.json.zst", PACKED, JSON, r"packed\.json\.zst.*format"),
         ("rows.zip", b"PK", JSON, r"rows\.zip: \.zip cannot be read: unpack it"),

@@ -226,13 +226,13 @@ def test_bad_rows_are_counted_with_file_and_line(
         f"{path}:{number}" for number in (11, 501, 502, 701)
     ]
     assert result.parse_errors[0].row == "{"
-    assert "no long" in result.parse_errors[3].reason
+    assert "not a long" in result.parse_errors[3].reason
     assert len(rows_of(result, tmp_path)) == 896
 
 
 def test_too_many_bad_rows_fail_and_name_the_first(batch: SparkBatchEngine, tmp_path: Path) -> None:
     given = inline(line("2013-01-01"), "[]", "{}")
-    says = r"at most 1 may be; the first: inline:2: .*object"
+    says = r"the limit is 1; the first: inline:2: .*object"
     with pytest.raises(Unparseable, match=says) as caught:
         batch.write(request(tmp_path, given, most=1))
     assert (caught.value.count, caught.value.samples[0].place) == (2, "inline:2")
@@ -347,7 +347,7 @@ def test_packed_files_are_read_whole(batch: SparkBatchEngine, tmp_path: Path, su
     result = batch.write(request(tmp_path, local(path)))
     assert sizes(rows_of(result, tmp_path)) == list(range(500))
     path.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(EngineFailure, match=f"rows.json{suffix}.*whole"):
+    with pytest.raises(EngineFailure, match=f"rows.json{suffix}.*complete"):
         batch.write(request(tmp_path, local(path)))
 
 

@@ -178,9 +178,9 @@ def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
 @pytest.mark.parametrize(
     ("query", "by", "message"),
     [
-        ("'2013-01-02 00:00:00', '2013-02-01 00:00:00'", (), r"gives 1 row outside .*2013-01-01"),
-        ("'2013-01-02 00:00:00', NULL", (), "the query gives 1 row without __time: "),
-        ("'2013-01-02 00:00:00', NULL", ("nowhere",), "'nowhere': there is no such column"),
+        ("'2013-01-02 00:00:00', '2013-02-01 00:00:00'", (), r"returns 1 row outside .*2013-01-01"),
+        ("'2013-01-02 00:00:00', NULL", (), "the query returns 1 row without __time: "),
+        ("'2013-01-02 00:00:00', NULL", ("nowhere",), "'nowhere': no such column"),
     ],
 )
 def test_an_ingesting_query_loses_no_rows(
@@ -267,7 +267,7 @@ def test_an_insert_parts_its_rows_by_what_it_is_clustered_by(
         assert all(sizes == sorted(sizes) for sizes in found)
         kinds = [set(sizes) for sizes in found]
         assert sum(map(len, kinds)) == len(set[int]().union(*kinds)) == 7
-        with pytest.raises(EngineFailure, match="'nowhere': there is no such column"):
+        with pytest.raises(EngineFailure, match="'nowhere': no such column"):
             engine.write(asked("nowhere"))
     finally:
         engine.close()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 FORKS = """
 import os, sys, threading
-from penstock.spark.connect import pythondaemon
+from penstock.spark.connect import python_daemon
 before = {"numpy", "pyarrow", "pyspark"} & sys.modules.keys()
-pythondaemon.load()
+python_daemon.load()
 print(before, threading.active_count(), flush=True)
 import numpy.random, random
 for _ in range(2):

@@ -182,7 +182,7 @@ def test_bad_messages_are_kept_with_their_offsets(
         ("things", 1, 4),
     ]
     assert [base64.b64decode(r["message_base64"]) for r in records] == [messages[3], messages[14]]
-    assert "no long" in records[1]["reason"]
+    assert "not a long" in records[1]["reason"]
 
 
 def test_only_bad_messages(engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ DELAY_MS = 1_500
 
 PROGRAM = """
 import sys
-from penstock.broker.channel import keeping
+from penstock.broker.channel import persistence
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import run_broker
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
-keeping._COMPACT_BYTES = 20_000  # so that kills meet compactions
+persistence._COMPACT_BYTES = 20_000  # so that kills meet compactions
 options = BrokerOptions(folder=sys.argv[1], http_port=int(sys.argv[2]), tcp_port=int(sys.argv[3]),
                         default_partitions=2, min_free_bytes=0, retention_interval_ms=300)
 run_broker(options, DiskQueueOptions(max_bytes_per_file=60_000), on_ready=lambda server:
