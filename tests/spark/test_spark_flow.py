@@ -88,7 +88,7 @@ def test_views_by_attribute_and_tables_of_files_are_joined(tmp_path: Path) -> No
         {"flight": 1, "name": "American", "wind": 10.5, "gate": None},
         {"flight": 2, "name": "United", "wind": 3.0, "gate": "B7"},
     ]
-    assert "no name of a view" in failed.attributes["error.reason"]
+    assert "invalid view name" in failed.attributes["error.reason"]
 
 
 def test_a_schema_is_given_and_types_come_through() -> None:
@@ -142,7 +142,7 @@ def test_bad_content_fails_alone_and_a_query_that_fails_sends_all_to_failure() -
         runner.enqueue(b"")
         runner.run()
         [failed] = runner.sent("failure")
-        assert "give a schema" in failed.attributes["error.reason"]
+        assert "set a schema" in failed.attributes["error.reason"]
 
 
 def test_a_value_that_cannot_be_computed_fails_with_sparks_reason() -> None:
