@@ -36,7 +36,8 @@ NAMES = st.sampled_from(
 )
 PARAMETER_NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,6}", fullmatch=True)
 IDS = st.none() | st.uuids().map(str)
-POSITIONS = st.none() | st.builds(Position, x=st.integers(), y=st.integers())
+COORDINATES = st.integers(-(1 << 63), (1 << 63) - 1)
+POSITIONS = st.none() | st.builds(Position, x=COORDINATES, y=COORDINATES)
 SCHEDULES = st.builds(
     Schedule,
     strategy=st.sampled_from(Strategy),

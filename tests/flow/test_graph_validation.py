@@ -352,7 +352,7 @@ def test_names_are_compared_in_normal_form() -> None:
     assert any("has the same name" in one for one in problems(double))
     groups = f"{HEAD}groups:\n  {nfc}: {{}}\n  {nfd}: {{}}\n"
     (problem,) = problems(groups)
-    assert problem.endswith(f"another group is named {nfd!r}, too: give each of a group its own")
+    assert problem.endswith(f"another group is also named {nfd!r}: names in a group must be unique")
 
 
 @pytest.mark.parametrize("number", [1 << 63, 10**30])
