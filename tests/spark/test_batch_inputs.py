@@ -206,7 +206,11 @@ def test_an_ingesting_query_loses_no_rows(
     ("verb", "time", "message"),
     [
         ("INSERT INTO copies", "NULL", "the query returns 3 rows without __time: set it"),
-        ("INSERT INTO copies", "CAST(NULL AS TIMESTAMP)", "the query returns 3 rows without __time"),
+        (
+            "INSERT INTO copies",
+            "CAST(NULL AS TIMESTAMP)",
+            "the query returns 3 rows without __time",
+        ),
         (
             f"REPLACE INTO copies OVERWRITE WHERE {JANUARY}",
             "TIMESTAMP '2014-01-01'",

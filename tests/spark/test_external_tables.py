@@ -265,7 +265,11 @@ def test_what_cannot_be_read_is_named_without_its_secrets(world: World, server: 
         (files, JSON, "cut.json.gz"),
         (parquet, {"type": "parquet"}, "no.parquet"),
         ({"type": "local", "files": ["/nowhere/a.json"]}, JSON, "/nowhere/a.json does not exist"),
-        ({"type": "http", "uris": [f"{address}/gone?sig=hush"]}, JSON, "gone.sig=<masked> does not exist"),
+        (
+            {"type": "http", "uris": [f"{address}/gone?sig=hush"]},
+            JSON,
+            "gone.sig=<masked> does not exist",
+        ),
         ({"type": "http", "uris": [f"{address}/rows.json?sig=hush"]}, JSON, "is refused .HTTP 403"),
     ]
     for source, format_, told in cases:
