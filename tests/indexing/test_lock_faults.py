@@ -121,7 +121,7 @@ def test_a_place_is_given_after_a_thread_could_not_start(
     submit, allocations = lanes.submit, []
 
     def fail_once(lane: str, work):
-        if "Allocating" in repr(work) and not allocations:
+        if "SegmentAllocator" in repr(work) and not allocations:
             allocations.append(lane)
             return without_thread(lane, work)
         return submit(lane, work)
@@ -145,7 +145,7 @@ def test_a_place_is_given_after_its_round_could_not_begin(
     submit, left = lanes.submit, [error("no room")]
 
     def fail_once(lane: str, work):
-        if "Allocating" in repr(work) and left:
+        if "SegmentAllocator" in repr(work) and left:
             raise left.pop()
         return submit(lane, work)
 
