@@ -438,7 +438,7 @@ def test_numbers_of_64_bits_are_read_as_they_are():
     [
         ("b: 1\na: &x [1]", "line 2"),
         ("a: *x", "alias"),
-        ("type: noop\ntype: kill", "twice, first in line 1"),
+        ("type: noop\ntype: kill", "duplicate key 'type', first in line 1"),
         ("type: !!python/object/apply:os.system [ls]", "tag"),
         ("type: noop\n---\ntype: noop", "line 2, column 1: a second document"),
         ("type: [", "line"),

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again under its name: what tasks and supervisors make of it."""
+"""A topic that is deleted and created again under its name: what tasks and supervisors make of it."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_the_new_topic_is_read_from_its_start(make, how, counts):
     until(sim, lambda: sim.published() == sorted(sim.good + new))
     now = sim.broker.ids["flights"]
     assert sim.metadata.committed("flights") == CommittedRow(now, dict(enumerate(counts)))
-    assert f"deleted and made again (id {old}, now {now})" in errors(sim)
+    assert f"deleted and created again (id {old}, now {now})" in errors(sim)
     assert (status(sim)["streamId"], status(sim)["healthy"]) == (now, True)
 
 
@@ -393,7 +393,7 @@ def test_accidents_while_topics_come_and_go_lose_nothing_of_the_last_and_double_
     sent = []
     for _ in range(20):
         if sim.random.random() < 0.3:
-            sim.note("the topic is deleted and made again")
+            sim.note("the topic is deleted and created again")
             sim.broker.create("flights", 2)
             sim.good.clear()
         before = len(sim.good)

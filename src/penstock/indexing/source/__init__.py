@@ -1,7 +1,7 @@
 """Sources of streams: topics of Penstock's broker, Kafka topics, folders of growing files."""
 
+from penstock.indexing.source.factory import KafkaClients, open_source
 from penstock.indexing.source.folder import FolderSupplier
-from penstock.indexing.source.open_source import KafkaClients, open_source
 from penstock.indexing.source.supplier import RecordSupplier
 from penstock.indexing.source.topic import TopicSupplier
 
