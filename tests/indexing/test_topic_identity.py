@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again under its name: what tasks and supervisors make of it."""
+"""A topic that is deleted and created again under its name: what tasks and supervisors do."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 def test_what_is_seen_says_which_topic_it_is_of(url: str) -> None:
     port = HttpBrokerPort(lambda: url)
-    with pytest.raises(NotFound, match="no topic 'flights'"):
+    with pytest.raises(NotFound, match="topic 'flights' does not exist"):
         port.available("flights")
     with BrokerClient(url) as client:
         client.create_topic("flights", 2)

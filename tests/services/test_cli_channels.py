@@ -64,7 +64,7 @@ def test_channels_are_made_paused_emptied_and_deleted(
 
 def test_a_topic_is_not_created_if_the_name_of_its_channel_is_refused(command: Command) -> None:
     said = command("topic", "create", "other", "-c", "a/b", code=2)
-    assert "channel: 'a/b' is no name of a channel" in said
+    assert "channel: 'a/b' is not a valid channel name" in said
     assert "other" not in command("topic", "list")
     assert "'a/b' is not a valid channel name" in command(
         "topic", "pause", "t", "-c", "a/b", code=2

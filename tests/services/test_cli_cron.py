@@ -46,7 +46,8 @@ def test_a_wrong_expression_is_shown_with_its_place(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
-        "penstock: 60 is no minute: it takes 0 to 59, with , - * /\n    0 60 * * * ?\n      ^^\n"
+        "penstock: 60 is not a valid minute: it takes 0 to 59, with , - * /\n"
+        "    0 60 * * * ?\n      ^^\n"
     )
 
 

@@ -245,7 +245,7 @@ def test_metadata_that_is_a_folder_or_a_pipe_is_said_to_be_one(tmp_path: Path) -
 
 def test_a_format_that_is_a_folder_or_a_pipe_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "format.json").mkdir()
-    with pytest.raises(InvalidRequest, match=r"format\.json is a folder, where .* move it away"):
+    with pytest.raises(InvalidRequest, match=r"format\.json is a folder, but .* move it away"):
         DataFolder(tmp_path).prepare()
     (tmp_path / "format.json").rmdir()
     os.mkfifo(tmp_path / "format.json")

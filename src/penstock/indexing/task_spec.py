@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
-from penstock.indexing.lockbox.model import LockIntent
+from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.specs import DataSchema, IoConfig, SupervisorSpec, TuningConfig
 from penstock.indexing.specs.batch import NoopSpec, parse_batch_task

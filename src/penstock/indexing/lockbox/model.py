@@ -1,8 +1,7 @@
-"""Value types of task locks: types, tasks, requests, intents and results.
+"""Value types of task locks: types, tasks, requests and results.
 
 Owns the values and the checks that need only the value. `rules` defines which locks are
-compatible, `lockbox` which tasks hold them. A `LockIntent` is an interval that a task must lock
-before it may start; the lockbox chooses its lock type from the task's context.
+compatible, `lockbox` which tasks hold them.
 
 Invariants: all values are immutable; no interval is empty; a lock on single segments is
 EXCLUSIVE.
@@ -338,16 +337,3 @@ class SegmentLike(Protocol):
     def partition_number(self) -> int:
         """Its partition number."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LockIntent:
-    """One interval that a task must lock before it may start.
-
-    Attributes:
-        interval: The interval, already aligned to the segment granularity.
-        appends: Whether the task only adds to existing segments, and replaces none.
-    """
-
-    interval: Interval
-    appends: bool = False

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_val
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
-from penstock.indexing.lockbox.model import LockIntent
+from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.specs.aggregators import Aggregator
 from penstock.indexing.specs.batch_tuning import BatchTuning
 from penstock.indexing.specs.duplicate_fields import without_duplicates
