@@ -114,7 +114,7 @@ def test_a_folder_has_one_owner(fs, folder):
         (errno.EIO, Unavailable, "check the disk"),
         (errno.EROFS, Unavailable, "mount it writable"),
         (errno.EMFILE, Unavailable, "ulimit -n"),
-        (errno.EACCES, InvalidRequest, "rights"),
+        (errno.EACCES, InvalidRequest, "permission denied"),
         (errno.ENOTDIR, InvalidRequest, "not a folder"),
         (errno.ENOENT, NotFound, "no such"),
         (errno.EEXIST, Conflict, "exists"),
@@ -156,7 +156,7 @@ file.writev([b"w" * 10])
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_rights(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(InvalidRequest, match="rights"):
+    with pytest.raises(InvalidRequest, match="permission denied"):
         OsFileSystem().create(str(tmp_path / "file"))
 
 
