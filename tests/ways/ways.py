@@ -21,7 +21,7 @@ from typing import Final, Self
 if __name__ == "__main__":
     TESTS = Path(__file__).parent.parent
     sys.path[:0] = [
-        str(TESTS / name) for name in ("broker", "flow", "indexing", "services", "kits")
+        str(TESTS / name) for name in ("broker", "flow", "harness", "indexing", "services", "kits")
     ]
 
 from batch_kit import BatchWorld, index, lines
