@@ -182,7 +182,7 @@ def loggers_of(tree: ast.Module) -> set[str]:
 
 
 def called(value: ast.expr | None) -> ast.expr | None:
-    """Return what an expression calls, awaited or not; None if it is no call."""
+    """Return the function that an expression calls, awaited or not; None without a call."""
     call = value.value if isinstance(value, ast.Await) else value
     return call.func if isinstance(call, ast.Call) else None
 
@@ -214,7 +214,7 @@ def changes_state(statement: ast.stmt, loggers: set[str]) -> bool:
 
 
 def restores(handler: ast.ExceptHandler, loggers: set[str]) -> bool:
-    """Say whether a handler changes state and raises: this exception or, as it is told, another."""
+    """Return whether a handler changes state and raises an exception: the same or another."""
     only_raises = len(handler.body) == 1 and isinstance(handler.body[0], ast.Raise)
     if ends_with_raise(handler.body) and not only_raises:
         return True

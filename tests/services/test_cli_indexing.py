@@ -237,7 +237,7 @@ def test_broken_json_is_named_with_its_file_and_line(
         file.write_text(text)
         said = out(capsys, *command, str(file), code=exit_codes.USAGE)
         assert f"{file}{why}" in " ".join(said.split()), said
-    # Where no file can say so, the server does, with the place in the spec.
+    # Without a file, the server reports the place in the spec.
     file.write_text('{"dataSource": "web", "taskPriority": ' + "9" * 5_000 + "}")
     said = out(capsys, *command, str(file), code=exit_codes.USAGE)
     assert "64 bits" in said

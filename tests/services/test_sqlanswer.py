@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-# With this version a failed send is an OSError, by which the server tells that the client left.
+# With this version a failed send is an OSError, which the server raises when the client left.
 SCOPE: Scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
 RESULT = SqlResult(pa.table({"a": [1]}), ("int",), truncated=False)
 

@@ -70,7 +70,7 @@ def test_a_file_of_many_chunks_is_opened_once(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_whole_is_removed(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
-    """What a worker had written before it ran out of memory stayed in the folder for good."""
+    """Files that a worker wrote before it ran out of memory stayed in the folder for good."""
 
     def write(path: Path) -> None:
         path.write_bytes(b"half")

@@ -442,7 +442,7 @@ def test_many_fields_that_are_written_otherwise_cost_few_reads(
 def test_fields_that_differ_one_after_the_other_cost_a_bounded_number_of_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first messages, which tell how all fields are written, have none of them."""
+    """The first messages, which determine how all fields are written, have none of them."""
     messages = [b'{"at":1}'] * LEAF_MESSAGES + wide([b'"1.5"'] * 2)
     parsed, reads = reads_of(messages, monkeypatch)
     assert reads <= 3 * 8

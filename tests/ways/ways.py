@@ -39,7 +39,7 @@ SOURCE: Final = str(Path(sys.modules["penstock"].__file__ or "").parent) + "/"
 
 @dataclass(frozen=True)
 class Way:
-    """What one way touched: module names without `penstock.`, and calls between two modules."""
+    """One way: its module names without `penstock.`, and calls between two modules."""
 
     modules: frozenset[str]
     calls: frozenset[tuple[str, str]]

@@ -35,7 +35,7 @@ _NOW: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a user marks: segments of a day, as used or unused."""
+    """A mark of a user: segments of a day, as used or unused."""
 
     day: int
     used: bool
@@ -80,7 +80,7 @@ class AdminActions:
             "other shapes": self._reshape,
         }
         self._wanted = [work for kind, work in kinds.items() if chance.whim(kind)]
-        # Rows that exist several times and come back cannot be told apart.
+        # Rows that exist several times and come back cannot be distinguished.
         resets, watches = self._reset in self._wanted, chance.whim("marks amid work")
         if resets and self._mark_used in self._wanted:
             self._wanted.remove(self._mark_used)

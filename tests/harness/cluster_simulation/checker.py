@@ -55,7 +55,7 @@ class Checker:
     Attributes:
         cluster: The cluster to check.
         users: The users and their requests.
-        ledger: What was published, and why it is visible.
+        ledger: Published rows, and why they are visible.
         commits: Number of commits so far.
     """
 

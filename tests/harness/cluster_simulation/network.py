@@ -46,7 +46,7 @@ def call(
     A request may be late, lost, or sent twice; an answer may be lost, or late.
 
     Raises:
-        Unavailable: There was no answer; the request may have been executed.
+        Unavailable: No answer came; the request may have been executed.
         PenstockError: The error of the work.
     """
     world, dice = caller.world, caller.world.chance.of("network")

@@ -266,7 +266,7 @@ class ChannelJournal:
             if records:
                 self._want_sync()  # before the append, after which nothing may fail
                 self._journal.append([records])
-        except Exception as error:  # noqa: BLE001 - as documented
+        except Exception as error:  # noqa: BLE001 - a failed write is retried
             self._log_failure("written", error)
             # Even if it is urgent: later records are merged with the pending ones.
             self._set_timer(_RETRY_S)
@@ -356,7 +356,7 @@ class ChannelJournal:
             await run_on_thread(self._journal.begin_sync())
             # A hundred thousand idle channels must not use file descriptors.
             self._journal.park()
-        except Exception as error:  # noqa: BLE001 - as documented
+        except Exception as error:  # noqa: BLE001 - a failed fsync is retried
             self._log_failure("synced", error)
             self._want_sync()
             return False
