@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -239,7 +240,8 @@ def test_a_set_up_that_is_terminated_leaves_no_build(tmp_path: Path) -> None:
             assert running.wait(30) != 0
             assert not list(wheels.iterdir())
         finally:
-            os.killpg(running.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(running.pid, signal.SIGKILL)
 
 
 def test_an_environment_that_has_everything_needs_neither_source_nor_wheel(tmp_path: Path) -> None:

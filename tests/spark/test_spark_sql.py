@@ -524,6 +524,22 @@ def test_a_file_that_went_away_is_looked_for_once_more(
         service.close()
 
 
+def test_files_may_be_replaced_more_often_than_once_during_a_query(
+    sessions: SparkSessions, data: DataFolder
+) -> None:
+    data.publish("busy", table(["2013-01-01"], n=ints(1)))
+    (there,) = data.source.tables().of("busy")
+    gone = [replace(there, path=there.path.replace(".parquet", f"{n}.parquet")) for n in range(4)]
+    # Each attempt lists the files, and once more after it has failed.
+    listings = [{"busy": (gone[(n + 1) // 2],)} for n in range(6)]
+    source: TableSource = FixedTables(*listings, {"busy": (there,)})
+    service = SqlService(sessions, source, SystemClock())
+    try:
+        assert ask(service, "SELECT n FROM busy") == [(1,)]
+    finally:
+        service.close()
+
+
 def test_a_file_that_stays_away_is_no_matter_of_memory(
     sessions: SparkSessions, data: DataFolder
 ) -> None:

@@ -64,6 +64,7 @@ class Notes:
         finished: Numbers of those that a consumer has finished.
         ids: By topic and number, the ids under which a message was delivered.
         failed: How many requests failed.
+        refusal: What answered the last publish that was not acknowledged.
     """
 
     acknowledged: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -71,6 +72,7 @@ class Notes:
     finished: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     ids: dict[tuple[str, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     failed: int = 0
+    refusal: str = ""
     _next: int = 0
 
     def numbers(self, count: int) -> list[int]:
@@ -194,8 +196,10 @@ class Client:
                 self.publisher.send(b"NOP\n")
                 frame = self.publisher.frame()
             is_acknowledged = frame == Frame(0, b"OK")
-        except OSError:
-            pass
+            if not is_acknowledged:
+                self.notes.refusal = repr(frame)
+        except OSError as error:
+            self.notes.refusal = repr(error)
         self.notes.note(self.topic, numbers, is_acknowledged=is_acknowledged)
         return is_acknowledged
 
@@ -304,7 +308,7 @@ def test_a_broker_keeps_what_it_acknowledged_under_a_limit(folder: Path, kind: s
             drain(broker, notes, topic)
         for topic in TOPICS:
             with contextlib.closing(Client(broker, notes, topic)) as client:
-                assert client.publish(), log_path.read_text()[-2_000:]
+                assert client.publish(), (notes.refusal, log_path.read_text()[-2_000:])
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(_WAIT_S) == 0, log_path.read_text()[-2_000:]
     copies = {place: ids for place, ids in notes.ids.items() if len(ids) > 1}

@@ -119,6 +119,9 @@ _IF_AGAIN: Final = (
     " give queries a Spark of their own (--query-memory)"
 )
 _TRIES: Final = 2
+# How often files are listed for one query, of which each time one was replaced and deleted. Only a
+# machine under load, whose tasks persist every second, needs more than two.
+_LISTINGS_MAX: Final = 10
 # Time after which a JVM that was ended is ready again.
 _STARTS_AGAIN_S: Final = 30.0
 _ENDED: Final = (
@@ -358,25 +361,27 @@ class SqlService:
 
     def _try(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
         """Run a query; return None if its answer is too large to be fetched at once."""
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _LISTINGS_MAX + 1):
             try:
                 return self._run(query, statement, running)
             except EngineUnavailable as error:
                 # On a full disk, a retry would take as long and fail in the same way.
                 if running.stopped or isinstance(error, SparkDiskFull | AnswersFull):
                     raise
+                missing = _MISSING_PATH.search(_said(error))
+                replaced = missing is not None and self._visible(missing[1]) is None
                 # A session that ended by itself is available again at once; a lost JVM is not.
-                if attempt == _TRIES:
-                    missing = _MISSING_PATH.search(_said(error))
-                    if missing:
-                        raise self._damaged(missing[1], "is missing") from error
-                    if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
-                        raise EngineUnavailable(_ENDED) from error
-                    # The query had not begun, or its files are gone: memory is not the cause.
-                    is_known = running.session is None or _FILE_GONE.search(_said(error))
-                    if is_known or query.is_probe:
-                        raise
-                    raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
+                if attempt < _TRIES or (replaced and attempt < _LISTINGS_MAX):
+                    continue
+                if missing:
+                    raise self._damaged(missing[1], "is missing") from error
+                if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
+                    raise EngineUnavailable(_ENDED) from error
+                # The query had not begun, or its files are gone: memory is not the cause.
+                is_known = running.session is None or _FILE_GONE.search(_said(error))
+                if is_known or query.is_probe:
+                    raise
+                raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
@@ -484,9 +489,14 @@ class SqlService:
         root = deep_storage_of(path)
         if root is not None and not Path(root).is_dir():
             return StorageUnavailable(f"{folder_missing(root)}. The query needs {path} from there")
-        files = itertools.chain.from_iterable(self._source.tables().files.values())
-        announced = any(file.announced and file.path == path for file in files)
+        file = self._visible(path)
+        announced = file is not None and file.announced
         return EngineFailure(damaged(path, what, announced=announced))
+
+    def _visible(self, path: str) -> TableFile | None:
+        """Return the file of a path, if queries that begin now read it."""
+        files = itertools.chain.from_iterable(self._source.tables().files.values())
+        return next((file for file in files if file.path == path), None)
 
     def _forget_views(self) -> None:
         """List the files again, because Spark remembers their sizes as long as a view exists."""
