@@ -210,6 +210,7 @@ class Client:
             if time.monotonic() > end_s:
                 return False
             threading.Event().wait(0.1)
+            self.connect(_WAIT_S)  # it closes a connection after such an error, as nsqd does
         return True
 
     def consume(self, count: int) -> None:
