@@ -1,0 +1,118 @@
+"""State machines as tables of data.
+
+A machine is a table: for each kind of event and each state, the next state and the effects. Its
+owner tells which event happened, stores the next state and carries out the effects in order. An
+effect that can fail reports its outcome as a further event; the effects behind it are not carried
+out then. What decides between two outcomes makes two kinds of events, so a table has no
+conditions.
+
+Invariants: each pair of state and event is decided when the table is made: by a transition, or as
+ignored, refused or impossible. A machine keeps no state, so all owners and threads share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+F = TypeVar("F", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[S, F]):
+    """The next state, and the effects in the order in which they are carried out."""
+
+    state: S
+    effects: tuple[F, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The event is a request that is not allowed in the state; `reason` is for its sender."""
+
+    reason: str
+
+
+class Outcome(Enum):
+    """What happens where nothing changes."""
+
+    IGNORED = "ignored"
+    """The event may happen, and has no effect."""
+    IMPOSSIBLE = "impossible"
+    """The owner never reports the event in this state; if it does, that is an error of its code."""
+
+
+IGNORED: Final = Outcome.IGNORED
+IMPOSSIBLE: Final = Outcome.IMPOSSIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[S, F]):
+    """The outcomes of one kind of event: by state, and in all other states."""
+
+    cells: Mapping[S, Transition[S, F] | Refusal | Outcome]
+    otherwise: Refusal | Outcome = IMPOSSIBLE
+
+
+def go(state: S, *effects: F) -> Transition[S, F]:
+    """Return the transition to a state."""
+    return Transition(state, effects)
+
+
+class StateMachine(Generic[S, E, F]):
+    """A table of transitions.
+
+    Args:
+        states: All states.
+        table: One row for each kind of event.
+        initial: States in which the machine may begin.
+        final: States that it never leaves.
+
+    Raises:
+        ValueError: A kind of event has no row, or a final state has a transition to another one.
+    """
+
+    def __init__(
+        self,
+        states: type[S],
+        table: Mapping[E, Row[S, F]],
+        *,
+        initial: Iterable[S],
+        final: Iterable[S] = (),
+    ) -> None:
+        self.states: Final = tuple(states)
+        self.table: Final = table
+        self.initial: Final = frozenset(initial)
+        self.final: Final = frozenset(final)
+        missing = [event for event in type(next(iter(table))) if event not in table]
+        if missing:
+            raise ValueError(f"no row for {', '.join(map(str, missing))}: decide each event")
+        self._cells: Final[dict[tuple[S, E], Transition[S, F] | Refusal | None]] = {}
+        for event, row in table.items():
+            for state in self.states:
+                cell = row.cells.get(state, row.otherwise)
+                if isinstance(cell, Transition) and state in self.final and cell.state != state:
+                    raise ValueError(f"{state} is final, but {event} leaves it")
+                self._cells[state, event] = (
+                    Transition(state) if cell is IGNORED else None if cell is IMPOSSIBLE else cell
+                )
+
+    def transition(self, state: S, event: E) -> Transition[S, F] | Refusal:
+        """Return what an event does in a state.
+
+        Raises:
+            AssertionError: The event is impossible there: the code of the owner is wrong.
+        """
+        found = self._cells[state, event]
+        if found is None:
+            raise AssertionError(f"{event} cannot happen in {state}")
+        return found
+
+    def outcome(self, state: S, event: E) -> Transition[S, F] | Refusal | Outcome:
+        """Return the cell of the table, for tests and for the page of transitions."""
+        row = self.table[event]
+        return row.cells.get(state, row.otherwise)

@@ -1,0 +1,68 @@
+"""All state machines of the product, and the page of the docs that shows their tables.
+
+    python tests/machines.py
+
+writes `docs/contributing/transitions.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
+# Titles and modules of the machines.
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {}
+_HEAD: Final = """\
+# State machines
+
+This page is generated from the tables in the code (`python tests/machines.py`); a test checks
+that it is up to date. A cell has the next state and the effects that follow, in order. `-`: the
+event is ignored. *refused*: its sender gets an error. An empty cell: the event cannot happen in
+this state.
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    return _HEAD + "".join(
+        _section(title, module, machine) for title, (module, machine) in MACHINES.items()
+    )
+
+
+def _section(title: str, module: str, machine: StateMachine[Enum, Enum, Enum]) -> str:
+    states = machine.states
+    lines = [
+        f"\n## {title}: `{module}`\n",
+        f"Begins in {_names(machine.initial)}."
+        + (f" Final: {_names(machine.final)}." if machine.final else ""),
+        "",
+        f"| event | {' | '.join(state.name for state in states)} |",
+        f"|---|{'---|' * len(states)}",
+    ]
+    for event in machine.table:
+        cells = (_cell(machine.outcome(state, event), state) for state in states)
+        lines.append(f"| {event.value} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(states: frozenset[Enum]) -> str:
+    return ", ".join(sorted(state.name for state in states))
+
+
+def _cell(outcome: object, state: Enum) -> str:
+    if isinstance(outcome, Transition):
+        effects = ", ".join(effect.name for effect in outcome.effects)
+        place = "same" if outcome.state is state else outcome.state.name
+        return f"{place}: {effects}" if effects else place
+    if isinstance(outcome, Refusal):
+        return "*refused*"
+    return {IGNORED: "-", IMPOSSIBLE: ""}[outcome]  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
