@@ -21,8 +21,8 @@ from benchmarks.table import Row, against, print_rows
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, TaskSubmissions
-from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,

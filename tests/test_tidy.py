@@ -32,7 +32,7 @@ ONE_PLACE = {
 STARTS = r"\bthreading\.(Thread|Timer)\(|\.create_task\(|\bensure_future\(|\.run_forever\("
 STARTING = {
     "core/threads.py": "owns threads",
-    "core/looptasks.py": "owns tasks and loops on threads",
+    "core/loop_tasks.py": "owns tasks and loops on threads",
     "client/": "runs in programs of users, whose process is not ours to end",
     "testing/": "is never part of a process of Penstock",
 }
@@ -122,7 +122,7 @@ def test_threads_and_tasks_are_started_where_their_end_is_noticed() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(STARTS, line)
     ]
-    assert not found, "use core/threads.py or core/looptasks.py:\n" + "\n".join(found)
+    assert not found, "use core/threads.py or core/loop_tasks.py:\n" + "\n".join(found)
 
 
 def test_a_number_in_a_sentence_and_its_noun_agree() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import uvloop
 
 from penstock.broker.server import BrokerServer
-from penstock.core.looptasks import watch_loop
+from penstock.core.loop_tasks import watch_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

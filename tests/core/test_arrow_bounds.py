@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import arrowbounds
-from penstock.core.arrowbounds import check_batches
+from penstock.core import arrow_bounds
+from penstock.core.arrow_bounds import check_batches
 from penstock.core.errors import InvalidRequest
 
 
@@ -33,13 +33,13 @@ def test_each_batch_is_found_with_its_size(
 ) -> None:
     raw = written(is_file=is_file, codec=codec)
     check_batches(io.BytesIO(raw), "a.arrow")
-    found = list(arrowbounds._batches(io.BytesIO(raw), len(raw)))
+    found = list(arrow_bounds._batches(io.BytesIO(raw), len(raw)))
     rows = [one.rows for one in found if not one.is_dictionary and one.rows]
     assert rows == [300, 300, 300, 100]
     assert any(one.is_dictionary for one in found)
     [first, *_] = [one.size for one in found if one.rows == 300]
     assert first > 300 * (4 + 4 + len("name 1"))  # unpacked, whatever the codec
-    monkeypatch.setattr(arrowbounds, "BATCH_BYTES_MAX", 1_000)
+    monkeypatch.setattr(arrow_bounds, "BATCH_BYTES_MAX", 1_000)
     with pytest.raises(InvalidRequest, match=r"a\.arrow: the record batch that ends at byte"):
         check_batches(io.BytesIO(raw), "a.arrow")
 
@@ -60,7 +60,7 @@ def test_batches_that_arrow_0_17_compressed_are_bounded() -> None:
     raw = bytearray(out.getvalue())
     # As that release wrote it, the batch itself does not tell that it is compressed.
     at = raw.rfind(b"\xff\xff\xff\xff", 0, raw.find(b"ARROW:experimental")) + 8
-    table = arrowbounds._Table.root(bytes(raw[at:])).table(2)
+    table = arrow_bounds._Table.root(bytes(raw[at:])).table(2)
     begin = at + table._fields_at + 4 + 2 * 3
     assert raw[begin : begin + 2] != b"\0\0"
     raw[begin : begin + 2] = b"\0\0"
@@ -75,7 +75,7 @@ def test_metadata_that_are_too_long_to_be_checked_are_refused(
 ) -> None:
     """Arrow reads metadata of any length, whose batches were not bounded then."""
     raw = written(is_file=is_file, codec="zstd")
-    monkeypatch.setattr(arrowbounds, "_METADATA_BYTES_MAX", 64)
+    monkeypatch.setattr(arrow_bounds, "_METADATA_BYTES_MAX", 64)
     with pytest.raises(InvalidRequest, match=r"a\.arrow: the metadata at byte .* more than 64"):
         check_batches(io.BytesIO(raw), "a.arrow")
     # Of a file that ends before, the reader reports the damage.

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from penstock.core.error_output import error_lines
-from penstock.core.logformat import LogFormatter, log_to_stream
+from penstock.core.log_format import LogFormatter, log_to_stream
 
 FORGED = "x\n2026-11-28 02:00:00,000 ERROR penstock: forged\x1b[31m\r\u2028"
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")

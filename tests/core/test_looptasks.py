@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import uvloop
 
-from penstock.core import looptasks, threads
+from penstock.core import loop_tasks, threads
 from penstock.core.errors import Closed, Unavailable
-from penstock.core.looptasks import (
+from penstock.core.loop_tasks import (
     LoopThread,
     call_each,
     keep_running,
@@ -274,7 +274,7 @@ def test_work_that_comes_while_a_loop_ends_is_answered(place: str) -> None:
 def test_work_that_does_not_end_with_its_loop_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(looptasks, "_END_S", 0.05)
+    monkeypatch.setattr(loop_tasks, "_END_S", 0.05)
     begun, answers = threading.Event(), []
     loop = LoopThread("a loop", asyncio.new_event_loop())
 

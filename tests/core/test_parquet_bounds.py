@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import parquetbounds
-from penstock.core.parquetbounds import runs_of_groups
+from penstock.core import parquet_bounds
+from penstock.core.parquet_bounds import runs_of_groups
 
 ROWS = 1 << 16
 
@@ -56,8 +56,8 @@ def test_a_small_dictionary_is_known_by_its_header() -> None:
 def test_rows_of_long_values_are_read_in_small_batches(codec: str, length: int) -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 50_000), ["0" * length, "b"])
     rows = rows_at_once(stored(values, codec, dictionary_pagesize_limit=1 << 20))
-    assert rows * length <= parquetbounds.BATCH_BYTES_MAX
-    assert rows * length > parquetbounds.BATCH_BYTES_MAX / 2
+    assert rows * length <= parquet_bounds.BATCH_BYTES_MAX
+    assert rows * length > parquet_bounds.BATCH_BYTES_MAX / 2
 
 
 def test_many_row_groups_are_probed_by_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_the_largest_value_is_that_of_the_dictionary_or_not_known(
 ) -> None:
     file = stored(pa.array(values, pa.binary()), codec)
     column = pq.read_metadata(file).row_group(0).column(0)
-    found = parquetbounds._largest_short_value(file, column)
+    found = parquet_bounds._largest_short_value(file, column)
     assert found in {None, max(map(len, values))}
     if all(len(value) < 256 and b"\0" not in value and value for value in values):
         assert found is not None
@@ -103,4 +103,6 @@ def test_a_page_that_is_cut_or_something_else_is_left_to_the_reader(cut: int) ->
     end = column.dictionary_page_offset + cut
     raw = file.read_at(1 << 20, 0)
     for tail in (b"", b"\xff" * 100):
-        assert parquetbounds._largest_short_value(pa.BufferReader(raw[:end] + tail), column) is None
+        assert (
+            parquet_bounds._largest_short_value(pa.BufferReader(raw[:end] + tail), column) is None
+        )

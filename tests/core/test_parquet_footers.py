@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.core.parquetbounds import runs_of_groups
+from penstock.core.parquet_bounds import runs_of_groups
 
 
 def footer(rows: int, values: int) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.wholenumbers import INT64_MAX, INT64_MIN, int64_of, is_int64
+from penstock.core.whole_numbers import INT64_MAX, INT64_MIN, int64_of, is_int64
 
 
 @given(st.integers())

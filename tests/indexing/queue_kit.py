@@ -7,7 +7,7 @@ from mailbox_kit import InlineLanes, StepLanes, settle
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
-from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,

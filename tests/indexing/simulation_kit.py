@@ -19,7 +19,7 @@ from queue_kit import KeptEvents
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask

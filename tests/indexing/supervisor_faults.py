@@ -25,7 +25,7 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.supervisor_registry import Supervisors
-from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
 from penstock.indexing.sequences import Offsets, Sequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec

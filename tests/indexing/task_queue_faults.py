@@ -20,7 +20,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.errors import NotLeading
-from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskState
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore

@@ -11,7 +11,7 @@ from queue_kit import World, noop, submit
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.runner.ports import RunnerOptions
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.services import config

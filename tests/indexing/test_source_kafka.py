@@ -20,7 +20,7 @@ from penstock.indexing.engine import EngineFailure, KafkaRange
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier, OffsetsGoneError, read_records
 from penstock.indexing.specs import parse_supervisor_spec
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 from penstock.indexing.stream_location import StreamLocation, location_of
 from penstock.testing.clock import VirtualClock
 

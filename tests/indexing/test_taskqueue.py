@@ -13,8 +13,8 @@ from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
 from penstock.indexing.overlord.task_index import RunnerState
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.overlord.task_service import TaskSubmissions
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskLocation,

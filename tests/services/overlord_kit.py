@@ -23,7 +23,7 @@ from penstock.core.errors import NotFound, Unavailable
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskLocation,

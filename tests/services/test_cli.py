@@ -761,7 +761,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert capsys.readouterr().err == goes_on
 
-    monkeypatch.setattr("penstock.services.httpclient.JsonClient.post", interrupted)
+    monkeypatch.setattr("penstock.services.http_client.JsonClient.post", interrupted)
     assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert (
         "its task may have been submitted: check with penstock task list" in capsys.readouterr().err

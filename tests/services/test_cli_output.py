@@ -205,7 +205,7 @@ WRITES = re.compile(
     r"(sys\.)?(stdout|stderr)(\.buffer)?\.write(lines)?|(rich\.)?Console|logging\.(Formatter|basicConfig)"
 )
 ALLOWED_CONSOLES = {"services/demo/run.py": {"Console"}}
-LOGS = {"core/logformat.py", "services/host/up.py"}
+LOGS = {"core/log_format.py", "services/host/up.py"}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -226,7 +226,7 @@ def test_nothing_else_writes_to_the_standard_streams() -> None:
             for line, call in calls(ast.parse(path.read_text()))
             if WRITES.fullmatch(call) and call not in allowed
         ]
-    assert not found, "print through services/cli/output.py, and log through core/logformat.py"
+    assert not found, "print through services/cli/output.py, and log through core/log_format.py"
 
 
 def test_nothing_else_shows_bars_or_reads_markup() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.hostmemory import total_memory_bytes
+from penstock.core.host_memory import total_memory_bytes
 from penstock.services.config import Address, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.host_plan import HostPlan

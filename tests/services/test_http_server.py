@@ -22,8 +22,8 @@ from penstock.broker.http_server.guard import Evictable, HttpGuard
 from penstock.services.api.asgi import application
 from penstock.services.config import Address, Options
 from penstock.services.host.process import listen
+from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_error, api_guard
-from penstock.services.httpclient import JsonClient
 from penstock.testing.clock import VirtualClock
 
 TOKEN = "s"

@@ -53,8 +53,8 @@ from penstock.services.api.process_clients import (
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
+from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
-from penstock.services.httpclient import JsonClient
 from penstock.services.membership.leases import Announcement, Announcer, Directory
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock

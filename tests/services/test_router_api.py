@@ -32,8 +32,8 @@ from penstock.services.membership.leases import Directory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionWish
-from penstock.spark.sql import answerfiles
-from penstock.spark.sql.answerfiles import AnswerFolder
+from penstock.spark.sql import answer_files
+from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
@@ -532,14 +532,14 @@ async def test_files_of_answers_are_deleted_off_the_event_loop(
     """Deleting thousands of files, or one on a slow disk, kept all other clients waiting."""
     loop_thread, deleting = threading.get_ident(), []
     deleted = threading.Semaphore(0)
-    delete_answer = answerfiles.delete_answer
+    delete_answer = answer_files.delete_answer
 
     def delete(folder: Path) -> None:
         deleting.append(threading.get_ident())
         delete_answer(folder)
         deleted.release()
 
-    monkeypatch.setattr(answerfiles, "delete_answer", delete)
+    monkeypatch.setattr(answer_files, "delete_answer", delete)
     large.let_go.set()
     assert (await rig.ask("POST", SQL, json={"query": "large"})).status_code == 200
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])

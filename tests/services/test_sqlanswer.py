@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock.services.api.sqlanswer import SqlAnswer
+from penstock.services.api.sql_answer import SqlAnswer
 from penstock.spark.sql.service import SqlResult
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineFailure
-from penstock.spark.sql import answerfiles
-from penstock.spark.sql.answerfiles import (
+from penstock.spark.sql import answer_files
+from penstock.spark.sql.answer_files import (
     BATCH_BYTES,
     FULL,
     TOO_LARGE,
@@ -120,8 +120,8 @@ def test_rows_of_the_router_are_written_whole_or_refused(
     problem: str,
     error: type[Exception],
 ) -> None:
-    monkeypatch.setattr(answerfiles, "_limit_reached", lambda _target: problem)
-    noise = np.random.default_rng(1).bytes(answerfiles.CHECKED_EVERY_BYTES)
+    monkeypatch.setattr(answer_files, "_limit_reached", lambda _target: problem)
+    noise = np.random.default_rng(1).bytes(answer_files.CHECKED_EVERY_BYTES)
     table = pa.table({"text": pa.array([noise, b"the last row"])})
     with pytest.raises(error):
         folder.write(pa.Table.from_batches(table.to_batches(max_chunksize=1)))
@@ -166,7 +166,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from penstock.spark.sql.answerfiles import AnswerFolder
+from penstock.spark.sql.answer_files import AnswerFolder
 folder = AnswerFolder(Path(sys.argv[1]))
 kept = folder.write(pa.table({"n": [1]}))
 print("written", flush=True)

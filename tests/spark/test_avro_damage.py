@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.avrobounds import unpacks_to_more
+from penstock.core.avro_bounds import unpacks_to_more
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.spark.batch.input.avro_files import read_avro
 from penstock.spark.batch.input.splits import InputFile

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.avrobounds import endless_array, is_empty
+from penstock.core.avro_bounds import endless_array, is_empty
 from penstock.core.errors import InvalidRequest
-from penstock.core.parquetbounds import check_rows, runs_of_groups
+from penstock.core.parquet_bounds import check_rows, runs_of_groups
 
 LONG = "longer than 8388608 bytes"
 

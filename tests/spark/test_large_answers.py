@@ -31,7 +31,7 @@ from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import fetching
-from penstock.spark.sql.answerfiles import AnswerFolder, SpilledRows, SpillTarget
+from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetching import ROWS_AT_ONCE
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
 

@@ -23,7 +23,7 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionWish
-from penstock.spark.sql.answerfiles import AnswersFull
+from penstock.spark.sql.answer_files import AnswersFull
 from penstock.spark.sql.fetching import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles

@@ -16,14 +16,14 @@ from batchkit import local, request, rows_of
 from pydantic import JsonValue
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.hostmemory import total_memory_bytes
+from penstock.core.host_memory import total_memory_bytes
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.batch import engine as batch_engine
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.scan import ScanWork, scan_pieces
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.connect.workermemory import limit_bytes, naming
+from penstock.spark.connect.worker_memory import limit_bytes, naming
 from penstock.spark.pieces import limited
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.run import Victim, processes_of
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
 TOPIC = "load"

@@ -14,7 +14,7 @@ from serving import serving, until
 
 from penstock.core.errors import PenstockError
 from penstock.services.demo.server import DemoServer
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

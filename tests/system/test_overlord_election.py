@@ -18,7 +18,7 @@ from worker_kit import wait_for
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.storage.metadata import MetadataStore, Term
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

@@ -25,7 +25,7 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.config import Options
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import Directory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import MetadataStore

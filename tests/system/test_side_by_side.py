@@ -15,7 +15,7 @@ from held_file import held_file
 from serving import serving, until
 
 from penstock.core.errors import Unavailable
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
-from penstock.core.looptasks import call_each, run_on_thread, start_job
+from penstock.core.loop_tasks import call_each, run_on_thread, start_job
 from penstock.core.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:

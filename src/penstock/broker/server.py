@@ -51,7 +51,7 @@ from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.garbage_collection import lasting_objects
 from penstock.core.http_client import AsyncHttpClient
 from penstock.core.loop_stalls import LoopTicker
-from penstock.core.looptasks import keep_running, watch_loop
+from penstock.core.loop_tasks import keep_running, watch_loop
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath
 from penstock.storage.filesystem import OsFileSystem

@@ -8,7 +8,7 @@ Penstock is an `OwnedThread`, which declares what follows an unexpected end of i
     REPORT        no further action: a job of one call, whose thread ends with it
 
 An end is unexpected if the body raised anything, or returned before `expect_end` was called.
-`OwnedThread` is the only place that starts threads; tasks of event loops are in `looptasks`, and
+`OwnedThread` is the only place that starts threads; tasks of event loops are in `loop_tasks`, and
 report to the same `Deaths`.
 
 Owns the deaths of this process: their log lines, their counts, which parts are down, and the end of

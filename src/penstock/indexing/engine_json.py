@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from penstock.core.intervals import Interval
-from penstock.core.wholenumbers import is_int64
+from penstock.core.whole_numbers import is_int64
 from penstock.indexing.engine import DataFile, RowCounts
 
 Number = TypeVar("Number", int, float)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

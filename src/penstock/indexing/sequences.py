@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.wholenumbers import int64_of, is_int64
+from penstock.core.whole_numbers import int64_of, is_int64
 
 Offsets = Mapping[int, int]
 """Stream partition -> offset of the next message."""

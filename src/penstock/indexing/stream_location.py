@@ -8,7 +8,7 @@ from pydantic import Field
 
 from penstock.indexing import kafka_settings
 from penstock.indexing.specs.model import SpecModel
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 
 if TYPE_CHECKING:
     from penstock.indexing.specs import IoConfig

@@ -23,7 +23,7 @@ from penstock.broker.http_server.server import uvicorn_config
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.loop_stalls import watched_loop
-from penstock.core.looptasks import watch_loop
+from penstock.core.loop_tasks import watch_loop
 from penstock.core.threads import OwnedThread
 from penstock.services.config import Options
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.broker.http_server.host_policy import normalized_host
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
-from penstock.core.wholenumbers import int64_of
+from penstock.core.whole_numbers import int64_of
 from penstock.flow.user_modules import is_module_name
 
 # In URLs: the part after a user's name, and the values of secret parameters. A password may contain

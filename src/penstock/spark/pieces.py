@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.spark.connect.workermemory import naming
+from penstock.spark.connect.worker_memory import naming
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -22,7 +22,7 @@ from cluster_simulation.world import Process, StrandLanes, UndividedLanes, World
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.runner.runner import RunnerOptions
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor

@@ -26,7 +26,7 @@ from penstock.broker.channel.policy import GiveUp
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
-from penstock.core.looptasks import report
+from penstock.core.loop_tasks import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

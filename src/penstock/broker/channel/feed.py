@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.broker.memory.budget import MemoryBudget
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
-from penstock.core.looptasks import call_each, run_on_thread, start_job
+from penstock.core.loop_tasks import call_each, run_on_thread, start_job
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.storage.queue.log_files import OffsetsDeleted
 

@@ -26,7 +26,7 @@ from penstock.broker.channel import journal_records
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.looptasks import run_on_thread, start_awaited, start_job
+from penstock.core.loop_tasks import run_on_thread, start_awaited, start_job
 from penstock.core.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import PenstockError
-from penstock.core.looptasks import start_job
+from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

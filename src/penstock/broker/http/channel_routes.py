@@ -14,7 +14,7 @@ from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response, js
 from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.broker.topics.placement import require_partition
 from penstock.core.errors import NotFound
-from penstock.core.looptasks import run_on_thread
+from penstock.core.loop_tasks import run_on_thread
 from penstock.core.printable import quoted
 
 if TYPE_CHECKING:

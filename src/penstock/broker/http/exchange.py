@@ -28,7 +28,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.printable import quoted, to_header
-from penstock.core.wholenumbers import INT64_MAX, int64_of
+from penstock.core.whole_numbers import INT64_MAX, int64_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import message_id
 from penstock.broker.channel.message_states import MessageState, message_states, offsets_in
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
-from penstock.core.looptasks import run_on_thread
+from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import uvicorn
 
 from penstock.broker.http_server.body_drain import BodyDrain
 from penstock.broker.http_server.connection import bounded_protocol
-from penstock.core.looptasks import keep_running
+from penstock.core.loop_tasks import keep_running
 
 if TYPE_CHECKING:
     import socket

@@ -20,7 +20,7 @@ import orjson
 
 from penstock.broker.lookupd.registration import Registration
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.looptasks import keep_running
+from penstock.core.loop_tasks import keep_running
 from penstock.core.threads import OnDeath
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import orjson
 
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.looptasks import start_job
+from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

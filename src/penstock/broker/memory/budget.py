@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.looptasks import call_each
+from penstock.core.loop_tasks import call_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

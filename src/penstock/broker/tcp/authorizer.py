@@ -22,7 +22,7 @@ from penstock.broker.protocol import frames
 from penstock.broker.security.auth_servers import AuthQuestion
 from penstock.broker.security.permissions import Grant, NamePattern, Permissions
 from penstock.core.errors import PenstockError
-from penstock.core.looptasks import run_on_thread
+from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

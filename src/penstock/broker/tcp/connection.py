@@ -28,7 +28,7 @@ from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.broker.tcp.session import Session
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError
-from penstock.core.looptasks import start_job
+from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -21,7 +21,7 @@ from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
 from penstock.core.errors import NotFound, PenstockError
-from penstock.core.looptasks import call_each, start_job
+from penstock.core.loop_tasks import call_each, start_job
 
 if TYPE_CHECKING:
     import ssl

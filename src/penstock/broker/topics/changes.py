@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import NotFound, Unavailable
-from penstock.core.looptasks import call_each, report, run_on_thread, start_awaited
+from penstock.core.loop_tasks import call_each, report, run_on_thread, start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

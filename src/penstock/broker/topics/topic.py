@@ -19,7 +19,7 @@ from penstock.broker.memory.memory_queue import MemoryQueue, admitted
 from penstock.broker.topics.placement import PartitionRotation, require_partition
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import NotFound, PenstockError, Unavailable
-from penstock.core.looptasks import call_each, report
+from penstock.core.loop_tasks import call_each, report
 from penstock.storage.queue.blocks import as_messages
 
 if TYPE_CHECKING:

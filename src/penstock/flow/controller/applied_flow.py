@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.core.wholenumbers import within_int64
+from penstock.core.whole_numbers import within_int64
 from penstock.flow.graph.export import document
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow

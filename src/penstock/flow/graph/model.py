@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import COMPONENT, check_stored_name
-from penstock.core.wholenumbers import INT64_MAX, INT64_MIN
+from penstock.core.whole_numbers import INT64_MAX, INT64_MIN
 
 FORMAT_NUMBER: Final = 1
 

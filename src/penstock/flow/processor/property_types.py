@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.wholenumbers import INT64_MAX, int64_of
+from penstock.core.whole_numbers import INT64_MAX, int64_of
 from penstock.flow.scheduling.periods import parse_period
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.wholenumbers import INT64_MAX
+from penstock.core.whole_numbers import INT64_MAX
 
 
 class Availability(enum.Enum):

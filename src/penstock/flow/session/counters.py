@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.wholenumbers import is_int64, within_int64
+from penstock.core.whole_numbers import is_int64, within_int64
 
 _NAME_MAX: Final = 200
 

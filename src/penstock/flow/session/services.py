@@ -19,7 +19,7 @@ from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.queue import Polled, Verdict
 from penstock.flow.relationships import Retry
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.batchlimit import BatchLimit
+from penstock.flow.session.batch_limit import BatchLimit
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.core.wholenumbers import within_int64
+from penstock.core.whole_numbers import within_int64
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME, parse_worker_config
 from penstock.indexing.overlord.supervisor_registry import Supervisors
-from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
 
 if TYPE_CHECKING:

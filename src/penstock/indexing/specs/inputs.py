@@ -28,7 +28,7 @@ from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistake, mistakes, refusing
 from penstock.indexing.specs.scalars import OWN_PREFIX, Count, DatasourceName, Flag, IntervalText
 from penstock.indexing.specs.sources.databases import DatabaseInput
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret, Secret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
 
 _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("s3", "s3a"),

@@ -29,7 +29,7 @@ from penstock.indexing.specs.scalars import (
     TopicName,
     topic_mistake,
 )
-from penstock.indexing.specs.sources.secretvalues import SecretSetting
+from penstock.indexing.specs.sources.secret_values import SecretSetting
 
 __all__ = [
     "AutoScalerConfig",

@@ -17,7 +17,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import Directory
 from penstock.services.readiness import ReadyState
 

@@ -37,7 +37,7 @@ from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.futures import settled
 from penstock.services.api.process_clients import PAUSE_ANSWER_S, offsets_of, report_to_json
-from penstock.services.errorcodes import status_and_code
+from penstock.services.error_codes import status_and_code
 
 
 class TaskControl(Protocol):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.waits import waits_from_json
-from penstock.core.wholenumbers import int64_of, is_int64
+from penstock.core.whole_numbers import int64_of, is_int64
 from penstock.indexing.ports import (
     DEFAULT_WORKER_CATEGORY,
     Effort,
@@ -28,7 +28,7 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 from penstock.services.config import Address
-from penstock.services.httpclient import Answer, JsonClient
+from penstock.services.http_client import Answer, JsonClient
 from penstock.services.membership.leases import Directory
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import Directory
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty

@@ -19,7 +19,7 @@ from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
 
 # A scrape must not wait long for a part that is restarting.

@@ -30,13 +30,14 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.instants import parse_time
-from penstock.core.looptasks import start_awaited, start_job
+from penstock.core.loop_tasks import start_awaited, start_job
 from penstock.core.sql_sizes import check_text, statement_tokens
-from penstock.core.wholenumbers import is_int64
+from penstock.core.whole_numbers import is_int64
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.sql_task import refuse_writes
 from penstock.services.api.indexer.task_json import typed_error
+from penstock.services.api.sql_answer import SqlAnswer, close_on_thread, close_soon
 from penstock.services.api.sql_results import (
     CONTENT_TYPES,
     TypeName,
@@ -44,10 +45,9 @@ from penstock.services.api.sql_results import (
     check_names,
     write_rows,
 )
-from penstock.services.api.sqlanswer import SqlAnswer, close_on_thread, close_soon
 from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
-from penstock.services.httpclient import TRUNCATED_HEADER
+from penstock.services.http_client import TRUNCATED_HEADER
 from penstock.spark.projections.selector import wish_of
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 

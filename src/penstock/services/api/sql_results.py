@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_any_time, format_day
-from penstock.spark.sql.answerfiles import pieces
+from penstock.spark.sql.answer_files import pieces
 
 if TYPE_CHECKING:
     from penstock.spark.sql.fetching import RowSource

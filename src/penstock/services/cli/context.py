@@ -16,7 +16,7 @@ from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services import config
 from penstock.services.config import Address, Options
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient

@@ -17,7 +17,7 @@ import typer
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import warn, write_bodies
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
 Max = Annotated[

@@ -14,7 +14,7 @@ from penstock.services.answers import objects, whole
 from penstock.services.cli import peek
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import confirm, print_json, print_rows, say
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 topic_app = typer.Typer(
     help="Topics, which store events.", no_args_is_help=True, rich_markup_mode=None

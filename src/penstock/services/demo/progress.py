@@ -29,7 +29,7 @@ from penstock.core.printable import escaped
 from penstock.services.answers import objects, part
 from penstock.services.demo.server import DemoServer
 from penstock.services.examples import example
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 _MS_PER_S: Final = 1_000
 _PHASES: Final = {

@@ -51,7 +51,7 @@ from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.examples import example
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.fork_server import FORK_SERVER_NAME
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
 if TYPE_CHECKING:

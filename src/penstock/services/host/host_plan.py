@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Dependency, InvalidRequest
-from penstock.core.hostmemory import total_memory_bytes
+from penstock.core.host_memory import total_memory_bytes
 from penstock.services import config
 from penstock.services.config import Address, Options, local_path
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import penstock
 from penstock.core.clock import Clock
-from penstock.core.logformat import LogFormatter
+from penstock.core.log_format import LogFormatter
 from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolderLock, about_process, broker_addresses
 from penstock.services.host.host_plan import HostPlan

@@ -20,7 +20,7 @@ from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError
 from penstock.core.garbage_collection import lasting_objects
-from penstock.core.looptasks import LoopThread
+from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.config import Address, Options

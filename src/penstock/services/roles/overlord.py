@@ -31,7 +31,7 @@ from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
 from penstock.indexing.overlord.runner.ports import RunnerOptions
-from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.specs.task_context import checked_context
 from penstock.indexing.worker.log_store import LogStore

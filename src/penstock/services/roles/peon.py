@@ -1,6 +1,6 @@
 """Process of a peon: one indexing task, a Spark client, a control API.
 
-The worker starts it (`peonstart`) as a separate process, or as the fork server that creates such
+The worker starts it (`peon_start`) as a separate process, or as the fork server that creates such
 processes with all imports done. A peon opens a Spark session and waits for one line on its standard
 input, which names the task's folder; from then on its output is that task's log. If the folder is
 given at its start, it skips both steps.
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.logformat import log_to_stream
+from penstock.core.log_format import log_to_stream
 from penstock.core.threads import DEATHS, OwnedThread, start_job
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.ports import BatchPorts
@@ -58,8 +58,8 @@ from penstock.services.host.process import (
     name_process,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_guard
-from penstock.services.httpclient import JsonClient
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -376,8 +376,8 @@ def _import_ahead() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Read the arguments, run, and return the exit code; `peonstart` calls it."""
-    parser = argparse.ArgumentParser(prog="penstock.services.roles.peonstart")
+    """Read the arguments, run, and return the exit code; `peon_start` calls it."""
+    parser = argparse.ArgumentParser(prog="penstock.services.roles.peon_start")
     parser.add_argument("--folder")
     parser.add_argument("--options", type=Path, required=True)
     parser.add_argument("--worker", type=Address.parse, required=True)
@@ -390,7 +390,7 @@ def main(arguments: list[str]) -> int:
     if given.forks_fd is not None and words is not None:
         _import_ahead()
         words = serve(given.forks_fd, words)
-        # The process that requested the fork is its parent, too; the kernel forgets `peonstart`'s
+        # The process that requested the fork is its parent, too; the kernel forgets `peon_start`'s
         # call.
         die_with_parent(given.parent)
     end_on_thread_death()

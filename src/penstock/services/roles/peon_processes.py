@@ -58,7 +58,7 @@ from penstock.services.host.process import ChildCommand, spawn
 
 logger = logging.getLogger(__name__)
 
-PEON_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peonstart")
+PEON_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peon_start")
 """Command of a peon and of a fork server; arguments are appended."""
 
 _STOP_TIMEOUT_S = 8.0

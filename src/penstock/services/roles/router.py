@@ -33,7 +33,7 @@ from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.selector import Projections
-from penstock.spark.sql.answerfiles import AnswerFolder
+from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.visible_files import VisibleFiles

@@ -27,7 +27,7 @@ import penstock
 from penstock.broker.file_limits import raise_descriptor_limit
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.clock import Clock
-from penstock.core.logformat import log_to_stream
+from penstock.core.log_format import log_to_stream
 from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait

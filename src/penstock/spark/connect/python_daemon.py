@@ -8,7 +8,7 @@ imports all of it once, and its workers share the memory, too.
 Owns that the daemon is loaded before it forks. PySpark's own one, which this runs, does the rest.
 
 Invariant: the process has no thread of Python's when it forks, and workers draw different random
-numbers and have a memory limit (`workermemory`).
+numbers and have a memory limit (`worker_memory`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import sys
 from typing import Final
 
-from penstock.spark.connect.workermemory import limit_this_process
+from penstock.spark.connect.worker_memory import limit_this_process
 
 WORKER: Final = "pyspark.worker"
 # By name: the packages that do the work import this one.

@@ -4,7 +4,7 @@ Spark Connect has no back-pressure. The JVM keeps each partition of an answer as
 times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows are asked for
 directly, of at most `ROW_BYTES_AT_ONCE` each: the first longer one ends the request. An answer that
 is larger is computed a second time, and Spark's Python workers write it to
-files (`answerfiles`) while it is computed: neither the JVM nor a worker holds more than a batch,
+files (`answer_files`) while it is computed: neither the JVM nor a worker holds more than a batch,
 and no core of Spark waits for a client.
 
 Owns the decision and both ways. Does not own the files, nor what a query may read.
@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.session import message_of
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reports_of
-from penstock.spark.sql.answerfiles import (
+from penstock.spark.sql.answer_files import (
     UNSHARED,
     AnswerFolder,
     SpilledRows,

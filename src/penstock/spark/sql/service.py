@@ -52,7 +52,7 @@ from penstock.spark.projections.selector import (
     Projections,
     ProjectionWish,
 )
-from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
+from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
 from penstock.spark.sql.column_case import CaseTables, QuerySessions
 from penstock.spark.sql.crash_suspects import CrashSuspects
 from penstock.spark.sql.dialect import in_spark

@@ -27,7 +27,7 @@ from penstock.core.sql_text import (
     place,
     tokens,
 )
-from penstock.core.sqlvalues import check_values
+from penstock.core.sql_values import check_values
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _DESCRIBE: Final = frozenset({"DESCRIBE", "DESC"})

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.spark.connect.workermemory import naming
+from penstock.spark.connect.worker_memory import naming
 from penstock.spark.topic.bad_files import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.byte_counts import note_bytes
 from penstock.spark.topic.parse import BadMessage, BatchParser

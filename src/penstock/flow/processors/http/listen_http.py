@@ -35,7 +35,7 @@ from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import uvicorn_config
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
-from penstock.core.looptasks import LoopThread, keep_running
+from penstock.core.loop_tasks import LoopThread, keep_running
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
     INT,

@@ -14,7 +14,7 @@ from jsonpath import CompoundJSONPath, JSONPath, JSONPathError
 from jsonpath import compile as compile_path
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.outofmemory import is_out_of_memory, memory_text
+from penstock.core.out_of_memory import is_out_of_memory, memory_text
 from penstock.flow.flowfile import MIME_TYPE, UUID
 from penstock.flow.processor import (
     SIZE,

@@ -23,7 +23,7 @@ from typing import ClassVar, Final
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message, finish_all
 from penstock.core.errors import InvalidRequest
 from penstock.core.loop_stalls import watched_loop
-from penstock.core.looptasks import LoopThread, keep_running, start_awaited
+from penstock.core.loop_tasks import LoopThread, keep_running, start_awaited
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (
     INT,

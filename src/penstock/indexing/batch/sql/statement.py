@@ -19,7 +19,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.core.sql_sizes import check_sizes, statement_tokens
 from penstock.core.sql_text import check_calls, check_clauses, check_unquoted, each_token, tokens
-from penstock.core.sqlvalues import check_values
+from penstock.core.sql_values import check_values
 from penstock.indexing.batch.sql.column_check import may_give
 from penstock.indexing.batch.sql.external_tables import ExternalTables, read_external_tables
 from penstock.indexing.batch.sql.statement_tokens import StatementTokens

@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import Token, check_expression, tokens
-from penstock.core.sqlvalues import check_values
+from penstock.core.sql_values import check_values
 from penstock.indexing.specs.druid_expressions.functions import DRUIDS_ALONE
 from penstock.indexing.specs.druid_expressions.parser import parse
 from penstock.indexing.specs.druid_expressions.translation import translate

@@ -28,7 +28,7 @@ from penstock.indexing.specs.model import (
     refusing,
 )
 from penstock.indexing.specs.scalars import Flag
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret, Secret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
 from penstock.storage.databases.address import DatabaseAddress, TlsMode
 
 _STATEMENTS_MAX: Final = 1_000

@@ -19,7 +19,7 @@ from penstock.indexing.batch.sql.statement import parse_ingest, writes
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import typed_error
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

@@ -15,7 +15,7 @@ from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
 from penstock.services.api.process_clients import chat_path
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.http_client import JsonClient
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord import Overlord

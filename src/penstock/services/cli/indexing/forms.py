@@ -23,7 +23,7 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import first_line, print_json, progress_bars, say, warn
 
 if TYPE_CHECKING:
-    from penstock.services.httpclient import JsonClient
+    from penstock.services.http_client import JsonClient
 
 INDEXER: Final = "/druid/indexer/v1"
 COORDINATOR: Final = "/druid/coordinator/v1"

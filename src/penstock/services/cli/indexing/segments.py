@@ -25,7 +25,7 @@ from penstock.services.cli.indexing.forms import (
 from penstock.services.cli.output import confirm, print_rows, say
 
 if TYPE_CHECKING:
-    from penstock.services.httpclient import JsonClient
+    from penstock.services.http_client import JsonClient
 
 segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -18,18 +18,18 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from penstock.core.avrobounds import (
+from penstock.core.avro_bounds import (
     BLOCK_BYTES_MAX,
     AvroBlock,
     bounded_blocks,
     gathered_records,
 )
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.core.outofmemory import is_out_of_memory
+from penstock.core.out_of_memory import is_out_of_memory
 from penstock.spark.batch.input.open_files import opened
 from penstock.spark.batch.input.schema_casts import as_text
 from penstock.spark.batch.input.splits import InputFile
-from penstock.spark.connect.workermemory import out_of_memory
+from penstock.spark.connect.worker_memory import out_of_memory
 
 BATCH_ROWS: Final = 64 * 1024
 AvroType = Literal["long", "double", "string", "json", "null"]

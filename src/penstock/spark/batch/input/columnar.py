@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.parquetbounds import check_rows, runs_of_groups
-from penstock.core.rowbytes import check_no_unions
+from penstock.core.parquet_bounds import check_rows, runs_of_groups
+from penstock.core.row_bytes import check_no_unions
 from penstock.spark.batch.input.avro_files import read_avro
 from penstock.spark.batch.input.open_files import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split

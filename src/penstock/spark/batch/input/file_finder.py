@@ -36,7 +36,7 @@ from penstock.indexing.specs.inputs import (
     input_sources,
 )
 from penstock.indexing.specs.sources.databases import DatabaseInput
-from penstock.indexing.specs.sources.secretvalues import EnvironmentSecret
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 from penstock.spark.batch.input.avro_files import check_installed
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.http_files import fetch

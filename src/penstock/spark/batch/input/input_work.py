@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.rowbytes import bytes_of_rows, may_have_long_rows
+from penstock.core.row_bytes import bytes_of_rows, may_have_long_rows
 from penstock.spark.batch.input.columnar import read_columns
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.documents import read_text

@@ -17,11 +17,11 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
-from penstock.core.outofmemory import is_out_of_memory
+from penstock.core.out_of_memory import is_out_of_memory
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked_url
 from penstock.spark.batch.input.splits import InputFile
-from penstock.spark.connect.workermemory import out_of_memory
+from penstock.spark.connect.worker_memory import out_of_memory
 
 # Errors besides OSError that fsspec's file systems raise for URLs that they cannot parse.
 UNUSABLE: Final = (ImportError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)

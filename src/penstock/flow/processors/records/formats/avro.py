@@ -16,9 +16,9 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from penstock.core.avrobounds import bounded_blocks, gathered_records
+from penstock.core.avro_bounds import bounded_blocks, gathered_records
 from penstock.core.errors import InvalidRequest
-from penstock.core.outofmemory import is_out_of_memory
+from penstock.core.out_of_memory import is_out_of_memory
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,

@@ -13,10 +13,10 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.arrowbounds import check_batches
+from penstock.core.arrow_bounds import check_batches
 from penstock.core.errors import InvalidRequest
-from penstock.core.parquetbounds import check_rows, runs_of_groups
-from penstock.core.rowbytes import check_no_unions
+from penstock.core.parquet_bounds import check_rows, runs_of_groups
+from penstock.core.row_bytes import check_no_unions
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,

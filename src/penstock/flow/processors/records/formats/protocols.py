@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
-from penstock.core.outofmemory import is_out_of_memory, memory_text
+from penstock.core.out_of_memory import is_out_of_memory, memory_text
 from penstock.flow.errors import ProcessError
 
 if TYPE_CHECKING:

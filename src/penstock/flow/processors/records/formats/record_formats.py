@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.rowbytes import (
+from penstock.core.row_bytes import (
     bytes_of_rows,
     dictionaries_of,
     may_have_long_rows,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from penstock.core.looptasks import start_job
+from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

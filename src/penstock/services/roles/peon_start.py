@@ -1,4 +1,4 @@
-"""The command of a peon: `python -m penstock.services.roles.peonstart …`, started by the worker.
+"""The command of a peon: `python -m penstock.services.roles.peon_start …`, started by the worker.
 
 The process ends with the worker from the start: the imports of `peon` take two seconds of processor
 time, and a worker that is killed repeatedly would leave more such processes each time.

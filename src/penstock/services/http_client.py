@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
 from penstock.core.printable import from_header, quoted
-from penstock.services.errorcodes import error_from
+from penstock.services.error_codes import error_from
 
 JSON_TYPE = "application/json"
 _DETAIL_HEADER = "X-Penstock-Detail"

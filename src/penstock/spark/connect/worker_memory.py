@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.hostmemory import total_memory_bytes
-from penstock.core.outofmemory import is_out_of_memory, memory_text
+from penstock.core.host_memory import total_memory_bytes
+from penstock.core.out_of_memory import is_out_of_memory, memory_text
 
 LIMIT_BYTES: Final = 4 << 30
 """Limit of a worker, if that is at most half of the host's memory, and at least its share."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.rowbytes import dictionaries_of
+from penstock.core.row_bytes import dictionaries_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

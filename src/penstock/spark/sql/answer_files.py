@@ -166,7 +166,7 @@ def _row_bytes_max(batch: pa.RecordBatch) -> int:
     # Imported here: only a Spark worker runs this.
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    from penstock.core.rowbytes import bytes_of_rows  # noqa: PLC0415
+    from penstock.core.row_bytes import bytes_of_rows  # noqa: PLC0415
 
     return int(pc.max(bytes_of_rows(batch)).as_py() or 0)
 
