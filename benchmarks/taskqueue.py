@@ -39,7 +39,7 @@ from penstock.testing.clock import VirtualClock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.overlord.wait_reasons import Wait
+    from penstock.indexing.overlord.wait_reasons import WaitReason
     from penstock.indexing.task_spec import TaskSpec
 
 TASKS = 10_000
@@ -244,7 +244,7 @@ def asking(world: World) -> list[Row]:
     """Time what users ask while 9,000 tasks wait."""
     queue = world.queue
 
-    def why(task_id: str) -> list[Wait]:
+    def why(task_id: str) -> list[WaitReason]:
         return waits_of(task_id, queue.index, queue.locks, queue.runner)
 
     pending = list(queue.index.in_state(RunnerState.PENDING))[:ASKED]

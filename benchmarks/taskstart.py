@@ -23,7 +23,7 @@ from penstock.indexing.ports import HistoryPlace
 from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import HttpWorkerClient, chat_path
 from penstock.services.http_client import JsonClient
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def find(data: Path) -> HttpWorkerClient:
     store = MetadataStore.open(f"sqlite:///{data / 'metadata.db'}", clock=SystemClock())
     while True:
         try:
-            client = HttpWorkerClient("w", Directory(store.leases).find("worker"))
+            client = HttpWorkerClient("w", LeaseDirectory(store.leases).find("worker"))
             client.report()
         except PenstockError:
             if time.monotonic() > until_s:

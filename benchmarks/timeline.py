@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import PartitionChunk, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def replaced(count: int) -> list[SegmentLike]:
 
 def timeline(rows: Sequence[SegmentLike]) -> Timeline[SegmentLike]:
     return Timeline.of(
-        (row.interval, row.version, Chunk(row.number, row.core, row)) for row in rows
+        (row.interval, row.version, PartitionChunk(row.number, row.core, row)) for row in rows
     )
 
 
@@ -121,7 +121,7 @@ def changes(made: Timeline[SegmentLike], listed: Plain, build_s: float) -> list[
     rng = random.Random(11)
     places = [START_MS + hour * HOUR_MS for hour in rng.sample(range(SEGMENTS), CHANGES)]
     fresh = [SegmentLike(Interval(at, at + HOUR_MS), NEWER) for at in places]
-    added = [(row.interval, row.version, Chunk(0, 0, row)) for row in fresh]
+    added = [(row.interval, row.version, PartitionChunk(0, 0, row)) for row in fresh]
     removed = [(row.interval, row.version, 0) for row in fresh]
     tuples = plain(fresh)
 
@@ -136,7 +136,7 @@ def changes(made: Timeline[SegmentLike], listed: Plain, build_s: float) -> list[
 
     def append_each() -> None:
         for row in tail:
-            made.add(row.interval, row.version, Chunk(0, 0, row))
+            made.add(row.interval, row.version, PartitionChunk(0, 0, row))
 
     tail_us = seconds(append_each) / CHANGES * 1e6
     return [

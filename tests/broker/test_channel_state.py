@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.broker import message_id
-from penstock.broker.channel.channel_state import ATTEMPTS_MAX, ChannelState, Retry
+from penstock.broker.channel.channel_state import ATTEMPTS_MAX, ChannelState, Redelivery
 from penstock.broker.channel.offset_ranges import OffsetRangeSet
 from penstock.broker.channel.persistence import restore, snapshot
 
@@ -352,9 +352,9 @@ def test_attempts_stop_at_the_largest_number() -> None:
     state.deliver(0, 0, 1, 1, 0, 10)
     for _ in range(3):
         state.release(1, 0)
-        state.redeliver([Retry(0, ATTEMPTS_MAX)], 1, 0, 10)
+        state.redeliver([Redelivery(0, ATTEMPTS_MAX)], 1, 0, 10)
     state.requeue(1, 0, 0)
-    assert state.due(0, 1) == [Retry(0, ATTEMPTS_MAX)]
+    assert state.due(0, 1) == [Redelivery(0, ATTEMPTS_MAX)]
 
 
 def test_a_message_far_from_what_a_client_has_is_not_its_own() -> None:
@@ -390,6 +390,6 @@ def test_a_message_that_comes_and_goes_within_a_millisecond_is_there_once() -> N
     state.deliver(0, 0, 1, 1, 0, 1_000)
     for attempts in range(1, 4):
         state.requeue(1, 0, 5)
-        assert state.due(5, 10) == [Retry(0, attempts)]
-        state.redeliver([Retry(0, attempts)], 1, 5, 1_000)
+        assert state.due(5, 10) == [Redelivery(0, attempts)]
+        state.redeliver([Redelivery(0, attempts)], 1, 5, 1_000)
         assert state.in_flight.of(1) == 1

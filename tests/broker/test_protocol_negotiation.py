@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.protocol.commands import Refused
+from penstock.broker.protocol.commands import CommandRefused
 from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits, negotiate
 
 LIMITS = NegotiationLimits()
@@ -40,7 +40,7 @@ def answer(limits: NegotiationLimits = LIMITS, **fields: object) -> dict[str, ob
 
 
 def refusal(body: bytes, limits: NegotiationLimits = LIMITS) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandRefused) as caught:
         negotiate(body, limits)
     return f"{caught.value.code} {caught.value.text}"
 
@@ -272,7 +272,7 @@ def test_any_object_is_either_negotiated_within_bounds_or_refused(
 ) -> None:
     try:
         negotiated = negotiate(json.dumps(fields).encode(), LIMITS)
-    except Refused:
+    except CommandRefused:
         return
     assert negotiated.heartbeat_ms == 0 or 1_000 <= negotiated.heartbeat_ms <= 60_000
     assert 1 <= negotiated.output_buffer_bytes <= 65_536
@@ -286,5 +286,5 @@ def test_any_object_is_either_negotiated_within_bounds_or_refused(
 
 @given(body=st.binary(max_size=60))
 def test_any_body_is_negotiated_or_refused(body: bytes) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(CommandRefused):
         negotiate(body, LIMITS)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from penstock.broker.options import BrokerOptions
-    from penstock.broker.tcp.connection import Handler
+    from penstock.broker.tcp.connection import CommandPort
     from penstock.broker.tcp.handler import CommandHandler
 
 MAGIC = b"  V2"
@@ -250,7 +250,7 @@ def test_of_large_bodies_without_a_pause_each_has_room_of_its_own(broker: Runnin
 class Faulty:
     """Carries out commands, but for one that it has a bug in."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: CommandPort) -> None:
         self._handler = handler
 
     def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:

@@ -61,7 +61,7 @@ def test_the_protocol_is_said_in_pieces(cut: int) -> None:
 
 def test_another_protocol_is_refused() -> None:
     way_in, _ = intake()
-    with pytest.raises(c.Refused) as refused:
+    with pytest.raises(c.CommandRefused) as refused:
         way_in.take(b"  V1RDY 1\n")
     assert (refused.value.code, refused.value.text) == ("E_BAD_PROTOCOL", "")
 

@@ -13,7 +13,7 @@ from fake_server import FakeServer, Manners, World, address_of, frame, run, unti
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
-from penstock.client.v2.connection import Connection, open_connection
+from penstock.client.v2.connection import NsqConnection, open_connection
 from penstock.client.v2.wire import Frame
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
@@ -229,7 +229,7 @@ def test_a_connection_that_fails_while_it_opens_is_closed(
     async def fail(*_given: object) -> None:
         raise error("broken")
 
-    monkeypatch.setattr(Connection, "open", fail)
+    monkeypatch.setattr(NsqConnection, "open", fail)
 
     async def story() -> None:
         async with FakeServer() as server:

@@ -22,7 +22,7 @@ MESSAGES = st.builds(
     st.binary(max_size=40),
     st.integers(0, 65_535),
 )
-RESPONSES = st.binary(max_size=20).map(lambda data: (frame(0, data), wire.Response(data)))
+RESPONSES = st.binary(max_size=20).map(lambda data: (frame(0, data), wire.ResponseFrame(data)))
 ERRORS = st.binary(max_size=20).map(lambda data: (frame(1, data), wire.ErrorFrame(data)))
 
 
@@ -61,15 +61,15 @@ def test_messages_that_follow_one_another_come_together() -> None:
     first, response, last = wire.FrameParser(1_000).feed(data)
     assert isinstance(first, list)
     assert [raw[3] for raw in first] == [b"a", b"b"]
-    assert response == wire.Response(b"x")
+    assert response == wire.ResponseFrame(b"x")
     assert isinstance(last, list)
 
 
 def test_what_is_behind_a_frame_can_be_taken_away() -> None:
     parser = wire.FrameParser(1_000)
-    assert parser.feed(frame(0, b"OK") + b"compressed", 1) == [wire.Response(b"OK")]
+    assert parser.feed(frame(0, b"OK") + b"compressed", 1) == [wire.ResponseFrame(b"OK")]
     assert parser.take_rest() == b"compressed"
-    assert parser.feed(frame(0, b"OK")) == [wire.Response(b"OK")]
+    assert parser.feed(frame(0, b"OK")) == [wire.ResponseFrame(b"OK")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from call_faults_kit import Faults
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.prioritizers import Key, Prioritizer
+from penstock.flow.prioritizers import Prioritizer, PriorityKey
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
@@ -220,5 +220,5 @@ class ByNumber:
         self.name = f"ByNumber({modulus})"
         self._modulus = modulus
 
-    def key(self, one: FlowFile) -> Key:
+    def key(self, one: FlowFile) -> PriorityKey:
         return one.id % self._modulus

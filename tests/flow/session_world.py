@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from penstock.core.errors import Conflict, Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.processor import ProcessSession, Retry, StateManager
-from penstock.flow.queue.queue import Polled, Verdict
+from penstock.flow.processor import ProcessSession, RelationshipRetry, StateManager
+from penstock.flow.queue.queue import FilterVerdict, Polled
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.transaction import SessionTransaction
@@ -43,14 +43,14 @@ class FakeQueue:
     def poll_many(self, limit: int) -> Polled:
         taken = 0
 
-        def accept(_: FlowFile) -> Verdict:
+        def accept(_: FlowFile) -> FilterVerdict:
             nonlocal taken
             taken += 1
-            return Verdict.ACCEPT if taken < limit else Verdict.ACCEPT_AND_STOP
+            return FilterVerdict.ACCEPT if taken < limit else FilterVerdict.ACCEPT_AND_STOP
 
         return self.poll_where(accept)
 
-    def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
         now_ms = self._clock.now_ms()
         polled = Polled([])
         kept: list[FlowFile] = []
@@ -62,8 +62,8 @@ class FakeQueue:
                 polled.expired.append(flowfile)
             else:
                 verdict = accept(flowfile)
-                stopped = verdict in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
-                accepted = verdict in {Verdict.ACCEPT, Verdict.ACCEPT_AND_STOP}
+                stopped = verdict in {FilterVerdict.ACCEPT_AND_STOP, FilterVerdict.REJECT_AND_STOP}
+                accepted = verdict in {FilterVerdict.ACCEPT, FilterVerdict.ACCEPT_AND_STOP}
                 (polled.flowfiles if accepted else kept).append(flowfile)
         self.flowfiles = kept
         self.unacknowledged[0] += len(polled.flowfiles)
@@ -170,7 +170,7 @@ class World:
     def wire(
         self,
         *,
-        retries: Mapping[str, Retry] | None = None,
+        retries: Mapping[str, RelationshipRetry] | None = None,
         any_open: bool = False,
         inputs: str = "ab",
         loop: bool = False,

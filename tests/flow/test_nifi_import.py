@@ -17,7 +17,12 @@ from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.nifi_import.content import NifiContent
 from penstock.flow.nifi_import.import_record import key_of
-from penstock.flow.nifi_import.importer import NifiImport, SwapFileReport, SwapImportOptions, Target
+from penstock.flow.nifi_import.importer import (
+    ImportTarget,
+    NifiImport,
+    SwapFileReport,
+    SwapImportOptions,
+)
 from penstock.flow.prioritizers import SortOrder, prioritizer_named
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
@@ -79,12 +84,12 @@ def take(
     *files: bytes,
     options: SwapImportOptions = FEW,
     source: bool = True,
-    target: Target | None = None,
+    target: ImportTarget | None = None,
 ) -> list[SwapFileReport]:
     numbers = itertools.count()
     content = NifiContent(opened.fs, {}, FOLDER) if source else None
     run = NifiImport(
-        target or Target("q", FIFO),
+        target or ImportTarget("q", FIFO),
         opened.repository,
         opened.content,
         content,
@@ -153,7 +158,7 @@ def test_a_damaged_queue_index_is_bounded() -> None:
 def test_without_prioritizers_the_order_is_that_of_the_content() -> None:
     opened = Opened.open()
     data, bodies = nifi_file(opened.fs, 12)
-    take(opened, data, target=Target("q"))
+    take(opened, data, target=ImportTarget("q"))
     opened = again(opened)
     found = [one for _, one in opened.found().values()]
     keys = SortOrder().keys(found)
@@ -182,7 +187,7 @@ def test_a_cut_copy_and_then_the_whole_one() -> None:
     for length in (len(data) - 60, len(data) - 400, len(data)):
         file = opened_file(data[:length])
         run = NifiImport(
-            Target("q", FIFO),
+            ImportTarget("q", FIFO),
             opened.repository,
             opened.content,
             NifiContent(opened.fs, {"default": FOLDER}),
@@ -413,7 +418,7 @@ def test_flowfiles_without_dates_come_by_nifis_record_id(version: int) -> None:
 def test_ids_follow_record_ids_over_all_files() -> None:
     opened = Opened.open()
     files = [nifi_swap_bytes(QUEUE, plain(ids)) for ids in ([9, 1, 5], [2, 8, 4], [7, 3, 6])]
-    run = NifiImport(Target("q"), opened.repository, opened.content, None, lambda: "new", FEW)
+    run = NifiImport(ImportTarget("q"), opened.repository, opened.content, None, lambda: "new", FEW)
     run.expect(opened_file(data) for data in files)
     for data in files:
         run.take("a.swap", opened_file(data))

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from penstock.flow.processor import PropertyValue, Retry
+from penstock.flow.processor import PropertyValue, RelationshipRetry
 from penstock.flow.processors.http.invoke_http import InvokeHTTP
 from penstock.testing.flow import ProcessorRunner
 
@@ -111,7 +111,7 @@ def test_each_answer_has_its_way(base: str, status: int, relationship: str) -> N
 
 def test_retries_of_the_flow_apply(base: str) -> None:
     with ProcessorRunner(
-        InvokeHTTP, {"url": f"http://{base}/503"}, retries={"retry": Retry(1)}
+        InvokeHTTP, {"url": f"http://{base}/503"}, retries={"retry": RelationshipRetry(1)}
     ) as runner:
         runner.enqueue(b"x")
         runner.run()

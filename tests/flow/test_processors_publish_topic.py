@@ -14,7 +14,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.publish_topic import (
-    Batch,
+    PublishBatch,
     PublishIntents,
     PublishTopic,
     read_intents,
@@ -169,7 +169,7 @@ def test_a_full_disk_keeps_what_is_to_be_published(broker: RunningBroker) -> Non
 
 def test_others_follow_when_what_was_begun_is_taken_away(broker: RunningBroker) -> None:
     with runner_of(broker, topic="gone") as runner:
-        begun = PublishIntents("p").open([Batch(0, "gone", "", ("no such uuid",))])
+        begun = PublishIntents("p").open([PublishBatch(0, "gone", "", ("no such uuid",))])
         runner.context.state.set(begun.state())
         runner.enqueue(b"other")
         runner.run()
@@ -181,11 +181,11 @@ def test_others_follow_when_what_was_begun_is_taken_away(broker: RunningBroker) 
 
 @given(
     st.lists(
-        st.lists(st.builds(Batch, st.just(0), st.text(), st.text(), st.just(("a", "b")))),
+        st.lists(st.builds(PublishBatch, st.just(0), st.text(), st.text(), st.just(("a", "b")))),
         max_size=5,
     )
 )
-def test_no_number_is_used_twice(rounds: list[list[Batch]]) -> None:
+def test_no_number_is_used_twice(rounds: list[list[PublishBatch]]) -> None:
     intents = PublishIntents("p")
     used: list[int] = []
     for batches in rounds:

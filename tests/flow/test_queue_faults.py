@@ -16,7 +16,7 @@ from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors
-from penstock.flow.queue.queue import Polled, Verdict
+from penstock.flow.queue.queue import FilterVerdict, Polled
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.swap import columns
 
@@ -45,7 +45,9 @@ def poll(world: World, _jobs: Jobs) -> Polled:
 
 
 def poll_where(world: World, _jobs: Jobs) -> Polled:
-    return world.queue.poll_where(lambda one: Verdict.ACCEPT if one.id % 2 else Verdict.REJECT)
+    return world.queue.poll_where(
+        lambda one: FilterVerdict.ACCEPT if one.id % 2 else FilterVerdict.REJECT
+    )
 
 
 def put(world: World, _jobs: Jobs) -> None:

@@ -19,7 +19,7 @@ from penstock.flow.prioritizers import (
 )
 from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.drop_requests import DropState
-from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdict
+from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue, Polled
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import columns
 
@@ -98,11 +98,11 @@ class QueueMachine(RuleBasedStateMachine):
     def poll_where(self, modulus: int, wanted: int) -> None:
         found: list[FlowFile] = []
 
-        def accept(one: FlowFile) -> Verdict:
+        def accept(one: FlowFile) -> FilterVerdict:
             if one.id % modulus:
-                return Verdict.REJECT
+                return FilterVerdict.REJECT
             found.append(one)
-            return Verdict.ACCEPT_AND_STOP if len(found) == wanted else Verdict.ACCEPT
+            return FilterVerdict.ACCEPT_AND_STOP if len(found) == wanted else FilterVerdict.ACCEPT
 
         liked = [one for one in self.ordered() if one.id % modulus == 0][:wanted]
         polled = self.queue.poll_where(accept)
@@ -113,7 +113,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def poll_where_fails(self) -> None:
-        def accept(one: FlowFile) -> Verdict:
+        def accept(one: FlowFile) -> FilterVerdict:
             raise KeyError(one.id)
 
         if self.ordered():
@@ -253,7 +253,7 @@ class QueueMachine(RuleBasedStateMachine):
                     polled = queue.poll_many(limit)
                 elif operation == "poll_where":
                     polled = queue.poll_where(
-                        lambda one: Verdict.ACCEPT if one.id % 3 else Verdict.REJECT
+                        lambda one: FilterVerdict.ACCEPT if one.id % 3 else FilterVerdict.REJECT
                     )
                 elif operation == "expire":
                     polled = queue.expire()

@@ -16,7 +16,7 @@ from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue import swap_cursors, swap_policy
 from penstock.flow.queue.budget import HeapBudget, heap_bytes
 from penstock.flow.queue.drop_requests import DropState
-from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
+from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import columns
 from penstock.storage.content.claims import ResourceClaim
@@ -372,7 +372,7 @@ def test_a_filter_reaches_into_swap_files_and_rejects_keep_their_place() -> None
     world = World()
     swapped(world, 20)
     polled = world.queue.poll_where(
-        lambda one: Verdict.ACCEPT if one.id in {1, 9, 10} else Verdict.REJECT
+        lambda one: FilterVerdict.ACCEPT if one.id in {1, 9, 10} else FilterVerdict.REJECT
     )
     assert set(ids(polled.flowfiles)) <= {1, 9, 10}
     assert polled.flowfiles
@@ -385,9 +385,9 @@ def test_a_filter_that_stops_is_shown_no_more() -> None:
     swapped(world, 20)
     seen: list[int] = []
 
-    def accept(one: FlowFile) -> Verdict:
+    def accept(one: FlowFile) -> FilterVerdict:
         seen.append(one.id)
-        return Verdict.ACCEPT_AND_STOP if one.id == 3 else Verdict.REJECT
+        return FilterVerdict.ACCEPT_AND_STOP if one.id == 3 else FilterVerdict.REJECT
 
     assert ids(world.queue.poll_where(accept).flowfiles) == [3]
     assert seen == [0, 1, 2, 3]
@@ -398,9 +398,9 @@ def test_a_filter_must_not_poll_its_queue() -> None:
     world = World()
     swapped(world, 5)
 
-    def accept(one: FlowFile) -> Verdict:
+    def accept(one: FlowFile) -> FilterVerdict:
         world.queue.poll()
-        return Verdict.ACCEPT
+        return FilterVerdict.ACCEPT
 
     with pytest.raises(Conflict, match="filter"):
         world.queue.poll_where(accept)

@@ -12,7 +12,7 @@ from queue_world import flowfile
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
+from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
@@ -93,7 +93,7 @@ def test_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
                 queue.set_prioritizers([PriorityAttribute()] if number % 2 else [FirstInFirstOut()])
                 queue.looking.first(20)
                 queue.looking.count_by("kind")
-                queue.poll_where(lambda _: Verdict.REJECT_AND_STOP)
+                queue.poll_where(lambda _: FilterVerdict.REJECT_AND_STOP)
             request = queue.drop(AttributeIs("priority", "3"))
             assert request.wait(60)
             assert request.progress.failure == ""

@@ -15,7 +15,12 @@ from schedulingkit import Part, World
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.component import ScheduledComponent
-from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired, Effect, Lifecycle
+from penstock.flow.scheduling.component_lifecycle import (
+    ComponentLifecycle,
+    ComponentState,
+    Desired,
+    Effect,
+)
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
@@ -346,13 +351,13 @@ def test_options_are_checked(name: str) -> None:
         SchedulerOptions(**{name: 0})
 
 
-ASKED: Sequence[Callable[[Lifecycle], Sequence[Effect]]] = [
-    Lifecycle.start,
-    Lifecycle.stop,
-    Lifecycle.run_once,
-    Lifecycle.terminate,
-    Lifecycle.enable,
-    Lifecycle.disable,
+ASKED: Sequence[Callable[[ComponentLifecycle], Sequence[Effect]]] = [
+    ComponentLifecycle.start,
+    ComponentLifecycle.stop,
+    ComponentLifecycle.run_once,
+    ComponentLifecycle.terminate,
+    ComponentLifecycle.enable,
+    ComponentLifecycle.disable,
 ]
 
 
@@ -361,7 +366,7 @@ def test_whatever_happens_each_success_is_ended_once_and_nothing_is_forgotten(
     choices: list[int],
 ) -> None:
     """A driver that lets only what is under way end, in any order with what people ask."""
-    life = Lifecycle("one")
+    life = ComponentLifecycle("one")
     open_calls: list[Effect] = []  # BEGIN, UNSCHEDULE, FINISH, WAIT: what goes on outside
     scheduled = 0
 

@@ -9,7 +9,7 @@ from session_world import World
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 
 Take = Callable[[ProcessSession], list[FlowFile]]
 
@@ -26,7 +26,7 @@ def many_twice(session: ProcessSession) -> list[FlowFile]:
 
 
 def matching(session: ProcessSession) -> list[FlowFile]:
-    return session.get_where(lambda _: Verdict.ACCEPT)
+    return session.get_where(lambda _: FilterVerdict.ACCEPT)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from session_world import World, full_disk
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.session.content_streams import ContentStream
 from penstock.flow.session.transaction import SessionTransaction
 
@@ -123,8 +123,10 @@ class Conservation(RuleBasedStateMachine):
     @rule(which=SMALL, size=SMALL, stop=st.booleans())
     def get_where(self, which: int, size: int, stop: bool) -> None:
         one = self.pick(which)
-        yes = Verdict.ACCEPT_AND_STOP if stop else Verdict.ACCEPT
-        self.take(one, one.session.get_where(lambda f: yes if f.size > size else Verdict.REJECT))
+        yes = FilterVerdict.ACCEPT_AND_STOP if stop else FilterVerdict.ACCEPT
+        self.take(
+            one, one.session.get_where(lambda f: yes if f.size > size else FilterVerdict.REJECT)
+        )
 
     @rule(which=SMALL, parents=st.lists(SMALL, max_size=2))
     def create(self, which: int, parents: list[int]) -> None:

@@ -11,14 +11,14 @@ from session_world import World, full_disk, uuids
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import (
-    Backoff,
     ContentMissing,
     Relationship,
-    Retry,
+    RelationshipRetry,
+    RetryBackoff,
     SessionMisuse,
     Terminated,
 )
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def test_what_a_filter_accepts_is_taken_of_all_inputs_until_it_stops(world: Worl
     world.feed("b", b"44", b"5", b"66")
     seen: list[int] = []
 
-    def two_bytes(flowfile: FlowFile) -> Verdict:
+    def two_bytes(flowfile: FlowFile) -> FilterVerdict:
         seen.append(flowfile.size)
         if len(seen) == 5:
-            return Verdict.REJECT_AND_STOP
-        return Verdict.ACCEPT if flowfile.size == 2 else Verdict.REJECT
+            return FilterVerdict.REJECT_AND_STOP
+        return FilterVerdict.ACCEPT if flowfile.size == 2 else FilterVerdict.REJECT
 
     session = world.session()
     assert [session.read_all(f) for f in session.get_where(two_bytes)] == [b"22", b"44"]
@@ -74,10 +74,10 @@ def test_a_filter_that_raises_loses_nothing(world: World) -> None:
     world.feed("b", b"2", b"33")
     session = world.session()
 
-    def broken(flowfile: FlowFile) -> Verdict:
+    def broken(flowfile: FlowFile) -> FilterVerdict:
         if flowfile.size == 2:
             raise RuntimeError
-        return Verdict.ACCEPT
+        return FilterVerdict.ACCEPT
 
     with pytest.raises(RuntimeError):
         session.get_where(broken)
@@ -657,7 +657,7 @@ def test_migrated_flowfiles_are_not_of_the_first_session_any_more(world: World) 
 
 
 def test_a_flowfile_that_is_tried_again_goes_back_as_it_came(world: World) -> None:
-    world.wire(retries={"success": Retry(2)})
+    world.wire(retries={"success": RelationshipRetry(2)})
     world.feed("a", b"1", color="red")
     for tried in range(2):
         session, transaction = world.begin()
@@ -687,7 +687,7 @@ def test_a_flowfile_that_is_tried_again_goes_back_as_it_came(world: World) -> No
 
 
 def test_a_retry_that_yields_has_the_processor_wait_and_not_the_flowfile(world: World) -> None:
-    world.wire(retries={"success": Retry(3, Backoff.YIELD, max_backoff_ms=2_500)})
+    world.wire(retries={"success": RelationshipRetry(3, RetryBackoff.YIELD, max_backoff_ms=2_500)})
     world.feed("a", b"1")
     for _ in range(3):
         session = world.session()
@@ -699,7 +699,7 @@ def test_a_retry_that_yields_has_the_processor_wait_and_not_the_flowfile(world: 
 
 
 def test_kin_is_tried_again_together(world: World) -> None:
-    world.wire(retries={"success": Retry(1)})
+    world.wire(retries={"success": RelationshipRetry(1)})
     world.feed("a", b"1", b"2", b"3")
     session = world.session()
     one, two, three = session.get_many(3)
@@ -714,7 +714,7 @@ def test_kin_is_tried_again_together(world: World) -> None:
 
 
 def test_what_a_source_made_is_never_tried_again(world: World) -> None:
-    world.wire(retries={"success": Retry(5)})
+    world.wire(retries={"success": RelationshipRetry(5)})
     session = world.session()
     session.transfer(session.create(), "success")
     session.commit()
@@ -796,10 +796,10 @@ def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
     session, transaction = world.begin()
     inside, leave = threading.Event(), threading.Event()
 
-    def hangs(_: FlowFile) -> Verdict:
+    def hangs(_: FlowFile) -> FilterVerdict:
         inside.set()
         leave.wait(30)
-        return Verdict.ACCEPT
+        return FilterVerdict.ACCEPT
 
     thread = threading.Thread(target=lambda: session.get_where(hangs))
     thread.start()

@@ -85,7 +85,7 @@ def check_commands(data: bytes, step: int) -> None:
 
 def check_identify(body: bytes) -> None:
     """Any body is negotiated or refused."""
-    with contextlib.suppress(c.Refused):
+    with contextlib.suppress(c.CommandRefused):
         negotiated = negotiate(body, NEGOTIATION)
         assert not (negotiated.snappy and negotiated.deflate)
 

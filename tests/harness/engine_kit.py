@@ -28,9 +28,9 @@ from penstock.indexing.batch.engine import (
     BatchResult,
     Bucket,
     CombinedInput,
+    EngineProgress,
     ExternalInput,
     ParseError,
-    Progress,
     SegmentInput,
     WrittenFile,
     refuse_too_many,
@@ -307,7 +307,7 @@ class FakeBatchEngine:
     writes: list[BatchRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
-    def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+    def write(self, request: BatchRequest, progress: EngineProgress | None = None) -> BatchResult:
         """Write the input's rows; as the protocol says."""
         self.at("before write")
         if request.task_id in self.cancelled:

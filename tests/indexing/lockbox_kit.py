@@ -14,11 +14,11 @@ from penstock.indexing.lockbox.model import (
     HeldLock,
     LockChanges,
     LockGranularity,
+    LockRefused,
     LockRequest,
     LockTask,
     LockType,
     Outcome,
-    Refused,
     Removal,
     Revoked,
     TaskLock,
@@ -79,7 +79,7 @@ def word(outcome: Outcome) -> str:
             return "new" if fresh else "same"
         case Revoked():
             return "revoked"
-        case Refused():
+        case LockRefused():
             return "refused"
 
 

@@ -27,7 +27,7 @@ from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
-from penstock.indexing.sequences import Offsets, Sequences
+from penstock.indexing.sequences import Offsets, TaskSequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.stream_watch import cursor_name
@@ -51,7 +51,7 @@ class ReadingPeon:
         self.world = world
         self.worker = worker
         self.task = task
-        self.sequences = Sequences.begin(
+        self.sequences = TaskSequences.begin(
             task.base_sequence_name, task.start_offsets, task.end_offsets, task.checkpoints
         )
         self.current = dict(self.sequences.items[0].start)

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from penstock.core.errors import Unavailable
 from penstock.core.instants import format_time
-from penstock.indexing.batch.engine import BatchRequest, BatchResult, Progress
+from penstock.indexing.batch.engine import BatchRequest, BatchResult, EngineProgress
 from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
 from penstock.indexing.engine import (
     EngineFailure,
@@ -34,7 +34,7 @@ def test_a_lost_engine_costs_another_try_into_another_folder(
     write = FakeBatchEngine.write
 
     def lost_at_first(
-        engine: FakeBatchEngine, request: BatchRequest, progress: Progress | None = None
+        engine: FakeBatchEngine, request: BatchRequest, progress: EngineProgress | None = None
     ) -> BatchResult:
         folders.append(request.output_folder)
         result = write(engine, request, progress)

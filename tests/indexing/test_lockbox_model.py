@@ -21,7 +21,7 @@ from lockbox_kit import (
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
-from penstock.indexing.lockbox.lock_table import LockTable, Posse
+from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.lockbox import (
     Acquire,
     Add,
@@ -405,13 +405,13 @@ def test_left_out_is_only_what_goes_together_with_it(
     steps: list[tuple[HeldLock, bool]], wish: LockRequest
 ) -> None:
     holdings = LockTable()
-    plain: list[tuple[str, Posse]] = []
+    plain: list[tuple[str, LockGroup]] = []
     for number, (row, leaves) in enumerate(steps):
         if leaves and plain:
             name, posse = plain.pop(number % len(plain))
             holdings.leave(posse, name)
         else:
-            posse = Posse(row.lock)
+            posse = LockGroup(row.lock)
             holdings.join(posse, row.task_id)
             plain.append((row.task_id, posse))
     asked = wish.interval
@@ -429,7 +429,7 @@ def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
     holdings = LockTable()
     for number in range(200):
         row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
-        holdings.join(Posse(row.lock), row.task_id)
+        holdings.join(LockGroup(row.lock), row.task_id)
     asks = task("t7", "g7")
     (mine,) = holdings.concerning(asks.request(hours(0, 24), APPEND))
     assert list(mine.tasks) == ["t7"]
@@ -446,7 +446,7 @@ def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
     holdings = LockTable()
     for wish in wishes:
         row = stored_lock(asks, interval=hours(0, 24), partition=wish.partition_number)
-        holdings.join(Posse(row.lock), row.task_id)
+        holdings.join(LockGroup(row.lock), row.task_id)
     assert [len(list(holdings.concerning(wish))) for wish in wishes] == [1] * 200
     assert not list(holdings.concerning(asks.request(hours(0, 24), granularity=one)))
     assert len(list(holdings.concerning(asks.request(hours(0, 1))))) == 200

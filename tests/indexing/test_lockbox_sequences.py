@@ -21,8 +21,8 @@ from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
     Granted,
     LockGranularity,
+    LockRefused,
     LockType,
-    Refused,
     Removal,
 )
 
@@ -164,7 +164,7 @@ def test_who_must_wait_is_told_for_whom(story: Story) -> None:
     story.ask("t2")
     story.now_ms += HOUR_MS
     refused = story.ask("t3", SHARED, hours(3, 4))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LockRefused)
     (refusal,) = refused.refusals
     assert (refusal.task_ids, refusal.group, refusal.type) == (("t1", "t2"), "g1", EXCLUSIVE)
     assert (refusal.interval, refusal.priority, refusal.since_ms) == (DAY, 50, NOW_MS)
@@ -181,7 +181,7 @@ def test_a_refusal_knows_all_who_hold_a_lock_and_names_some(story: Story) -> Non
     for one in members:
         story.ask(one.id)
     refused = story.ask("t")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LockRefused)
     (refusal,) = refused.refusals
     assert refusal.task_ids == tuple(one.id for one in members)
     assert "m7 and 4 more (group g" in refusal.text()
@@ -192,7 +192,7 @@ def test_a_refusal_names_a_few_and_counts_the_rest(story: Story) -> None:
     for hour in range(20):
         story.ask("t1", interval=hours(hour, hour + 1))
     refused = story.ask("t2")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LockRefused)
     assert (len(refused.refusals), refused.more) == (8, 12)
 
 

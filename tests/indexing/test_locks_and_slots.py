@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lockbox_kit import DAY, Story, hours, task, word
 from queue_kit import World, held, kill, noop, states, submit
 
-from penstock.indexing.lockbox.lockbox import Acquire, Place
-from penstock.indexing.lockbox.model import Granted, LockType, Refused
+from penstock.indexing.lockbox.lockbox import Acquire, PlaceCommand
+from penstock.indexing.lockbox.model import Granted, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
@@ -72,7 +72,7 @@ def test_what_is_refused_takes_nothing_from_who_waits(story):
     ask(story, "waiting", hours(0, 12), waits=True)
     ask(story, "running", hours(12, 24), waits=False)
     (refused,) = ask(story, "asker", DAY, waits=False)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LockRefused)
     # Only who has to let go is named; the other would yield.
     assert [one.task_ids for one in refused.refusals] == [("running",)]
     assert story.yielded == ()
@@ -86,9 +86,9 @@ def test_what_is_refused_takes_nothing_from_who_waits(story):
 def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(story):
     story.add(task("a"), task("b"), task("c"))
     ask(story, "a", DAY, waits=True)
-    story.do(Place("a", waits=False))
-    assert isinstance(ask(story, "b", DAY, waits=False)[0], Refused)
-    story.do(Place("a", waits=True))
+    story.do(PlaceCommand("a", waits=False))
+    assert isinstance(ask(story, "b", DAY, waits=False)[0], LockRefused)
+    story.do(PlaceCommand("a", waits=True))
     assert isinstance(ask(story, "b", DAY, waits=False)[0], Granted)
 
 
@@ -96,14 +96,14 @@ def test_a_task_that_asks_for_itself_runs(story):
     story.add(task("a"), task("b"))
     ask(story, "a", DAY, waits=True)
     assert word(ask(story, "a", DAY, waits=False)[0]) == "same"
-    assert isinstance(ask(story, "b", DAY, waits=False)[0], Refused)
+    assert isinstance(ask(story, "b", DAY, waits=False)[0], LockRefused)
 
 
 def test_a_lock_that_a_running_task_of_the_group_shares_is_firm(story):
     story.add(task("a", "g"), task("b", "g"), task("c"))
     ask(story, "a", DAY, waits=True)
     ask(story, "b", DAY, waits=False)
-    assert isinstance(ask(story, "c", DAY, waits=False)[0], Refused)
+    assert isinstance(ask(story, "c", DAY, waits=False)[0], LockRefused)
 
 
 def test_a_replace_lock_of_the_group_yields_too(story):

@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.read_plan import Available, BatchLimits, next_batch
-from penstock.indexing.sequences import Sequences, offsets_from_json
+from penstock.indexing.sequences import TaskSequences, offsets_from_json
 
 NO_LIMITS = BatchLimits(10**9, 10**12)
 
 
-def begun() -> Sequences:
-    return Sequences.begin("B", {0: 0, 1: 0})
+def begun() -> TaskSequences:
+    return TaskSequences.begin("B", {0: 0, 1: 0})
 
 
-def end(sequences: Sequences, offsets, *, finish=False, current=None, paused=True) -> Sequences:
+def end(
+    sequences: TaskSequences, offsets, *, finish=False, current=None, paused=True
+) -> TaskSequences:
     return sequences.set_end_offsets(
         offsets, finish=finish, current=current or offsets, paused=paused
     )
@@ -103,7 +105,7 @@ def kept(start, end, number=0):
 )
 def test_a_damaged_list_of_sequences_is_told(raw):
     with pytest.raises(CorruptData, match=r"sequences\.json"):
-        Sequences.from_json(raw, source="sequences.json")
+        TaskSequences.from_json(raw, source="sequences.json")
 
 
 @pytest.mark.parametrize("raw", [None, {"a": 1}, {"0": -1}, {"0": True}, {"0": "1"}, {"-1": 0}])
@@ -152,7 +154,7 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
             whole = {p: ready.end[p] - ready.start[p] for p in latest}
             assert read.get(ready.name, {0: 0, 1: 0}) == whole
             sequences = sequences.mark_publishing(ready.name).mark_published(ready.name)
-        assert Sequences.from_json(sequences.to_json(), source="x").items == tuple(
+        assert TaskSequences.from_json(sequences.to_json(), source="x").items == tuple(
             s for s in sequences.items
         )
 
@@ -168,7 +170,7 @@ def test_a_backlog_is_cut_in_proportion():
 
 def test_a_message_larger_than_the_limit_is_read_alone():
     there = {0: Available("f", 0, 5, 10**6)}
-    batch = next_batch(Sequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
+    batch = next_batch(TaskSequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
     assert batch.end == {0: 1}
 
 

@@ -10,8 +10,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import check_expression
 from penstock.indexing.specs.druid_expressions import (
     Binary,
-    Call,
     Expression,
+    FunctionCall,
     Literal,
     Name,
     Unary,
@@ -36,7 +36,7 @@ TREES: st.SearchStrategy[Expression] = st.recursive(
     lambda inner: st.one_of(
         st.builds(Binary, st.sampled_from(OPERATORS), inner, inner),
         st.builds(Unary, st.sampled_from("-!"), inner),
-        st.builds(Call, FUNCTIONS, st.lists(inner, max_size=4).map(tuple)),
+        st.builds(FunctionCall, FUNCTIONS, st.lists(inner, max_size=4).map(tuple)),
     ),
     max_leaves=20,
 )

@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, RowCounts
-from penstock.indexing.sequences import Sequences
+from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.task.commit_file import BadFile, CommitFile, Persist
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
@@ -169,7 +169,7 @@ def test_a_newer_commit_is_refused_with_both_numbers(folder):
 
 
 def test_sequences_survive(folder):
-    sequences = Sequences.begin("B", {0: 5})
+    sequences = TaskSequences.begin("B", {0: 5})
     folder.write_sequences(sequences)
     assert again(folder).restore_sequences() == sequences
 

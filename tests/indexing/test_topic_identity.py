@@ -12,7 +12,7 @@ from story_kit import ask, fail, feed, running, status, until
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.ports import TaskState
-from penstock.indexing.sequences import Sequences
+from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.task_spec import MessageTimes
 from penstock.indexing.task_spec import make_task as task_of
 from penstock.storage.metadata import CommittedRow
@@ -179,7 +179,7 @@ def test_killed_at_any_time_a_task_of_a_deleted_topic_ends_the_same(tmp_path):
     st.integers(0, 20),
 )
 def test_cut_sequences_end_where_the_task_stands(lengths, is_final, persisted):
-    state = Sequences.begin("b", {0: 0})
+    state = TaskSequences.begin("b", {0: 0})
     end = 0
     for number, length in enumerate(lengths):
         end += length

@@ -12,9 +12,9 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment, ShardSpec
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import PartitionChunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
-from penstock.storage.metadata.chunks.chunk import Chunk as UsedChunk
+from penstock.storage.metadata.chunks.chunk import ChunkSummary as UsedChunk
 from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.rows import RootRange
 
@@ -244,7 +244,9 @@ def test_storage_sees_the_same_chunks_as_the_timeline(sets, start, length) -> No
         interval, core = Interval(at, at + long), version - 1
         try:
             for number in numbers:
-                timeline.add(interval, str(version), Chunk(number, core, (at, long, version)))
+                timeline.add(
+                    interval, str(version), PartitionChunk(number, core, (at, long, version))
+                )
         except Conflict:
             continue
         chunks.append(UsedChunk.of(interval, str(version), numbers, core))

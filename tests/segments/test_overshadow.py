@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
 from penstock.segments.shard_spec import UNKNOWN_CORE, KeyRange
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import PartitionChunk, Timeline
 from penstock.storage.metadata.rows import RootRange
 
 DAY = Interval(1, 2)
 
 
 def first(number, core=0):
-    return Chunk(number, core, str(number))
+    return PartitionChunk(number, core, str(number))
 
 
 def over(number, start, end, minor, size):
-    return Chunk(number, 0, str(number), place=RootRange(start, end, minor, size))
+    return PartitionChunk(number, 0, str(number), place=RootRange(start, end, minor, size))
 
 
 def timeline(*chunks) -> Timeline[str]:
@@ -120,7 +120,7 @@ def test_an_object_of_the_same_version_may_be_overshadowed() -> None:
 
 def link(number, start, end):
     keys = KeyRange(("a",), start and (start,), end and (end,))
-    return Chunk(number, UNKNOWN_CORE, str(number), place=keys)
+    return PartitionChunk(number, UNKNOWN_CORE, str(number), place=keys)
 
 
 def test_old_ranges_are_whole_when_they_leave_no_gap() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import PartitionChunk, Timeline
 
 
 class Sets:
@@ -26,7 +26,7 @@ class Sets:
 
     def add(self, name, start, end, version, *, numbers=(0,), core=0, no_data=False) -> None:
         for number in numbers:
-            chunk = Chunk(number, core, f"{name}{number}", no_data=no_data)
+            chunk = PartitionChunk(number, core, f"{name}{number}", no_data=no_data)
             self.timeline.add(Interval(start, end), f"v{version}", chunk)
 
     def remove(self, start, end, version, number=0):
@@ -238,7 +238,7 @@ def test_what_is_visible_is_told_item_by_item_once() -> None:
 
 def test_all_of_a_batch_is_done_or_nothing() -> None:
     sets = Sets(*A_B)
-    new = Chunk(0, 0, "N")
+    new = PartitionChunk(0, 0, "N")
     for bad in (
         (Interval(5, 12), "v1", new),  # overlaps A
         (Interval(10, 12), "v3", new),  # overlaps the next one of the batch
@@ -256,7 +256,10 @@ def test_all_of_a_batch_is_done_or_nothing() -> None:
 def test_a_batch_takes_out_before_it_puts_in() -> None:
     sets = Sets(*A_B)
     removed = sets.timeline.change(
-        added=[(Interval(1, 5), "v1", Chunk(0, 0, "C")), (Interval(5, 10), "v1", Chunk(0, 0, "D"))],
+        added=[
+            (Interval(1, 5), "v1", PartitionChunk(0, 0, "C")),
+            (Interval(5, 10), "v1", PartitionChunk(0, 0, "D")),
+        ],
         removed=[(Interval(1, 10), "v1", 0), (Interval(1, 10), "v1", 7)],
     )
     assert removed == ["A0"]
@@ -273,8 +276,8 @@ def test_what_was_handed_out_stays_as_it_was() -> None:
 
 
 def test_many_changes_at_once_are_as_good_as_one_after_the_other() -> None:
-    hours = [(Interval(at, at + 2), "v1", Chunk(0, 0, at)) for at in range(0, 400, 2)]
-    over = [(Interval(at, at + 3), "v2", Chunk(0, 0, -at)) for at in range(1, 400, 5)]
+    hours = [(Interval(at, at + 2), "v1", PartitionChunk(0, 0, at)) for at in range(0, 400, 2)]
+    over = [(Interval(at, at + 3), "v2", PartitionChunk(0, 0, -at)) for at in range(1, 400, 5)]
     whole, steps = Timeline.of(hours), Timeline.of(hours)
     whole.change(added=over)
     for member in over:
@@ -288,16 +291,16 @@ def test_many_changes_at_once_are_as_good_as_one_after_the_other() -> None:
 @pytest.mark.parametrize("clash", [(Interval(3, 6), "v"), (Interval(1, 2), "v")])
 def test_a_bulk_of_chunks_that_exclude_each_other_is_refused(clash) -> None:
     members = [
-        (Interval(1, 5), "v", Chunk(0, 0, "A")),
-        (Interval(20, 30), "v", Chunk(0, 0, "B")),
-        (*clash, Chunk(0, 0, "C")),
+        (Interval(1, 5), "v", PartitionChunk(0, 0, "A")),
+        (Interval(20, 30), "v", PartitionChunk(0, 0, "B")),
+        (*clash, PartitionChunk(0, 0, "C")),
     ]
     with pytest.raises(Conflict, match="newer version"):
         Timeline.of(members)
     with pytest.raises(Conflict, match="use an unused number"):
-        Timeline.of([*members[:2], (Interval(1, 5), "v", Chunk(0, 0, "C"))])
+        Timeline.of([*members[:2], (Interval(1, 5), "v", PartitionChunk(0, 0, "C"))])
     with pytest.raises(InvalidRequest, match="set a later end"):
-        Timeline.of([*members[:2], (Interval(1, 1), "v", Chunk(0, 0, "C"))])
+        Timeline.of([*members[:2], (Interval(1, 1), "v", PartitionChunk(0, 0, "C"))])
 
 
 TIME = 12
@@ -353,7 +356,7 @@ def test_the_timeline_agrees_with_the_rules_at_every_instant(steps) -> None:
                 other != key and other[2] == version and other[0] < end and start < other[1]
                 for other in naive.sets
             )
-            chunk = Chunk(number, naive.core(version), f"{key}-{number}")
+            chunk = PartitionChunk(number, naive.core(version), f"{key}-{number}")
             if clash:
                 with pytest.raises(Conflict):
                     timeline.add(interval, str(version), chunk)
@@ -404,7 +407,7 @@ def test_neither_order_nor_batches_matter(items, gone, rng) -> None:
     first: Timeline[str] = Timeline()
     taken = []
     for start, end, version, number in dict.fromkeys(items):
-        member = (Interval(start, end), str(version), Chunk(number, version - 1, ""))
+        member = (Interval(start, end), str(version), PartitionChunk(number, version - 1, ""))
         try:
             first.add(*member)
         except Conflict:

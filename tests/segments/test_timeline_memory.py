@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import PartitionChunk, Timeline
 
 SEGMENTS = 20_000
 HOUR_MS = 3_600_000
@@ -20,7 +20,7 @@ def timeline(segments: int, an_hour: int) -> Timeline[None]:
         (
             Interval(hour * HOUR_MS, (hour + 1) * HOUR_MS),
             "2024-01-01T00:00:00.000Z",
-            Chunk(number, an_hour, None),
+            PartitionChunk(number, an_hour, None),
         )
         for hour in range(segments // an_hour)
         for number in range(an_hour)

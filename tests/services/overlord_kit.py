@@ -46,10 +46,10 @@ from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
@@ -361,12 +361,12 @@ class OverlordWorld:
 @contextmanager
 def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
     """A router before a world whose overlord listens on a port; queries go to the service."""
-    listener = listen(Address("127.0.0.1", 0), "--http")
-    address = Address("127.0.0.1", listener.getsockname()[1])
+    listener = listen(HostPort("127.0.0.1", 0), "--http")
+    address = HostPort("127.0.0.1", listener.getsockname()[1])
     server = HttpServer(world.app, listener)
     server.start()
     world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
-    directory = Directory(world.metadata.leases)
+    directory = LeaseDirectory(world.metadata.leases)
     parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
     sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
     api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))

@@ -19,10 +19,10 @@ from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.indexing import forms
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import PublishRequest
 
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
@@ -35,15 +35,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
     made = OverlordWorld(tmp_path_factory.mktemp("cli")).start()
     servers = []
 
-    def serve(app: object) -> Address:
-        listener = listen(Address("127.0.0.1", 0), "--http")
+    def serve(app: object) -> HostPort:
+        listener = listen(HostPort("127.0.0.1", 0), "--http")
         servers.append(HttpServer(app, listener))  # type: ignore[arg-type]
         servers[-1].start()
-        return Address("127.0.0.1", listener.getsockname()[1])
+        return HostPort("127.0.0.1", listener.getsockname()[1])
 
     place = serve(made.app)
     made.metadata.leases.renew("overlord", "o", host=place.host, port=place.port, ttl_ms=10**9)
-    directory = Directory(made.metadata.leases)
+    directory = LeaseDirectory(made.metadata.leases)
     parts = RouterParts(made.metadata, directory, place, lambda: place, ready, made.clock)
     made.url = serve(application(RouterRoutes(parts).routes())).url  # type: ignore[attr-defined]
     for day in (1, 5):

@@ -16,7 +16,7 @@ import pytest
 from portfaults import check_at_each_call
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host import data_folder, process
 from penstock.services.host.data_folder import FORMAT, DataFolder, DataFolderLock
 
@@ -341,7 +341,7 @@ def test_a_lock_that_cannot_be_taken_is_closed(
 
 def test_a_port_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def listen_and_close() -> None:
-        listener = process.listen(Address("127.0.0.1", 0), "--port")
+        listener = process.listen(HostPort("127.0.0.1", 0), "--port")
         listener._target.close()  # type: ignore[attr-defined]
 
     ports, results = ("socket",), {"socket"}

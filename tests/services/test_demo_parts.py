@@ -28,7 +28,7 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
-from penstock.services.demo.progress import Progress, flow_at_work, tasks_at_work, waiting
+from penstock.services.demo.progress import DemoProgress, flow_at_work, tasks_at_work, waiting
 from penstock.services.demo.run import kill_one, processes_of
 from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.host.data_folder import DataFolder
@@ -66,10 +66,10 @@ def test_a_month_has_bad_records(tmp_path: Path) -> None:
 
 
 def test_a_line_of_progress_fits_a_terminal() -> None:
-    progress = Progress(ROWS, published=ROWS, committed=336_775, index_rate=123_456.7)
+    progress = DemoProgress(ROWS, published=ROWS, committed=336_775, index_rate=123_456.7)
     line = progress.line(99_999.0)
     assert line == " 99999 s  336,775 of 336,776 in SQL, 123,457 rows/s, lag 1"
-    assert len(Progress(ROWS, published=ROWS, index_rate=9_999_999.0).line(99_999.0)) < 80
+    assert len(DemoProgress(ROWS, published=ROWS, index_rate=9_999_999.0).line(99_999.0)) < 80
 
 
 def test_it_is_shown_where_flowfiles_wait() -> None:
@@ -79,7 +79,7 @@ def test_it_is_shown_where_flowfiles_wait() -> None:
         {"name": "Describe.success → Reject", "queued": 3},
         {"name": "Enrich.enriched → Publish", "queued": 0},
     ]
-    progress = Progress(10, waiting=waiting({"connections": connections}))
+    progress = DemoProgress(10, waiting=waiting({"connections": connections}))
     progress.still_s = 4.0
     assert progress.waits == (
         "no change for 4 s, waiting for 2 FlowFiles for Validate, 4 FlowFiles for Reject"
@@ -94,7 +94,7 @@ def test_it_is_shown_what_a_standstill_waits_for() -> None:
         {"name": "Read", "activeTasks": 0, "longestActiveMs": 0},
         {"name": "Enrich", "activeTasks": 1, "longestActiveMs": 31_400},
     ]
-    progress = Progress(10, at_work=flow_at_work({"components": components}))
+    progress = DemoProgress(10, at_work=flow_at_work({"components": components}))
     assert not progress.waits, "counts move"
     progress.still_s = 12.0
     told = "no change for 12 s, waiting for Enrich of the flow, at work for 31 s"

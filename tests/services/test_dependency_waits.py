@@ -19,7 +19,7 @@ from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.error_codes import error_body, error_from
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.storage.metadata import MetadataStore
@@ -153,7 +153,7 @@ def test_clients_of_processes_that_are_away_name_them() -> None:
     port = closed_port()
     broker = HttpBrokerPort(lambda: f"http://127.0.0.1:{port}")
     assert dependency_of(lambda: broker.available("t")) is Dependency.BROKER
-    actions = HttpActionClient("t", lambda: Address("127.0.0.1", port))
+    actions = HttpActionClient("t", lambda: HostPort("127.0.0.1", port))
 
     class Action:
         def to_json(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.membership.discovery import Discovery, Node
 from penstock.services.membership.leases import RENEW_EVERY_S, TTL_MS, LeaseDiscovery, node_of
 from penstock.services.membership.watchers import CallThread, RoleWatcher
@@ -27,7 +27,7 @@ WAIT_S = 30.0
 
 
 def node(port: int, role: str = "worker") -> Node:
-    return Node(role, f"w{port}", Address("h", port), {"workerNodeService": {"capacity": port}})
+    return Node(role, f"w{port}", HostPort("h", port), {"workerNodeService": {"capacity": port}})
 
 
 class Heard:
@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_logged_and_left_out(
     watcher.add(node(1, "router"))
     watcher.synchronise({node(1, "router").key: node(1, "router"), node(2).key: node(2)})
     watcher.remove("h:77")
-    twin = Node("worker", "twin", Address("h", 2))
+    twin = Node("worker", "twin", HostPort("h", 2))
     watcher.add(twin)
     calls.run()
     assert heard.calls == ["+", "initialised", "+w2"]
@@ -243,7 +243,7 @@ def test_a_listener_that_fails_does_not_keep_others_from_hearing(
 
 
 def test_announcements_are_druids_documents() -> None:
-    told = Node("worker", "name", Address("h", 8091), {"workerNodeService": {"capacity": 4}}, 7)
+    told = Node("worker", "name", HostPort("h", 8091), {"workerNodeService": {"capacity": 4}}, 7)
     document = told.to_json()
     assert document["nodeType"] == "worker"
     assert document["druidNode"] == {
@@ -274,7 +274,7 @@ def test_announcements_are_druids_documents() -> None:
 
 def test_a_lease_without_a_document_is_a_node_too() -> None:
     row = LeaseRow("worker", "old", "h", 5, 0, {}, 3)
-    assert node_of(row) == Node("worker", "old", Address("h", 5), started_ms=3)
+    assert node_of(row) == Node("worker", "old", HostPort("h", 5), started_ms=3)
 
 
 # One suite over both

@@ -14,7 +14,7 @@ from penstock.core.errors import Unavailable
 from penstock.services import doctor
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.spark.connect.java import MEND, JavaRuntime
 
@@ -37,7 +37,7 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    anywhere = Address("127.0.0.1", 0)
+    anywhere = HostPort("127.0.0.1", 0)
     folder = tmp_path / "a b#ü%"
     options = Options(
         data_dir=folder,
@@ -49,7 +49,7 @@ def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = doctor.examine(options, os.environ, SystemClock())
     start = next(one for one in found if one.subject == "Spark starts")
-    assert start.verdict is doctor.Verdict.FAILED
+    assert start.verdict is doctor.DoctorVerdict.FAILED
     assert "Unrecognized VM option 'NoSuchOption'" in start.text
     assert not folder.exists()
     assert [one for one in tmp_path.iterdir() if "doctor" in one.name] == []
@@ -99,7 +99,7 @@ def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
     found = doctor.examine(Options(data_dir=data), {}, SystemClock())
     folder = next(one for one in found if one.subject == "data folder")
     assert sorted(data.rglob("*")) == files
-    assert folder.verdict is doctor.Verdict.FAILED
+    assert folder.verdict is doctor.DoctorVerdict.FAILED
     assert run(["up", "--data-dir", str(data)]) == exit_codes.USAGE
     assert folder.text in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_doctor_accepts_segments_without_metadata_that_is_not_expected_beside_th
         (tmp_path / "penstock.json").write_text(client_file)
     found = doctor.examine(dataclasses.replace(options, data_dir=tmp_path), {}, SystemClock())
     folder = next(one for one in found if one.subject == "data folder")
-    assert (folder.verdict, folder.text) == (doctor.Verdict.OK, f"{tmp_path}, format 1")
+    assert (folder.verdict, folder.text) == (doctor.DoctorVerdict.OK, f"{tmp_path}, format 1")
 
 
 def test_doctor_accepts_a_data_folder_that_is_new(
@@ -131,7 +131,7 @@ def test_doctor_accepts_a_data_folder_that_is_new(
     for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be made")):
         found = doctor.examine(Options(data_dir=data), {}, SystemClock())
         folder = next(one for one in found if one.subject == "data folder")
-        assert folder.verdict is doctor.Verdict.OK
+        assert folder.verdict is doctor.DoctorVerdict.OK
         assert text in folder.text
     assert list(tmp_path.iterdir()) == []
 
@@ -139,16 +139,21 @@ def test_doctor_accepts_a_data_folder_that_is_new(
 @pytest.mark.parametrize(
     ("query_memory", "total_bytes", "verdict", "text"),
     [
-        (None, 1 << 30, doctor.Verdict.WARNING, "1.0 GiB of memory are less than the"),
-        (None, None, doctor.Verdict.WARNING, "the memory of this host is unknown"),
-        (None, 64 << 30, doctor.Verdict.OK, "a Spark of their own with 2g: 64.0 GiB of memory"),
-        ("none", 64 << 30, doctor.Verdict.OK, "share one Spark: --query-memory none"),
+        (None, 1 << 30, doctor.DoctorVerdict.WARNING, "1.0 GiB of memory are less than the"),
+        (None, None, doctor.DoctorVerdict.WARNING, "the memory of this host is unknown"),
+        (
+            None,
+            64 << 30,
+            doctor.DoctorVerdict.OK,
+            "a Spark of their own with 2g: 64.0 GiB of memory",
+        ),
+        ("none", 64 << 30, doctor.DoctorVerdict.OK, "share one Spark: --query-memory none"),
     ],
 )
 def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
     query_memory: str | None,
     total_bytes: int | None,
-    verdict: doctor.Verdict,
+    verdict: doctor.DoctorVerdict,
     text: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,4 +165,4 @@ def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
     queries = next(one for one in found if one.subject == "queries")
     assert queries.verdict is verdict
     assert text in queries.text
-    assert ("--query-memory 1g" in queries.mend) == (verdict is doctor.Verdict.WARNING)
+    assert ("--query-memory 1g" in queries.mend) == (verdict is doctor.DoctorVerdict.WARNING)

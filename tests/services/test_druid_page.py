@@ -33,8 +33,8 @@ from penstock.services.api.peon import PeonRoutes, TaskControl
 from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
-from penstock.services.config import Address
-from penstock.services.membership.leases import Directory
+from penstock.services.config import HostPort
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
 
@@ -51,7 +51,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str,
     """Every method and path that an application of ours serves."""
     world = OverlordWorld(tmp_path_factory.mktemp("page"))
     overlord = keys(world.app.routes)
-    directory, address = Directory(world.metadata.leases), Address("127.0.0.1", 1)
+    directory, address = LeaseDirectory(world.metadata.leases), HostPort("127.0.0.1", 1)
     parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
     sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), lambda: 0.0)
     tables = TableRoutes(cast("TableSource", NOBODY))

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from penstock.core.errors import Dependency, Fenced, Unavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
 from penstock.services.http_client import error_of_answer
@@ -28,7 +28,7 @@ from penstock.services.membership.election import (
     TermContest,
     refuses,
 )
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
 
@@ -310,7 +310,7 @@ def test_a_leader_that_refuses_connections_is_succeeded_sooner(
 
 
 def test_only_a_closed_port_refuses() -> None:
-    listener = listen(Address("127.0.0.1", 0), "--http")
+    listener = listen(HostPort("127.0.0.1", 0), "--http")
     with listener:
         assert not refuses(f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert refuses(f"http://127.0.0.1:{free_port()}")
@@ -321,8 +321,8 @@ def test_the_directory_finds_the_leader_among_overlords(store: MetadataStore) ->
     for port in (1, 2):
         store.leases.renew("overlord", f"o{port}", host="h", port=port, ttl_ms=9_000)
     led: list[str | None] = ["http://h:1"]
-    directory = Directory(store.leases, leader=lambda: led[-1])
-    assert directory.find("overlord") == Address("h", 1)
+    directory = LeaseDirectory(store.leases, leader=lambda: led[-1])
+    assert directory.find("overlord") == HostPort("h", 1)
     led.append(None)
     with pytest.raises(Unavailable, match="no overlord leads"):
         directory.find("overlord")

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.memory import query_spark
@@ -24,7 +24,7 @@ PYTHON = ["broker", "overlord", "flow", "worker", "router"]
 def given(tmp_path: Path) -> Options:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
-    anywhere = Address("127.0.0.1", 0)
+    anywhere = HostPort("127.0.0.1", 0)
     return Options(data_dir=folder.path, http=anywhere, broker_http=anywhere, broker_tcp=anywhere)
 
 

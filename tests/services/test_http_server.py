@@ -20,7 +20,7 @@ from penstock.broker.http_server.body_drain import ANNOUNCED_BYTES_MAX
 from penstock.broker.http_server.connection import BoundedHeadProtocol
 from penstock.broker.http_server.guard import Evictable, HttpGuard
 from penstock.services.api.asgi import application
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_error, api_guard
@@ -45,7 +45,7 @@ class Port:
             Route("/blocking", self._answer_on_a_thread),
         ]
         app = application(routes, token=TOKEN, body_bytes_max=body_bytes_max)
-        listener = listen(Address("127.0.0.1", 0), "--http")
+        listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
         self._server = HttpServer(app, listener, guard)
         self._server.start()
@@ -306,7 +306,7 @@ def test_requests_with_an_unclear_host_are_refused(port: Port, raw: bytes) -> No
 
 
 def test_roles_reach_each_other_by_the_addresses_that_are_told() -> None:
-    options = Options(http=Address("0.0.0.0", 0), allowed_hosts=("penstock.example",))
+    options = Options(http=HostPort("0.0.0.0", 0), allowed_hosts=("penstock.example",))
     port = Port(api_guard(options, VirtualClock()))
     try:
         for host in ("127.0.0.1", "localhost"):

@@ -51,11 +51,11 @@ from penstock.services.api.process_clients import (
     HttpWorkerClient,
 )
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
-from penstock.services.membership.leases import Announcement, Announcer, Directory
+from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDirectory
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
@@ -79,8 +79,8 @@ class Served:
     """Serves routes on a free port."""
 
     def __init__(self, routes: list) -> None:
-        listener = listen(Address("127.0.0.1", 0), "--http")
-        self.address = Address("127.0.0.1", listener.getsockname()[1])
+        listener = listen(HostPort("127.0.0.1", 0), "--http")
+        self.address = HostPort("127.0.0.1", listener.getsockname()[1])
         self._server = HttpServer(application(routes, token=TOKEN), listener)
         self._server.start()
 
@@ -92,7 +92,7 @@ class Served:
 def serve() -> Iterator:
     running: list[Served] = []
 
-    def start(routes: list) -> Address:
+    def start(routes: list) -> HostPort:
         running.append(Served(routes))
         return running[-1].address
 
@@ -326,7 +326,7 @@ class FakeWorker:
 
 
 @pytest.fixture
-def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, Address]:
+def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, HostPort]:
     folder = tmp_path / "tasks" / "t"
     (folder / "attempt" / "1").mkdir(parents=True)
     (folder / "log").write_bytes(b"0123456789\xff")
@@ -334,7 +334,7 @@ def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, Address]:
     store = LogStore(str(tmp_path / "kept"))
     logs = TaskLogs([str(tmp_path / "tasks")], OsFileSystem(), store, StepLanes())
     worker = FakeWorker()
-    places = (lambda: Address("h", 5), lambda: Address("b", 4))
+    places = (lambda: HostPort("h", 5), lambda: HostPort("b", 4))
     routes = WorkerRoutes("h:1", worker, logs, places[0], find_broker=places[1]).routes()
     return worker, serve(routes)
 
@@ -362,7 +362,7 @@ def test_a_worker_takes_tasks_as_large_as_it_is_told(serve) -> None:
     worker = FakeWorker()
     large = {"type": "noop", "id": "n", "context": {"note": "x" * 1_000_000}}
     for bytes_max, is_taken in ((1_000_000, False), (1_100_000, True)):
-        found = lambda: Address("h", 5)  # noqa: E731
+        found = lambda: HostPort("h", 5)  # noqa: E731
         routes = WorkerRoutes("h:1", worker, None, found, bytes_max, find_broker=found)  # type: ignore[arg-type]
         client = HttpWorkerClient("w", serve(routes.routes()), TOKEN)
         if is_taken:
@@ -456,7 +456,7 @@ def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
 
 def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
     overlord = FakeOverlord()
-    places = [Address("127.0.0.1", 1), serve(overlord_routes(overlord))]
+    places = [HostPort("127.0.0.1", 1), serve(overlord_routes(overlord))]
     client = HttpActionClient("t", lambda: places.pop(0), TOKEN)
     with pytest.raises(Unavailable):
         client.perform(UpdateLocation("h", 1))  # tried again by whoever asked
@@ -467,7 +467,7 @@ def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
 
 def test_a_lease_is_renewed_until_it_is_dropped() -> None:
     leases, clock = FakeLeases(), VirtualClock()
-    announcer = Announcer(leases, Announcement("worker", "w", Address("h", 1)), clock)
+    announcer = LeaseAnnouncer(leases, Announcement("worker", "w", HostPort("h", 1)), clock)
     announcer.start()
     assert leases.rows[0][0] == ("worker", "w")
     announcer.stop()
@@ -476,4 +476,4 @@ def test_a_lease_is_renewed_until_it_is_dropped() -> None:
 
 def test_nobody_with_a_lease_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="no overlord"):
-        Directory(FakeLeases()).find("overlord")
+        LeaseDirectory(FakeLeases()).find("overlord")

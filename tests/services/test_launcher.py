@@ -19,7 +19,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions
@@ -438,26 +438,26 @@ def test_a_process_that_is_done_ends_whoever_it_still_asks(peer: str, thread: st
 
 
 def test_a_taken_port_is_told_with_its_holder() -> None:
-    with listen(Address("127.0.0.1", 0), "--http") as first:
+    with listen(HostPort("127.0.0.1", 0), "--http") as first:
         port = first.getsockname()[1]
         with pytest.raises(
             Conflict, match=rf"port {port} .* taken by process {os.getpid()} .*--http"
         ):
-            listen(Address("127.0.0.1", port), "--http")
+            listen(HostPort("127.0.0.1", port), "--http")
 
 
 def _listen_outside_of_ephemeral_ports() -> socket.socket:
     """Listen on a port that no connection of another process takes once it is free."""
     for port in range(20_000, 30_000):
         with contextlib.suppress(Conflict):
-            return listen(Address("127.0.0.1", port), "--http")
+            return listen(HostPort("127.0.0.1", port), "--http")
     raise AssertionError("no port is free")
 
 
 def test_a_port_that_becomes_free_is_taken() -> None:
     clock = VirtualClock()
     first = _listen_outside_of_ephemeral_ports()
-    address = Address("127.0.0.1", first.getsockname()[1])
+    address = HostPort("127.0.0.1", first.getsockname()[1])
     got: list[int] = []
 
     def take() -> None:
@@ -477,7 +477,7 @@ def test_a_port_that_becomes_free_is_taken() -> None:
 
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(Unavailable, match="--broker-http"):
-        listen(Address("192.0.2.1", 0), "--broker-http")
+        listen(HostPort("192.0.2.1", 0), "--broker-http")
 
 
 def test_nothing_runs_in_other_threads(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.services.config import Address
-from penstock.services.membership.leases import Directory, LeaseView
+from penstock.services.config import HostPort
+from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.roles.runtime import InheritedSocket, StartReporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
@@ -35,8 +35,8 @@ def test_of_overlords_the_one_that_renewed_last_is_the_one(store, clock):
     renew(store, "overlord", "old", 1)
     clock.advance(ms=5_000)
     renew(store, "overlord", "new", 2)
-    directory = Directory(store.leases)
-    assert {directory.find("overlord") for _ in range(20)} == {Address("h", 2)}
+    directory = LeaseDirectory(store.leases)
+    assert {directory.find("overlord") for _ in range(20)} == {HostPort("h", 2)}
     clock.advance(ms=16_000)
     with pytest.raises(Unavailable, match="no overlord is running"):
         directory.find("overlord")
@@ -45,7 +45,7 @@ def test_of_overlords_the_one_that_renewed_last_is_the_one(store, clock):
 def test_of_workers_any_is_found(store):
     for port in (1, 2, 3):
         renew(store, "worker", f"w{port}", port)
-    directory = Directory(store.leases, random.Random(1))
+    directory = LeaseDirectory(store.leases, random.Random(1))
     assert {directory.find("worker").port for _ in range(50)} == {1, 2, 3}
     assert len(directory.all("worker")) == 3
 
@@ -55,7 +55,7 @@ def test_a_wall_clock_that_is_wrong_hides_nobody_and_keeps_nobody(tmp_path, cloc
     """Who looks has another time than the worker that renews its lease, and then dies."""
     with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as theirs:
         ours = VirtualClock(clock.now_ms() + ahead_ms)
-        directory = Directory(LeaseView(theirs.leases, ours))
+        directory = LeaseDirectory(LeaseView(theirs.leases, ours))
 
         def look() -> bool:
             return bool(directory.all("worker"))
@@ -93,7 +93,7 @@ def test_a_roles_children_do_not_keep_its_port():
         listener.listen()
         given = os.dup(listener.fileno())
         os.set_inheritable(given, True)  # noqa: FBT003
-        with InheritedSocket(given, Address("127.0.0.1", 0)).open() as opened:
+        with InheritedSocket(given, HostPort("127.0.0.1", 0)).open() as opened:
             assert opened.getsockname() == listener.getsockname()
             assert not opened.get_inheritable()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict
-from penstock.services.lifecycle import Handler, Lifecycle, Stage, State
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage, State
 
 
 class Story:
@@ -18,7 +18,9 @@ class Story:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def handler(self, name: str, *, fails: bool = False, stop_fails: bool = False) -> Handler:
+    def handler(
+        self, name: str, *, fails: bool = False, stop_fails: bool = False
+    ) -> LifecycleHandler:
         def start() -> None:
             if fails:
                 raise RuntimeError(name)
@@ -29,16 +31,16 @@ class Story:
             if stop_fails:
                 raise RuntimeError(name)
 
-        return Handler(name, start, stop)
+        return LifecycleHandler(name, start, stop)
 
 
 def test_a_failed_start_leaves_what_runs_until_the_stop() -> None:
     story = Story()
     lifecycle = Lifecycle()
-    lifecycle.add_handler(story.handler("log"), Stage.INIT)
+    lifecycle.add_handler(story.handler("log"), StartStage.INIT)
     lifecycle.add_handler(story.handler("store"))
     lifecycle.add_handler(story.handler("bad", fails=True))
-    lifecycle.add_handler(story.handler("server"), Stage.SERVER)
+    lifecycle.add_handler(story.handler("server"), StartStage.SERVER)
     with pytest.raises(RuntimeError, match="bad") as caught:
         lifecycle.start()
     assert caught.value.__notes__ == ["while starting bad"]
@@ -57,19 +59,19 @@ def test_the_order_when_handlers_add_handlers() -> None:
 
     def start_x() -> None:
         story.events.append("+X")
-        lifecycle.add_maybe_start(story.handler("B"), Stage.INIT)
-        lifecycle.add_maybe_start(story.handler("C"), Stage.SERVER)
+        lifecycle.add_maybe_start(story.handler("B"), StartStage.INIT)
+        lifecycle.add_maybe_start(story.handler("C"), StartStage.SERVER)
         lifecycle.add_maybe_start(story.handler("D"))
 
     lifecycle.add_handler(story.handler("A"))
-    lifecycle.add_handler(Handler("X", start_x, lambda: story.events.append("-X")))
+    lifecycle.add_handler(LifecycleHandler("X", start_x, lambda: story.events.append("-X")))
     lifecycle.start()
     lifecycle.stop()
     assert story.events == ["+A", "+X", "+B", "+D", "+C", "-C", "-D", "-X", "-A", "-B"]
 
 
-@pytest.mark.parametrize("stage", list(Stage))
-def test_a_running_lifecycle_starts_what_is_added_at_once(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", list(StartStage))
+def test_a_running_lifecycle_starts_what_is_added_at_once(stage: StartStage) -> None:
     story = Story()
     lifecycle = Lifecycle()
     lifecycle.add_maybe_start(story.handler("early"), stage)
@@ -93,7 +95,9 @@ class Busy:
         self.lifecycle = Lifecycle()
         self.entered = threading.Event()
         self.go_on = threading.Event()
-        hold = Handler("hold", *((self._hold, _pass) if during == "start" else (_pass, self._hold)))
+        hold = LifecycleHandler(
+            "hold", *((self._hold, _pass) if during == "start" else (_pass, self._hold))
+        )
         self.lifecycle.add_handler(hold)
         if during == "start":
             self.thread = threading.Thread(target=self.lifecycle.start)
@@ -119,14 +123,14 @@ def _pass() -> None: ...
 def test_nothing_is_added_while_another_thread_is_at_it(during: str) -> None:
     busy = Busy(during)
     with pytest.raises(Conflict, match="in the process of starting or stopping"):
-        busy.lifecycle.add_handler(Handler("x"))
+        busy.lifecycle.add_handler(LifecycleHandler("x"))
     busy.end()
 
 
 def test_add_maybe_start_does_not_wait_for_a_stop_which_may_wait_for_it() -> None:
     busy = Busy("stop")
     with pytest.raises(Conflict, match="stopped"):
-        busy.lifecycle.add_maybe_start(Handler("x"))
+        busy.lifecycle.add_maybe_start(LifecycleHandler("x"))
     assert not busy.go_on.is_set()
     busy.end()
 
@@ -135,7 +139,7 @@ def test_add_maybe_start_waits_for_its_turn_while_another_thread_starts() -> Non
     busy = Busy("start")
     story = Story()
     adding = threading.Thread(
-        target=lambda: busy.lifecycle.add_maybe_start(story.handler("x"), Stage.SERVER)
+        target=lambda: busy.lifecycle.add_maybe_start(story.handler("x"), StartStage.SERVER)
     )
     adding.start()
     assert story.events == []
@@ -157,7 +161,7 @@ def test_stop_before_the_start_does_nothing() -> None:
 def test_a_handler_may_stop_the_lifecycle_that_starts_it() -> None:
     story = Story()
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("a", lifecycle.stop, lambda: story.events.append("-a")))
+    lifecycle.add_handler(LifecycleHandler("a", lifecycle.stop, lambda: story.events.append("-a")))
     lifecycle.add_handler(story.handler("b"))
     lifecycle.start()
     assert lifecycle.state is State.STOPPED
@@ -201,17 +205,19 @@ def test_join_waits_and_stops() -> None:
 
 
 @given(
-    stages=st.lists(st.sampled_from(list(Stage)), max_size=12),
+    stages=st.lists(st.sampled_from(list(StartStage)), max_size=12),
     failing=st.none() | st.integers(0, 11),
 )
 def test_starts_go_by_stage_and_stops_undo_them_in_reverse(
-    stages: list[Stage], failing: int | None
+    stages: list[StartStage], failing: int | None
 ) -> None:
     story = Story()
     lifecycle = Lifecycle()
     for number, stage in enumerate(stages):
         lifecycle.add_handler(story.handler(str(number), fails=number == failing), stage)
-    order = [str(number) for stage in Stage for number, one in enumerate(stages) if one is stage]
+    order = [
+        str(number) for stage in StartStage for number, one in enumerate(stages) if one is stage
+    ]
     backwards = order[::-1]
     if failing is not None and failing < len(stages):
         with pytest.raises(RuntimeError):

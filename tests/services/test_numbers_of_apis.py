@@ -29,7 +29,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.sql import SqlPort
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.storage.metadata import PublishRequest
 
 P = "/druid/indexer/v1"
@@ -160,7 +160,7 @@ class Apis:
     """The APIs of a cluster without Spark and broker."""
 
     def __init__(self, world: OverlordWorld, router: Api) -> None:
-        places = (lambda: Address("h", 5), lambda: Address("b", 4))
+        places = (lambda: HostPort("h", 5), lambda: HostPort("b", 4))
         worker = WorkerRoutes(
             "h:1", FakeWorker(), world.log_store, places[0], find_broker=places[1]
         ).routes()

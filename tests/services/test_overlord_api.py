@@ -13,8 +13,8 @@ from penstock.core.intervals import Interval, format_time
 from penstock.segments.model import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.config import Address
-from penstock.services.membership.leases import Directory
+from penstock.services.config import HostPort
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 
@@ -73,9 +73,9 @@ def test_a_task_is_submitted_runs_and_ends(world: OverlordWorld, api: Api) -> No
 def test_an_overlord_that_does_not_answer_is_named(tmp_path: Path) -> None:
     store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock())
     store.leases.renew("overlord", "o", host="127.0.0.1", port=1, ttl_ms=1_000)
-    address = Address("127.0.0.1", 1)
+    address = HostPort("127.0.0.1", 1)
     parts = RouterParts(
-        store, Directory(store.leases), address, lambda: address, ready, VirtualClock()
+        store, LeaseDirectory(store.leases), address, lambda: address, ready, VirtualClock()
     )
     router = Api(application(RouterRoutes(parts).routes()))
     answer = router.get(f"{P}/tasks")

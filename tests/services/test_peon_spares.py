@@ -25,7 +25,7 @@ from mailbox_kit import settle
 
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
 from penstock.services.roles.peon_processes import (
     PEON_PROGRAM,
@@ -46,7 +46,7 @@ class World:
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         self.before = children()
         options = PeonOptions(spares=spares, spare_age_max_ms=AGE_MS)
-        files = (folder / "options.json", (Address("127.0.0.1", 1), "w"), folder / "spare.out")
+        files = (folder / "options.json", (HostPort("127.0.0.1", 1), "w"), folder / "spare.out")
         self.peons = PeonProcesses(*files, self.processor, self.clock, options, program)
         self.launched: list[PeonChild] = []
         self.peons.start(lambda _task_id: None)

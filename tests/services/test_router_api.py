@@ -27,8 +27,8 @@ from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
-from penstock.services.config import Address
-from penstock.services.membership.leases import Directory
+from penstock.services.config import HostPort
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionWish
@@ -82,12 +82,12 @@ class Rig:
         self.sql = FakeSql()
         self.ready = True
         # Nothing listens there: the port of a protocol (tcpmux) that is obsolete.
-        self.find_broker = lambda: Address("127.0.0.1", 1)
+        self.find_broker = lambda: HostPort("127.0.0.1", 1)
         metrics = MetricRegistry()
         parts = RouterParts(
             self.store,
-            Directory(self.store.leases),
-            Address("127.0.0.1", 8888),
+            LeaseDirectory(self.store.leases),
+            HostPort("127.0.0.1", 8888),
             lambda: self.find_broker(),  # noqa: PLW0108 - a test replaces it
             self._state,
             self.clock,
@@ -677,7 +677,7 @@ async def test_status_without_the_metadata_shows_what_was_known(
     def fail(*_: object) -> None:
         raise away
 
-    monkeypatch.setattr(Directory, "all", fail)
+    monkeypatch.setattr(LeaseDirectory, "all", fail)
     answer = await rig.ask("GET", "/status")
     assert answer.status_code == 200
     status = answer.json()

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
 from penstock.services import config
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.roles import broker
 
 
@@ -29,8 +29,8 @@ def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -
     )
     environment = {"PENSTOCK_HTTP": "127.0.0.1:2", "PENSTOCK_BROKER_HTTP": "127.0.0.1:2"}
     options = config.resolve({"data_dir": str(tmp_path), "http": "3"}, environment)
-    assert options.http == Address("127.0.0.1", 3)
-    assert options.broker_http == Address("127.0.0.1", 2)
+    assert options.http == HostPort("127.0.0.1", 3)
+    assert options.broker_http == HostPort("127.0.0.1", 2)
     assert options.spark_memory == "1g"
     assert options.worker_capacity == 7
     assert options.deep_storage_address == str(tmp_path / "segments")
@@ -109,15 +109,15 @@ def test_variables_of_others_are_left_alone() -> None:
     ],
 )
 def test_addresses(text: str, host: str, port: int) -> None:
-    address = Address.parse(text)
+    address = HostPort.parse(text)
     assert (address.host, address.port) == (host, port)
-    assert Address.parse(str(address)) == address
+    assert HostPort.parse(str(address)) == address
 
 
 @pytest.mark.parametrize("text", ["", ":", "host", "h:65536", "h:-1", "::1:80", "[::1:80", "h:8_0"])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(InvalidRequest):
-        Address.parse(text)
+        HostPort.parse(text)
 
 
 def test_children_read_what_was_written() -> None:

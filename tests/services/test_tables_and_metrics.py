@@ -24,7 +24,7 @@ from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.metrics_text import metrics_text
 from penstock.spark.tables import Feeder, what_comes, why_empty
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
@@ -195,10 +195,10 @@ def test_projections_come_from_supervisors_and_from_batch_tasks(
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     store: MetadataStore, tmp_path: Path
 ) -> None:
-    def nobody() -> Address:
+    def nobody() -> HostPort:
         raise Unavailable("no overlord")
 
-    metrics = RouterMetrics(store, lambda: Address("127.0.0.1", 1), nobody, clock=SystemClock())
+    metrics = RouterMetrics(store, lambda: HostPort("127.0.0.1", 1), nobody, clock=SystemClock())
     published(store, tmp_path, "v1")
     announced(store)
     found: dict[tuple[str, ...], object] = {}
@@ -262,9 +262,9 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        address = Address("127.0.0.1", server.server_address[1])
+        address = HostPort("127.0.0.1", server.server_address[1])
         metrics = RouterMetrics(
-            store, lambda: Address("127.0.0.1", 1), lambda: address, clock=SystemClock()
+            store, lambda: HostPort("127.0.0.1", 1), lambda: address, clock=SystemClock()
         )
         found = {
             (sample.name, *(value for _, value in sample.labels)): sample.value
@@ -307,7 +307,7 @@ def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: Metada
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        address = Address("127.0.0.1", server.server_address[1])
+        address = HostPort("127.0.0.1", server.server_address[1])
         metrics = RouterMetrics(store, lambda: address, lambda: address, clock=SystemClock())
         found = {(one.name, one.labels): one.value for one in metrics.of_broker()}
     finally:

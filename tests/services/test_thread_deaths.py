@@ -29,7 +29,7 @@ from penstock.flow.controller.controller import ControllerOptions, FlowControlle
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.emitter.emitter import Record, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
 from penstock.services.emitter.http_batches import BatchOptions
@@ -39,7 +39,7 @@ from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.election import LeaderSelector
-from penstock.services.membership.leases import Announcement, Announcer, LeaseDiscovery
+from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDiscovery
 from penstock.services.membership.watchers import CallThread
 from penstock.services.membership.zookeeper import ZooKeeperDiscovery
 from penstock.services.readiness import Check, Readiness
@@ -154,7 +154,7 @@ def _emitter(clock: FaultyClock, _folder: Path) -> object:
 
 def _announcer(clock: FaultyClock, _folder: Path) -> object:
     store: object = Leases()
-    return Announcer(store, Announcement("flow", "f", Address("h", 1)), clock)  # type: ignore[arg-type]
+    return LeaseAnnouncer(store, Announcement("flow", "f", HostPort("h", 1)), clock)  # type: ignore[arg-type]
 
 
 def _discovery(clock: FaultyClock, _folder: Path) -> object:
@@ -393,7 +393,7 @@ def _stands(_fault: Callable[[], None], stack: ExitStack, folder: Path) -> None:
 
 
 def _http(_fault: Callable[[], None], stack: ExitStack, _folder: Path) -> None:
-    server = HttpServer(application([], token=None), listen(Address("127.0.0.1", 0), "--http"))
+    server = HttpServer(application([], token=None), listen(HostPort("127.0.0.1", 0), "--http"))
     server.start()
     stack.callback(server.stop)
     server._server.should_exit = True  # though nobody stops the server

@@ -17,7 +17,7 @@ from penstock.indexing.lockbox.lockbox import Granting, Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import ActionDesk
-from penstock.indexing.sequences import Sequences
+from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.supervisor import reconciler, time_windows
 from penstock.indexing.task.commit_file import CommitFile
 from penstock.indexing.task_spec import MessageTimes, TaskSpec
@@ -154,14 +154,14 @@ def test_files_that_stay_announced_after_their_task(monkeypatch):
 
 
 def test_an_end_that_a_task_takes_although_it_has_read_on(monkeypatch):
-    sound = Sequences.set_end_offsets
+    sound = TaskSequences.set_end_offsets
 
     def set_end_offsets(self, end, *, finish, current, paused):
         del current, paused
         start = self.last.start if self.last is not None else end
         return sound(self, end, finish=finish, current=start, paused=True)
 
-    monkeypatch.setattr(Sequences, "set_end_offsets", set_end_offsets)
+    monkeypatch.setattr(TaskSequences, "set_end_offsets", set_end_offsets)
     wanting(monkeypatch, "calm hosts")
     likely(monkeypatch, "agreement late")
     assert finds("should have added", range(9002, 9014), Wishes(batches=False, every_s=0.3))

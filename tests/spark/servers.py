@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.services.api.asgi import application
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 
@@ -23,7 +23,7 @@ class Served:
     """Serves routes on a free port, to those who know the token if there is one."""
 
     def __init__(self, routes: Sequence[BaseRoute], token: str | None = None) -> None:
-        listener = listen(Address("127.0.0.1", 0), "--http")
+        listener = listen(HostPort("127.0.0.1", 0), "--http")
         self._server = HttpServer(application(routes, token=token), listener)
         self.url = f"http://127.0.0.1:{self._server.port}"
 

@@ -25,7 +25,7 @@ from penstock.core.metrics import MetricRegistry
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.sql import PATH, SqlRoutes
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
@@ -58,7 +58,7 @@ class Rig:
         self.metrics = MetricRegistry()
         clock = SystemClock()
         routes = SqlRoutes(self.service, self.metrics, KeptEvents(), clock.monotonic_s).routes()
-        listener = listen(Address("127.0.0.1", 0), "--http")
+        listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
         self.guard = HttpGuard(error_body=api_error)
         self._http = HttpServer(application(routes), listener, self.guard)

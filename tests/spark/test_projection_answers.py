@@ -26,7 +26,7 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.keywords import PARTS
 from penstock.spark.projections.matcher import matched_query, why_not
-from penstock.spark.projections.plan import Key, ProjectionPlan
+from penstock.spark.projections.plan import GroupingKey, ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.rewriter import nests
 from penstock.spark.schema_text import ddl
@@ -267,7 +267,7 @@ def measured(plan: ProjectionPlan) -> list[str]:
     return sorted(found)
 
 
-def expressions(random: Random, key: Key) -> list[str]:
+def expressions(random: Random, key: GroupingKey) -> list[str]:
     """Return what a query may ask of a key, most of it not finer than the key."""
     if key.stored in OF_COLUMN:
         return OF_COLUMN[key.stored]

@@ -16,17 +16,17 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.session import SparkDiskFull
 from penstock.spark.projections import builder as making
-from penstock.spark.projections.build_job import Folder, Wrote
+from penstock.spark.projections.build_job import ProjectionFolder, Wrote
 from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import ProjectionFiles
-from penstock.spark.projections.plan import Key, Measure, ProjectionPlan
+from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.testing.clock import VirtualClock
 
 COLUMNS = (("__time", "timestamp"), ("name", "string"))
 PLAN = ProjectionPlan(
-    "p", (Key("name", "`name`"),), (Measure("rows", "", "__p_rows"),), (), "0" * 16
+    "p", (GroupingKey("name", "`name`"),), (Measure("rows", "", "__p_rows"),), (), "0" * 16
 )
 OTHER = ProjectionPlan("q", PLAN.keys, PLAN.measures, (), "1" * 16)
 
@@ -73,7 +73,7 @@ class World:
         _plan: ProjectionPlan,
         _columns: Columns,
         files: Sequence[TableFile],
-        folder: Folder,
+        folder: ProjectionFolder,
     ) -> dict[str, Wrote]:
         self.jobs.append([file.path for file in files])
         self.fails(files)

@@ -25,7 +25,7 @@ from penstock.spark.topic.coerce import (
     row_of_object,
 )
 from penstock.spark.topic.parse import Parsed
-from penstock.spark.topic.records import Records, whole_records
+from penstock.spark.topic.records import WholeRecords, whole_records
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField
 from penstock.storage.queue.log_reader import MessageSlice
 
@@ -63,8 +63,8 @@ class Record:
     time_ms: int | None = 7
 
 
-def records_of(given: Sequence[Record]) -> Records:
-    return Records(
+def records_of(given: Sequence[Record]) -> WholeRecords:
+    return WholeRecords(
         "things",
         3,
         pa.array([one.value for one in given], pa.binary()),

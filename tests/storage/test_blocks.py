@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage.queue.blocks import (
-    Damage,
+    BlockDamage,
     FileHeader,
-    Found,
+    FoundBlock,
     LogBytes,
     as_messages,
     block_of,
@@ -45,7 +45,7 @@ def test_blocks_come_back_as_they_went_in(parts):
         base += len(part)
     log = LogBytes(memoryview(raw))
     found = scan(raw)
-    assert all(isinstance(item, Found) for item in found)
+    assert all(isinstance(item, FoundBlock) for item in found)
     blocks = [block_of(log, *item) for item in found]
     assert [block.messages.to_pylist() for block in blocks] == parts
     assert b"".join(block.raw for block in blocks) == raw
@@ -72,7 +72,7 @@ def test_a_slice_is_written_as_what_it_shows(messages, data):
 def test_every_flipped_bit_is_found_out(messages, data):
     raw = bytearray(encode(messages))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert all(isinstance(item, Damage) for item in scan(bytes(raw)))
+    assert all(isinstance(item, BlockDamage) for item in scan(bytes(raw)))
 
 
 @given(st.lists(batches, min_size=2, max_size=6), st.data())
@@ -93,7 +93,7 @@ def test_whatever_is_overwritten_the_rest_is_found_and_the_loss_is_exact(parts, 
     whole[start : start + len(junk)] = junk
     found, lost = set(), 0
     for item in scan(bytes(whole), limit=base):
-        if isinstance(item, Found):
+        if isinstance(item, FoundBlock):
             found.add(item.header.base_offset)
         else:
             lost += item.next_offset - item.first_lost
@@ -117,15 +117,15 @@ def test_no_byte_of_a_payload_is_copied():
 
 def test_a_block_of_another_file_or_out_of_order_is_none():
     raw = encode([b"a"], base=5)
-    assert scan(raw, expected=5, tag=8) == [Damage(0, len(raw), 5, None)]
-    assert scan(raw, expected=6) == [Damage(0, len(raw), 6, None)]
-    assert [type(item) for item in scan(raw, expected=5, tag=None)] == [Found]
+    assert scan(raw, expected=5, tag=8) == [BlockDamage(0, len(raw), 5, None)]
+    assert scan(raw, expected=6) == [BlockDamage(0, len(raw), 6, None)]
+    assert [type(item) for item in scan(raw, expected=5, tag=None)] == [FoundBlock]
 
 
 def test_a_jump_of_offsets_is_told():
     raw = encode([b"a"]) + encode([b"b"], base=4)
-    assert [item for item in scan(raw) if isinstance(item, Damage)] == [
-        Damage(len(raw) // 2, len(raw) // 2, 1, 4)
+    assert [item for item in scan(raw) if isinstance(item, BlockDamage)] == [
+        BlockDamage(len(raw) // 2, len(raw) // 2, 1, 4)
     ]
 
 

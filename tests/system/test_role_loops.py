@@ -26,7 +26,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.config import Options
 from penstock.services.http_client import JsonClient
-from penstock.services.membership.leases import Directory, LeaseView
+from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import MetadataStore
 
@@ -131,7 +131,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
             roles.start(role)
         until("metadata", (roles.folder / "metadata.db").exists)
         store = stack.enter_context(_store(roles.folder))
-        directory = Directory(LeaseView(store.leases, SystemClock()))
+        directory = LeaseDirectory(LeaseView(store.leases, SystemClock()))
         apis = {
             role: JsonClient(until(role, lambda role=role: directory.find(role)).url, timeout_s=30)
             for role in PAGES

@@ -11,7 +11,7 @@ from penstock.core.clock import SystemClock
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import LeasedWorkers
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -30,7 +30,7 @@ def test_two_workers_share_a_data_folder(tmp_path: Path) -> None:
         wait_for("metadata", (tmp_path / "data" / "metadata.db").exists)
         url = f"sqlite:///{tmp_path / 'data' / 'metadata.db'}"
         with MetadataStore.open(url, clock=SystemClock()) as store:
-            workers = LeasedWorkers(Directory(store.leases))
+            workers = LeasedWorkers(LeaseDirectory(store.leases))
             wait_for("both workers", lambda: len(workers.workers()) == 2)
             found = {one.report().category: one for one in workers.workers()}
             assert set(found) == {"c1", "c2"}

@@ -17,7 +17,7 @@ from penstock.indexing.ports import TaskState, WorkerTask
 from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import HttpWorkerClient
 from penstock.services.host.fork_server import FORK_SERVER_NAME, FORKED_NAME
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.roles.peon import PEON_NAME
 from penstock.storage.metadata import MetadataStore
 
@@ -114,7 +114,7 @@ class RealWorker:
         if self._store is None:
             url = f"sqlite:///{self.data / 'metadata.db'}"
             self._store = MetadataStore.open(url, clock=SystemClock())
-        return HttpWorkerClient("w", Directory(self._store.leases).find("worker"))
+        return HttpWorkerClient("w", LeaseDirectory(self._store.leases).find("worker"))
 
     def noop(self, task_id: str, run_time_ms: int) -> None:
         """Have it run a task that only sleeps."""

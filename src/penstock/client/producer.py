@@ -25,7 +25,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
-from penstock.client.v2.connection import Connection, open_connection
+from penstock.client.v2.connection import NsqConnection, open_connection
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
 
@@ -141,7 +141,7 @@ class Producer:
         self._window = SendWindow(
             self._options.max_in_flight_count, self._options.max_in_flight_bytes
         )
-        self._connection: Connection | None = None
+        self._connection: NsqConnection | None = None
         self._sent: deque[_Publish] = deque()
         self._unsent: deque[_Publish] = deque()
         self._refused: PenstockError | None = None
@@ -255,7 +255,7 @@ class Producer:
         """Process answers."""
         sent = self._sent
         for frame in frames:
-            if isinstance(frame, wire.Response) and sent:
+            if isinstance(frame, wire.ResponseFrame) and sent:
                 self._refused = None
                 self._settle(sent.popleft(), None)
             elif isinstance(frame, wire.ErrorFrame):
@@ -307,7 +307,7 @@ class Producer:
             raise
         await answer
 
-    def _send_now(self, publish: _Publish, connection: Connection) -> None:
+    def _send_now(self, publish: _Publish, connection: NsqConnection) -> None:
         self._sent.append(publish)
         try:
             connection.send(publish.data)

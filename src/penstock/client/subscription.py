@@ -1,7 +1,7 @@
 """One connection of a consumer: its messages, their answers, its RDY.
 
 Owns the messages in flight on the connection, and combines answers of one loop iteration. Does not
-own the processing of messages, which is behind `Receiver`.
+own the processing of messages, which is behind `MessageReceiver`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.client.errors import error_of
 from penstock.client.message import Message
 from penstock.client.v2 import wire
-from penstock.client.v2.connection import Connection, open_connection
+from penstock.client.v2.connection import NsqConnection, open_connection
 from penstock.core.cleanup import CleanupSteps
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 _TOO_LATE = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 
 
-class Receiver(Protocol):
+class MessageReceiver(Protocol):
     """Receiver of the events of a subscription."""
 
     def arrived(self, messages: list[Message]) -> None:
@@ -56,7 +56,7 @@ class Subscription:
         quiet: No further messages arrive, after `start_close`.
     """
 
-    def __init__(self, address: str, receiver: Receiver) -> None:
+    def __init__(self, address: str, receiver: MessageReceiver) -> None:
         self.address = address
         self.in_flight = 0
         self.received_count = 0
@@ -66,7 +66,7 @@ class Subscription:
         self.quiet = False
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
+        self._connection: NsqConnection | None = None
         self._subscribed: asyncio.Future[None] = self._loop.create_future()
         self._finished: list[bytes] = []
         self._ready = 0

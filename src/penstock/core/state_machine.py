@@ -37,7 +37,7 @@ class Refusal:
     reason: str
 
 
-class Outcome(Enum):
+class Unchanged(Enum):
     """What happens where nothing changes."""
 
     IGNORED = "ignored"
@@ -46,16 +46,16 @@ class Outcome(Enum):
     """The owner never reports the event in this state; if it does, that is an error of its code."""
 
 
-IGNORED: Final = Outcome.IGNORED
-IMPOSSIBLE: Final = Outcome.IMPOSSIBLE
+IGNORED: Final = Unchanged.IGNORED
+IMPOSSIBLE: Final = Unchanged.IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[S, F]):
     """The outcomes of one kind of event: by state, and in all other states."""
 
-    cells: Mapping[S, Transition[S, F] | Refusal | Outcome]
-    otherwise: Refusal | Outcome = IMPOSSIBLE
+    cells: Mapping[S, Transition[S, F] | Refusal | Unchanged]
+    otherwise: Refusal | Unchanged = IMPOSSIBLE
 
 
 def go(state: S, *effects: F) -> Transition[S, F]:
@@ -112,7 +112,7 @@ class StateMachine(Generic[S, E, F]):
             raise AssertionError(f"{event} cannot happen in {state}")
         return found
 
-    def outcome(self, state: S, event: E) -> Transition[S, F] | Refusal | Outcome:
+    def outcome(self, state: S, event: E) -> Transition[S, F] | Refusal | Unchanged:
         """Return the cell of the table, for tests and for the page of transitions."""
         row = self.table[event]
         return row.cells.get(state, row.otherwise)

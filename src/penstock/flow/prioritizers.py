@@ -30,7 +30,7 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class Key(Protocol):
+class PriorityKey(Protocol):
     """Value that can be compared with others of its kind."""
 
     def __lt__(self, other: Any, /) -> bool:
@@ -50,7 +50,7 @@ class Prioritizer(Protocol):
         """Return its name with its arguments."""
         ...
 
-    def key(self, flowfile: FlowFile) -> Key:
+    def key(self, flowfile: FlowFile) -> PriorityKey:
         """Return the key; the lowest key comes first."""
         ...
 
@@ -69,7 +69,7 @@ class FirstInFirstOut:
 
     name = "FirstInFirstOutPrioritizer"
 
-    def key(self, flowfile: FlowFile) -> Key:
+    def key(self, flowfile: FlowFile) -> PriorityKey:
         """Return the time of entry into the queue."""
         return (flowfile.queued_ms, flowfile.queue_index)
 
@@ -83,7 +83,7 @@ class OldestFlowFileFirst:
 
     name = "OldestFlowFileFirstPrioritizer"
 
-    def key(self, flowfile: FlowFile) -> Key:
+    def key(self, flowfile: FlowFile) -> PriorityKey:
         """Return the start of its lineage."""
         return (flowfile.lineage_start_ms, flowfile.lineage_index)
 
@@ -97,7 +97,7 @@ class NewestFlowFileFirst:
 
     name = "NewestFlowFileFirstPrioritizer"
 
-    def key(self, flowfile: FlowFile) -> Key:
+    def key(self, flowfile: FlowFile) -> PriorityKey:
         """Return the negated start of its lineage."""
         return (-flowfile.lineage_start_ms, -flowfile.lineage_index)
 
@@ -111,7 +111,7 @@ class PriorityAttribute:
 
     name = "PriorityAttributePrioritizer"
 
-    def key(self, flowfile: FlowFile) -> Key:
+    def key(self, flowfile: FlowFile) -> PriorityKey:
         """Return the key for the attribute's value."""
         return _priority(flowfile.attributes.get(PRIORITY))
 
@@ -169,7 +169,7 @@ class SortOrder:
         self.prioritizers = tuple(prioritizers)
         self.text = ", ".join([*(one.name for one in self.prioritizers), "content"])
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
+    def keys(self, flowfiles: Sequence[FlowFile]) -> list[PriorityKey]:
         """Return the keys of FlowFiles; all keys are different, because ids are."""
         # Flat tuples: comparing claims costs several times as much as comparing their fields. None
         # comes first.
@@ -192,10 +192,10 @@ class SortOrder:
                 keys = list(map(add, one.keys(flowfiles), keys))
             else:
                 keys = list(map(add, [(one.key(flowfile),) for flowfile in flowfiles], keys))
-        return cast("list[Key]", keys)
+        return cast("list[PriorityKey]", keys)
 
 
-def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[Key]:
+def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[PriorityKey]:
     """Return the keys of penalized FlowFiles: the end of their penalty."""
     return [(one.penalty_until_ms, one.id) for one in flowfiles]
 

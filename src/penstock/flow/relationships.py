@@ -53,7 +53,7 @@ class Relationship:
         return f"Relationship({self._name!r})"
 
 
-class Backoff(enum.Enum):
+class RetryBackoff(enum.Enum):
     """Whether the FlowFile or the processor waits between two retries."""
 
     PENALIZE = "penalize"  # the FlowFile; others are processed meanwhile
@@ -61,7 +61,7 @@ class Backoff(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RelationshipRetry:
     """Retries of a FlowFile, given back to its queue, before it is transferred.
 
     Attributes:
@@ -71,7 +71,7 @@ class Retry:
     """
 
     count: int
-    backoff: Backoff = Backoff.PENALIZE
+    backoff: RetryBackoff = RetryBackoff.PENALIZE
     max_backoff_ms: int = MAX_BACKOFF_MS
 
     def delay_ms(self, tried: int, base_ms: int) -> int:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class CallRetry:
     """Delays before the next attempt: doubled each time, up to a limit."""
 
     initial_ms: int = 100
@@ -129,7 +129,7 @@ class Errand:
         lanes: Lanes,
         processor: MailboxProcessor,
         *,
-        retry: Retry,
+        retry: CallRetry,
         on_failure: Callable[[Exception], None],
         waits: WaitTable,
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.indexing.sequences import Offsets, Sequences
+from penstock.indexing.sequences import Offsets, TaskSequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class BatchLimits:
 
 
 def next_batch(
-    sequences: Sequences,
+    sequences: TaskSequences,
     current: Offsets,
     available: Mapping[int, Available],
     limits: BatchLimits,

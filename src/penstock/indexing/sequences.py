@@ -49,7 +49,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class TaskSequences:
     """All sequences of a task that are not published yet, oldest first.
 
     `final` is the agreed end of the task, else None.
@@ -87,7 +87,7 @@ class Sequences:
         start: Offsets,
         end: Offsets | None = None,
         checkpoints: Mapping[int, Offsets] | None = None,
-    ) -> Sequences:
+    ) -> TaskSequences:
         """Return the initial sequences of a task.
 
         Args:
@@ -118,7 +118,7 @@ class Sequences:
 
     def set_end_offsets(
         self, end: Offsets, *, finish: bool, current: Offsets, paused: bool
-    ) -> Sequences:
+    ) -> TaskSequences:
         """Close the open sequence at `end`; open the next one there, or finish the task.
 
         Setting the same end again changes nothing, so a caller whose answer was lost may repeat the
@@ -166,7 +166,7 @@ class Sequences:
         opened = Sequence(number, f"{self.base_name}_{number}", dict(end))
         return replace(self, items=(*closed, opened))
 
-    def cut(self, persisted: Offsets) -> Sequences:
+    def cut(self, persisted: Offsets) -> TaskSequences:
         """Return the state of a task that ends at its current offsets: later messages are lost.
 
         Agreed ends after these offsets are withdrawn.
@@ -191,12 +191,12 @@ class Sequences:
             return None
         return first
 
-    def mark_publishing(self, name: str) -> Sequences:
+    def mark_publishing(self, name: str) -> TaskSequences:
         """Return the state in which the oldest sequence is being published."""
         assert self.items[0].name == name, f"{name} is not the oldest sequence"
         return replace(self, items=(replace(self.items[0], publishing=True), *self.items[1:]))
 
-    def mark_published(self, name: str) -> Sequences:
+    def mark_published(self, name: str) -> TaskSequences:
         """Return the state without the oldest sequence, whose rows are committed."""
         assert self.items[0].name == name, f"{name} is not the oldest sequence"
         return replace(self, items=self.items[1:])
@@ -218,7 +218,7 @@ class Sequences:
         }
 
     @classmethod
-    def from_json(cls, value: object, *, source: str) -> Sequences:
+    def from_json(cls, value: object, *, source: str) -> TaskSequences:
         """Parse the form stored on disk.
 
         Raises:
@@ -241,7 +241,7 @@ def _require(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _from_json(value: object) -> Sequences:
+def _from_json(value: object) -> TaskSequences:
     if not isinstance(value, dict):
         raise TypeError("not an object")
     items = tuple(
@@ -254,7 +254,7 @@ def _from_json(value: object) -> Sequences:
         for item in value["sequences"]
     )
     final = None if value["final"] is None else offsets_from_json(value["final"])
-    return Sequences(str(value["baseName"]), items, final)
+    return TaskSequences(str(value["baseName"]), items, final)
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, int]:

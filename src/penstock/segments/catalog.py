@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.chunks import Chunk
+from penstock.segments.chunks import PartitionChunk
 from penstock.segments.model import Segment
-from penstock.segments.timeline import Member, Skyline, Timeline
+from penstock.segments.timeline import Member, Timeline, VisibleTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.segments.entries import Entry
+    from penstock.segments.entries import TimelineEntry
     from penstock.segments.segment_summary import SegmentSummary
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
 
@@ -52,7 +52,7 @@ class CatalogView:
     """The visible segments at one revision; any thread may read it."""
 
     revision: int
-    skylines: Mapping[str, Skyline[Segment]]
+    skylines: Mapping[str, VisibleTimeline[Segment]]
     announced_rows: Mapping[str, tuple[AnnouncedRow, ...]]
 
     def datasources(self) -> list[str]:
@@ -113,7 +113,7 @@ class Catalog:
             for chunk in piece.chunks
         ]
 
-    def _move_to(self, snapshot: Snapshot) -> dict[str, Skyline[Segment]]:
+    def _move_to(self, snapshot: Snapshot) -> dict[str, VisibleTimeline[Segment]]:
         rows = _by_datasource(snapshot.segments)
         skylines = dict(self._view.skylines)
         for name in self._rows.keys() | rows.keys():
@@ -158,7 +158,9 @@ def timeline_of(rows: Iterable[SegmentRow]) -> Timeline[Segment]:
     return Timeline.of(map(_member, rows))
 
 
-def visible_pieces(skyline: Skyline[Segment], interval: Interval = ETERNITY) -> list[VisiblePiece]:
+def visible_pieces(
+    skyline: VisibleTimeline[Segment], interval: Interval = ETERNITY
+) -> list[VisiblePiece]:
     """Return the pieces that have rows within an interval, in time order, cut to it."""
     found: list[VisiblePiece] = []
     for start_ms, end_ms, entry in skyline.spans(interval):
@@ -188,13 +190,13 @@ def _member(row: SegmentRow) -> Member[Segment]:
             "mark the segment unused and load its interval again"
         ) from error
     spec = segment.shard_spec
-    chunk = Chunk(
+    chunk = PartitionChunk(
         spec.partition_number, spec.core_partitions, segment, segment.is_tombstone, spec.place
     )
     return segment.interval, segment.version, chunk
 
 
-def with_rows(entry: Entry[Known]) -> Iterator[Known]:
+def with_rows(entry: TimelineEntry[Known]) -> Iterator[Known]:
     """Yield the segments, or outlines, of an entry that have rows, each file once.
 
     A replacement copies segments that were appended meanwhile: the same file under another id, in

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Chunk(NamedTuple, Generic[T]):
+class PartitionChunk(NamedTuple, Generic[T]):
     """One numbered part of a set; a tuple, so that a million of them can be created in bulk.
 
     Attributes:
@@ -52,7 +52,7 @@ class Chunk(NamedTuple, Generic[T]):
 _core_of = itemgetter(1)
 
 
-def is_whole(chunks: Sequence[Chunk[T]]) -> bool:
+def is_whole(chunks: Sequence[PartitionChunk[T]]) -> bool:
     """Return whether a set without overwriting chunks is complete.
 
     Args:
@@ -69,7 +69,7 @@ def is_whole(chunks: Sequence[Chunk[T]]) -> bool:
     return core == 0 or (len(chunks) >= core and chunks[core - 1].number == core - 1)
 
 
-def _link(chunk: Chunk[T]) -> KeyRange:
+def _link(chunk: PartitionChunk[T]) -> KeyRange:
     if chunk.core != UNKNOWN_CORE or not isinstance(chunk.place, KeyRange):
         raise Conflict(
             f"chunk {chunk.number} is numbered, but its interval and version have ranges without "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
-from penstock.segments.chunks import Chunk, T, is_whole
+from penstock.segments.chunks import PartitionChunk, T, is_whole
 from penstock.segments.columns import splice
 from penstock.segments.overshadow import arrange
 from penstock.storage.metadata.rows import RootRange
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.segments.overshadow import Arrangement
 
 
-class Entry(Generic[T]):
+class TimelineEntry(Generic[T]):
     """The chunks of one interval and version, one or more, in the order of their numbers.
 
     Raises:
@@ -39,11 +39,15 @@ class Entry(Generic[T]):
 
     __slots__ = ("_held", "arrangement", "complete", "interval", "version")
 
-    def __init__(self, interval: Interval, version: str, chunks: tuple[Chunk[T], ...]) -> None:
+    def __init__(
+        self, interval: Interval, version: str, chunks: tuple[PartitionChunk[T], ...]
+    ) -> None:
         self.interval = interval
         self.version = version
         # Nearly all have one chunk: these are stored without a tuple around it.
-        self._held: Chunk[T] | tuple[Chunk[T], ...] = chunks[0] if len(chunks) == 1 else chunks
+        self._held: PartitionChunk[T] | tuple[PartitionChunk[T], ...] = (
+            chunks[0] if len(chunks) == 1 else chunks
+        )
         # The states of its chunks; None if none overwrites, and then all are visible.
         self.arrangement: Arrangement[T] | None = None
         number, core, _, _, place = chunks[0]
@@ -56,13 +60,13 @@ class Entry(Generic[T]):
             self.complete = is_whole(chunks)
 
     @property
-    def chunks(self) -> tuple[Chunk[T], ...]:
+    def chunks(self) -> tuple[PartitionChunk[T], ...]:
         """All of its chunks."""
         held = self._held
-        return (held,) if isinstance(held, Chunk) else held
+        return (held,) if isinstance(held, PartitionChunk) else held
 
     @property
-    def visible(self) -> tuple[Chunk[T], ...]:
+    def visible(self) -> tuple[PartitionChunk[T], ...]:
         """The chunks that are visible when the entry is."""
         return self.chunks if self.arrangement is None else self.arrangement.visible
 
@@ -73,19 +77,19 @@ class Entry(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryTable(Generic[T]):
+class TimelineEntries(Generic[T]):
     """Many entries in the order of start, end and version, with columns.
 
     `versions` has a number for each version; a newer version has a larger one.
     """
 
-    entries: list[Entry[T]]
+    entries: list[TimelineEntry[T]]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     versions: NDArray[np.int64]
 
     @classmethod
-    def of(cls, entries: Sequence[Entry[T]]) -> EntryTable[T]:
+    def of(cls, entries: Sequence[TimelineEntry[T]]) -> TimelineEntries[T]:
         """Return the table of a few entries in any order."""
         ordered = sorted(entries, key=lambda entry: (entry.interval, entry.version))
         ranks = {name: rank for rank, name in enumerate(sorted({e.version for e in ordered}))}
@@ -96,15 +100,15 @@ class EntryTable(Generic[T]):
             np.array([ranks[entry.version] for entry in ordered], np.int64),
         )
 
-    def complete(self) -> EntryTable[T]:
+    def complete(self) -> TimelineEntries[T]:
         """Return the table of those that are complete."""
         which = np.fromiter(map(attrgetter("complete"), self.entries), bool, len(self.entries))
         if which.all():
             return self
         entries = list(compress(self.entries, which))
-        return EntryTable(entries, self.starts[which], self.ends[which], self.versions[which])
+        return TimelineEntries(entries, self.starts[which], self.ends[which], self.versions[which])
 
-    def clash(self) -> tuple[Entry[T], Entry[T]] | None:
+    def clash(self) -> tuple[TimelineEntry[T], TimelineEntry[T]] | None:
         """Return two entries of one version that overlap, None if none do."""
         order = np.lexsort((self.ends, self.starts, self.versions))
         before, after = order[:-1], order[1:]
@@ -133,10 +137,10 @@ class EntryIndex(Generic[T]):
     def __len__(self) -> int:
         return sum(len(lane.entries) for lane in self._lanes.values())
 
-    def __iter__(self) -> Iterator[Entry[T]]:
+    def __iter__(self) -> Iterator[TimelineEntry[T]]:
         return chain.from_iterable(lane.entries for lane in self._lanes.values())
 
-    def find(self, interval: Interval, version: str) -> Entry[T] | None:
+    def find(self, interval: Interval, version: str) -> TimelineEntry[T] | None:
         """Return the entry of exactly this interval and version."""
         lane = self._lanes.get(interval.length_ms)
         if lane is None:
@@ -148,15 +152,15 @@ class EntryIndex(Generic[T]):
             at += 1
         return None
 
-    def overlapping(self, start_ms: int, end_ms: int) -> list[Entry[T]]:
+    def overlapping(self, start_ms: int, end_ms: int) -> list[TimelineEntry[T]]:
         """Return the entries that overlap an interval."""
-        found: list[Entry[T]] = []
+        found: list[TimelineEntry[T]] = []
         for length_ms, lane in self._lanes.items():
             first = bisect_right(lane.starts, start_ms - length_ms)
             found += lane.entries[first : bisect_left(lane.starts, end_ms, first)]
         return found
 
-    def fill(self, table: EntryTable[T]) -> None:
+    def fill(self, table: TimelineEntries[T]) -> None:
         """Fill an empty index."""
         lengths = table.ends - table.starts
         for length_ms in np.unique(lengths).tolist():
@@ -164,9 +168,11 @@ class EntryIndex(Generic[T]):
             entries = table.entries if which.all() else compress(table.entries, which)
             self._lanes[length_ms] = _Lane(list(entries), array("q", table.starts[which].tobytes()))
 
-    def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
+    def change(
+        self, removed: Iterable[TimelineEntry[T]], added: Iterable[TimelineEntry[T]]
+    ) -> None:
         """Remove entries, which must exist, and add others."""
-        changes: dict[int, tuple[list[Entry[T]], list[Entry[T]]]] = {}
+        changes: dict[int, tuple[list[TimelineEntry[T]], list[TimelineEntry[T]]]] = {}
         for side, entries in enumerate((removed, added)):
             for entry in entries:
                 changes.setdefault(entry.interval.length_ms, ([], []))[side].append(entry)
@@ -182,12 +188,14 @@ class _Lane(Generic[T]):
 
     __slots__ = ("entries", "starts")
 
-    def __init__(self, entries: list[Entry[T]], starts: array[int]) -> None:
+    def __init__(self, entries: list[TimelineEntry[T]], starts: array[int]) -> None:
         self.entries = entries
         self.starts = starts
 
-    def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
-        places: dict[int, list[Entry[T]]] = {}
+    def change(
+        self, removed: Iterable[TimelineEntry[T]], added: Iterable[TimelineEntry[T]]
+    ) -> None:
+        places: dict[int, list[TimelineEntry[T]]] = {}
         for entry in sorted(added, key=_order):
             places.setdefault(self._place(entry), []).append(entry)
         gone = set()
@@ -206,7 +214,7 @@ class _Lane(Generic[T]):
         splice(self.starts, starts)
         splice(self.entries, edits)
 
-    def _place(self, entry: Entry[T]) -> int:
+    def _place(self, entry: TimelineEntry[T]) -> int:
         """Return the position of the entry, or where it would be inserted."""
         place = bisect_left(self.starts, entry.interval.start_ms)
         while (
@@ -218,5 +226,5 @@ class _Lane(Generic[T]):
         return place
 
 
-def _order(entry: Entry[T]) -> tuple[int, str]:
+def _order(entry: TimelineEntry[T]) -> tuple[int, str]:
     return entry.interval.start_ms, entry.version

@@ -25,7 +25,7 @@ from penstock.storage.metadata.rows import RootRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.segments.chunks import Chunk
+    from penstock.segments.chunks import PartitionChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Arrangement(Generic[T]):
     `complete`: all visible groups are full, and no core number is missing.
     """
 
-    visible: tuple[Chunk[T], ...]
-    standby: tuple[Chunk[T], ...]
-    overshadowed: tuple[Chunk[T], ...]
+    visible: tuple[PartitionChunk[T], ...]
+    standby: tuple[PartitionChunk[T], ...]
+    overshadowed: tuple[PartitionChunk[T], ...]
     complete: bool
 
 
@@ -46,7 +46,7 @@ class _Group(Generic[T]):
     """The chunks of one range and minor version."""
 
     roots: RootRange
-    chunks: tuple[Chunk[T], ...]
+    chunks: tuple[PartitionChunk[T], ...]
 
     @property
     def full(self) -> bool:
@@ -57,7 +57,7 @@ class _Group(Generic[T]):
         return any(group.roots.overshadows(self.roots) for group in groups)
 
 
-def arrange(chunks: Sequence[Chunk[T]]) -> Arrangement[T]:
+def arrange(chunks: Sequence[PartitionChunk[T]]) -> Arrangement[T]:
     """Return the chunks of a set by their states.
 
     Raises:
@@ -89,8 +89,8 @@ def arrange(chunks: Sequence[Chunk[T]]) -> Arrangement[T]:
     return Arrangement(_flat(visible), _flat(standby), _flat(overshadowed), complete)
 
 
-def _groups(chunks: Sequence[Chunk[T]]) -> list[_Group[T]]:
-    members: dict[tuple[int, int, int], list[Chunk[T]]] = {}
+def _groups(chunks: Sequence[PartitionChunk[T]]) -> list[_Group[T]]:
+    members: dict[tuple[int, int, int], list[PartitionChunk[T]]] = {}
     for chunk in chunks:
         roots = chunk.roots
         members.setdefault((roots.start, roots.end, roots.minor_version), []).append(chunk)
@@ -112,7 +112,7 @@ def _newer_beside(newer: RootRange, older: RootRange) -> bool:
     return newer.minor_version > older.minor_version and newer.overlaps(older)
 
 
-def _has_core(chunks: Sequence[Chunk[T]], full: Iterable[_Group[T]]) -> bool:
+def _has_core(chunks: Sequence[PartitionChunk[T]], full: Iterable[_Group[T]]) -> bool:
     core = max(chunk.core for chunk in chunks)
     there: set[int] = set()
     for group in full:
@@ -120,7 +120,7 @@ def _has_core(chunks: Sequence[Chunk[T]], full: Iterable[_Group[T]]) -> bool:
     return len(there) >= core
 
 
-def _flat(groups: Iterable[_Group[T]]) -> tuple[Chunk[T], ...]:
+def _flat(groups: Iterable[_Group[T]]) -> tuple[PartitionChunk[T], ...]:
     return tuple(
         sorted((chunk for group in groups for chunk in group.chunks), key=lambda chunk: chunk[0])
     )

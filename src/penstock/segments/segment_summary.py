@@ -14,7 +14,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.segments.chunks import Chunk
+from penstock.segments.chunks import PartitionChunk
 from penstock.segments.shard_spec import UNKNOWN_CORE, ShardSpec
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[SegmentSumma
 
 def _chunk(
     row: SegmentText, shard: _Shard | None, outline: SegmentSummary
-) -> Chunk[SegmentSummary]:
+) -> PartitionChunk[SegmentSummary]:
     number, core = row.partition_number, row.core_partitions
     if core != UNKNOWN_CORE and (shard is None or shard.type in _PLAIN_KINDS):
-        return Chunk(number, core, outline)
+        return PartitionChunk(number, core, outline)
     spec = ShardSpec.from_json(orjson.loads(row.payload)["shardSpec"])
     if spec.kind == "tombstone":
-        return Chunk(spec.partition_number, spec.core_partitions, outline, no_data=True)
+        return PartitionChunk(spec.partition_number, spec.core_partitions, outline, no_data=True)
     if (spec.partition_number, spec.core_partitions) != (number, core):
         spec = spec.renumbered(number, core)
-    return Chunk(number, core, outline, place=spec.place)
+    return PartitionChunk(number, core, outline, place=spec.place)

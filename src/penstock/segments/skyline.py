@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 
 from penstock.core.intervals import Interval
-from penstock.segments.chunks import Chunk, T
+from penstock.segments.chunks import PartitionChunk, T
 from penstock.segments.columns import splice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.segments.entries import Entry, EntryTable
+    from penstock.segments.entries import TimelineEntries, TimelineEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Piece(Generic[T]):
     interval: Interval
     true_interval: Interval
     version: str
-    chunks: tuple[Chunk[T], ...]
+    chunks: tuple[PartitionChunk[T], ...]
 
     @property
     def clipped(self) -> bool:
@@ -50,9 +50,9 @@ class _Spans(Generic[T]):
     def __init__(self) -> None:
         self.starts = array("q")
         self.ends = array("q")
-        self.entries: list[Entry[T]] = []
+        self.entries: list[TimelineEntry[T]] = []
 
-    def append(self, start_ms: int, end_ms: int, entry: Entry[T]) -> None:
+    def append(self, start_ms: int, end_ms: int, entry: TimelineEntry[T]) -> None:
         """Append a span, merged with the last one if it continues that."""
         if self.entries and self.entries[-1] is entry and self.ends[-1] == start_ms:
             self.ends[-1] = end_ms
@@ -62,7 +62,7 @@ class _Spans(Generic[T]):
         self.entries.append(entry)
 
 
-class Skyline(Generic[T]):
+class VisibleTimeline(Generic[T]):
     """The visible spans. The owner of a timeline changes it; any thread may read a copy."""
 
     __slots__ = ("_spans",)
@@ -73,19 +73,19 @@ class Skyline(Generic[T]):
     def __len__(self) -> int:
         return len(self._spans.entries)
 
-    def entries(self) -> Sequence[Entry[T]]:
+    def entries(self) -> Sequence[TimelineEntry[T]]:
         """Return the entry of each span, in time order; an entry may have several spans."""
         return self._spans.entries
 
-    def copy(self) -> Skyline[T]:
+    def copy(self) -> VisibleTimeline[T]:
         """Return an independent copy."""
-        made: Skyline[T] = Skyline()
+        made: VisibleTimeline[T] = VisibleTimeline()
         made._spans.starts = self._spans.starts[:]
         made._spans.ends = self._spans.ends[:]
         made._spans.entries = self._spans.entries[:]
         return made
 
-    def spans(self, interval: Interval) -> Iterable[tuple[int, int, Entry[T]]]:
+    def spans(self, interval: Interval) -> Iterable[tuple[int, int, TimelineEntry[T]]]:
         """Return start, end and entry of each span that overlaps the interval, not cut to it."""
         if interval.is_empty:
             return ()
@@ -120,7 +120,7 @@ class Skyline(Generic[T]):
             if not (skip_no_data and entry.no_data)
         ]
 
-    def fill(self, table: EntryTable[T]) -> None:
+    def fill(self, table: TimelineEntries[T]) -> None:
         """Fill an empty skyline.
 
         Nearly all entries overlap no other one and are their own span. Only overlapping ones need
@@ -141,7 +141,7 @@ class Skyline(Generic[T]):
         self._edit([(low, high, sweep(entries[low:high])) for low, high in clusters])
 
     def rebuild(
-        self, changed: Iterable[Interval], overlapping: Callable[[int, int], list[Entry[T]]]
+        self, changed: Iterable[Interval], overlapping: Callable[[int, int], list[TimelineEntry[T]]]
     ) -> None:
         """Recompute the visible spans in some intervals.
 
@@ -190,7 +190,7 @@ class Skyline(Generic[T]):
 
 
 def sweep(
-    entries: Sequence[Entry[T]], start_ms: int | None = None, end_ms: int | None = None
+    entries: Sequence[TimelineEntry[T]], start_ms: int | None = None, end_ms: int | None = None
 ) -> _Spans[T]:
     """Return the visible spans of some entries, within an interval if one is given."""
     made: _Spans[T] = _Spans()

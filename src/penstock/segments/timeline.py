@@ -25,9 +25,9 @@ import numpy as np
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY
-from penstock.segments.chunks import Chunk, T
-from penstock.segments.entries import Entry, EntryIndex, EntryTable
-from penstock.segments.skyline import Piece, Skyline
+from penstock.segments.chunks import PartitionChunk, T
+from penstock.segments.entries import EntryIndex, TimelineEntries, TimelineEntry
+from penstock.segments.skyline import Piece, VisibleTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import RootRange
 
-__all__ = ["Chunk", "Member", "Piece", "Skyline", "Timeline"]
+__all__ = ["Member", "PartitionChunk", "Piece", "Timeline", "VisibleTimeline"]
 
 Member: TypeAlias = "tuple[Interval, str, Chunk[T]]"
 """Interval, version and chunk."""
@@ -50,8 +50,8 @@ class Timeline(Generic[T]):
 
     def __init__(self) -> None:
         self._index: EntryIndex[T] = EntryIndex()
-        self._complete: Skyline[T] = Skyline()
-        self._any: Skyline[T] | None = None
+        self._complete: VisibleTimeline[T] = VisibleTimeline()
+        self._any: VisibleTimeline[T] | None = None
         self._incomplete_count = 0
 
     @classmethod
@@ -71,11 +71,11 @@ class Timeline(Generic[T]):
         """Return the number of chunks."""
         return sum(len(entry.chunks) for entry in self._index)
 
-    def __iter__(self) -> Iterator[Chunk[T]]:
+    def __iter__(self) -> Iterator[PartitionChunk[T]]:
         """Return all chunks, visible or not, in no order."""
         return (chunk for entry in self._index for chunk in entry.chunks)
 
-    def add(self, interval: Interval, version: str, chunk: Chunk[T]) -> None:
+    def add(self, interval: Interval, version: str, chunk: PartitionChunk[T]) -> None:
         """Add one chunk. Raises as `change`."""
         self.change(added=((interval, version, chunk),))
 
@@ -102,10 +102,10 @@ class Timeline(Generic[T]):
             Conflict: Another item has the number, the version has an overlapping interval, or the
                 chunks of an entry exclude each other.
         """
-        staged: dict[_Key, dict[int, Chunk[T]]] = {}
-        old: dict[_Key, Entry[T] | None] = {}
+        staged: dict[_Key, dict[int, PartitionChunk[T]]] = {}
+        old: dict[_Key, TimelineEntry[T] | None] = {}
 
-        def chunks_of(interval: Interval, version: str) -> dict[int, Chunk[T]]:
+        def chunks_of(interval: Interval, version: str) -> dict[int, PartitionChunk[T]]:
             key = interval, version
             if key not in staged:
                 entry = old[key] = self._index.find(interval, version)
@@ -141,11 +141,11 @@ class Timeline(Generic[T]):
         """Return the result of `lookup` as if every entry were complete."""
         return self._any_skyline.pieces(interval, skip_no_data=skip_no_data)
 
-    def visible(self) -> Skyline[T]:
+    def visible(self) -> VisibleTimeline[T]:
         """Return the visible spans as of now; any thread may keep and read the result."""
         return self._complete.copy()
 
-    def find_chunk(self, interval: Interval, version: str, number: int) -> Chunk[T] | None:
+    def find_chunk(self, interval: Interval, version: str, number: int) -> PartitionChunk[T] | None:
         """Return the chunk of this interval, or of one that encloses it; None if there is none."""
         entry = self._index.find(interval, version)
         if entry is None:
@@ -208,26 +208,28 @@ class Timeline(Generic[T]):
         entries = {id(entry): entry for _, _, entry in skyline.spans(interval)}
         return [chunk.item for entry in entries.values() for chunk in entry.visible]
 
-    def _fill(self, table: EntryTable[T]) -> None:
+    def _fill(self, table: TimelineEntries[T]) -> None:
         _refuse_overlaps(table)
         self._index.fill(table)
         complete = table.complete()
         self._complete.fill(complete)
         self._incomplete_count = len(table.entries) - len(complete.entries)
         if self._incomplete_count:
-            self._any = Skyline()
+            self._any = VisibleTimeline()
             self._any.fill(table)
 
     @property
-    def _any_skyline(self) -> Skyline[T]:
+    def _any_skyline(self) -> VisibleTimeline[T]:
         return self._complete if self._any is None else self._any
 
     def _put(
-        self, staged: dict[_Key, dict[int, Chunk[T]]], old: dict[_Key, Entry[T] | None]
+        self,
+        staged: dict[_Key, dict[int, PartitionChunk[T]]],
+        old: dict[_Key, TimelineEntry[T] | None],
     ) -> None:
         """Replace the old entries by those of the staged chunks."""
-        came: list[Entry[T]] = []
-        went: list[Entry[T]] = []
+        came: list[TimelineEntry[T]] = []
+        went: list[TimelineEntry[T]] = []
         for key, chunks in staged.items():
             before = old[key]
             after = tuple(chunks[number] for number in sorted(chunks))
@@ -239,7 +241,7 @@ class Timeline(Generic[T]):
             if before:
                 went.append(before)
             if after:
-                came.append(Entry(*key, after))
+                came.append(TimelineEntry(*key, after))
         if not came and not went:
             return
         self._refuse_clashes([entry for entry in came if not old[_key(entry)]], staged)
@@ -255,15 +257,15 @@ class Timeline(Generic[T]):
         elif self._any is not None:
             self._any.rebuild(changed, self._index.overlapping)
 
-    def _complete_overlapping(self, start_ms: int, end_ms: int) -> list[Entry[T]]:
+    def _complete_overlapping(self, start_ms: int, end_ms: int) -> list[TimelineEntry[T]]:
         found = self._index.overlapping(start_ms, end_ms)
         return [entry for entry in found if entry.complete] if self._incomplete_count else found
 
     def _refuse_clashes(
-        self, fresh: list[Entry[T]], staged: dict[_Key, dict[int, Chunk[T]]]
+        self, fresh: list[TimelineEntry[T]], staged: dict[_Key, dict[int, PartitionChunk[T]]]
     ) -> None:
         """Refuse an entry whose version has another, overlapping interval."""
-        _refuse_overlaps(EntryTable.of(fresh))
+        _refuse_overlaps(TimelineEntries.of(fresh))
         for entry in fresh:
             interval, version = entry.interval, entry.version
             for other in self._index.overlapping(interval.start_ms, interval.end_ms):
@@ -287,11 +289,11 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _key(entry: Entry[T]) -> _Key:
+def _key(entry: TimelineEntry[T]) -> _Key:
     return entry.interval, entry.version
 
 
-def _grouped(members: list[Member[T]]) -> EntryTable[T]:
+def _grouped(members: list[Member[T]]) -> TimelineEntries[T]:
     """Group chunks into entries, by interval and version."""
     members, columns = _in_order(members)
     count = len(members)
@@ -306,14 +308,14 @@ def _grouped(members: list[Member[T]]) -> EntryTable[T]:
     for low, high in pairwise([*lows, count]):
         interval, version, chunk = members[low]
         if high - low == 1:
-            entries.append(Entry(interval, version, (chunk,)))
+            entries.append(TimelineEntry(interval, version, (chunk,)))
             continue
-        chunks: dict[int, Chunk[T]] = {}
+        chunks: dict[int, PartitionChunk[T]] = {}
         for _, _, chunk in members[low:high]:
             if chunks.setdefault(chunk.number, chunk).item != chunk.item:
                 raise _taken(interval, version, chunk.number)
-        entries.append(Entry(interval, version, tuple(chunks.values())))
-    return EntryTable(entries, starts[begins], ends[begins], versions[begins])
+        entries.append(TimelineEntry(interval, version, tuple(chunks.values())))
+    return TimelineEntries(entries, starts[begins], ends[begins], versions[begins])
 
 
 def _in_order(members: list[Member[T]]) -> tuple[list[Member[T]], list[NDArray[np.int64]]]:
@@ -341,14 +343,14 @@ def _in_order(members: list[Member[T]]) -> tuple[list[Member[T]], list[NDArray[n
     return members, [column[order] for column in (starts, ends, version_ranks)]
 
 
-def _refuse_overlaps(table: EntryTable[T]) -> None:
+def _refuse_overlaps(table: TimelineEntries[T]) -> None:
     """Refuse entries of one version that overlap each other."""
     clash = table.clash()
     if clash:
         raise _clash(*clash)
 
 
-def _clash(entry: Entry[T], other: Entry[T]) -> Conflict:
+def _clash(entry: TimelineEntry[T], other: TimelineEntry[T]) -> Conflict:
     return Conflict(
         f"version {entry.version!r} for {entry.interval} overlaps its segments for "
         f"{other.interval}: neither can hide the other; use a newer version for one of them"

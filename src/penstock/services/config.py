@@ -24,7 +24,7 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 from penstock.services import option_values as read
-from penstock.services.option_values import Address, masked
+from penstock.services.option_values import HostPort, masked
 
 CONFIG_FILE = "penstock.toml"
 METADATA_FILE = "metadata.db"
@@ -54,11 +54,11 @@ class Options:
         default=Path("data"),
         metadata=_entry("folder", read.path, "Folder that holds everything Penstock keeps."),
     )
-    http: Address = field(
-        default=Address("127.0.0.1", 8888),
+    http: HostPort = field(
+        default=HostPort("127.0.0.1", 8888),
         metadata=_entry("address", read.address, "Where the API listens; port 0 picks a free one."),
     )
-    broker_http: Address | None = field(
+    broker_http: HostPort | None = field(
         default=None,
         metadata=_entry(
             "address",
@@ -67,7 +67,7 @@ class Options:
             " [default: 127.0.0.1:4151; other roles find the announced broker]",
         ),
     )
-    broker_tcp: Address | None = field(
+    broker_tcp: HostPort | None = field(
         default=None,
         metadata=_entry(
             "address",
@@ -555,14 +555,14 @@ class Options:
         return str((Path(given) if given else self.data_dir / "log" / "tasks").absolute())
 
     @property
-    def broker_http_address(self) -> Address:
+    def broker_http_address(self) -> HostPort:
         """Return the address at which a broker listens for HTTP, with its default filled in."""
-        return self.broker_http or Address("127.0.0.1", 4151)
+        return self.broker_http or HostPort("127.0.0.1", 4151)
 
     @property
-    def broker_tcp_address(self) -> Address:
+    def broker_tcp_address(self) -> HostPort:
         """Return the address of the broker's NSQ TCP protocol, with its default filled in."""
-        return self.broker_tcp or Address("127.0.0.1", 4150)
+        return self.broker_tcp or HostPort("127.0.0.1", 4150)
 
     @property
     def mem_bytes(self) -> int:
@@ -800,7 +800,7 @@ __all__ = [
     "CONFIG_FILE",
     "OTHER_VARIABLES",
     "VARIABLE_PREFIX",
-    "Address",
+    "HostPort",
     "OptionEntry",
     "Options",
     "from_json",

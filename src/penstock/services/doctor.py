@@ -20,7 +20,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.host_memory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
 from penstock.services.answers import part
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
 from penstock.services.host.host_plan import trial_options
 from penstock.services.host.memory import query_spark
@@ -38,7 +38,7 @@ _ANSWER_S = 10.0
 RELEASED_MS = parse_time("2026-01-01T00:00:00Z")
 
 
-class Verdict(enum.Enum):
+class DoctorVerdict(enum.Enum):
     """Result of a check."""
 
     OK = "ok"
@@ -51,14 +51,14 @@ class Finding:
     """Finding of a check; `mend` is the remedy if the verdict is not OK."""
 
     subject: str
-    verdict: Verdict
+    verdict: DoctorVerdict
     text: str
     mend: str = ""
 
     @property
     def passes(self) -> bool:
         """Return whether Penstock can run with it."""
-        return self.verdict is not Verdict.FAILED
+        return self.verdict is not DoctorVerdict.FAILED
 
     def to_json(self) -> dict[str, str]:
         """Return its fields."""
@@ -92,7 +92,9 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
             checks.append(lambda: _server(str(running.get("http")), options.token))
         else:
             url = running.get("broker_http")
-            checks.append(lambda: Finding("server", Verdict.OK, f"a broker alone runs at {url}"))
+            checks.append(
+                lambda: Finding("server", DoctorVerdict.OK, f"a broker alone runs at {url}")
+            )
     else:
         checks.append(lambda: _port(options.http, "--http"))
         checks.append(lambda: _port(options.broker_http_address, "--broker-http"))
@@ -111,30 +113,36 @@ def _server(url: str, token: str | None) -> Finding:
         answer = JsonClient(url, token=token, timeout_s=_ANSWER_S).get("/status")
     except PenstockError as error:
         text = f"running at {url}, but it does not answer: {error}"
-        return Finding("server", Verdict.FAILED, text, "read log/router.log and log/router.out")
+        return Finding(
+            "server", DoctorVerdict.FAILED, text, "read log/router.log and log/router.out"
+        )
     text = f"running at {url}; ports not tried"
     if part(answer, "ready") is not False:
-        return Finding("server", Verdict.OK, text)
+        return Finding("server", DoctorVerdict.OK, text)
     reasons = part(answer, "reasons")
     told = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
     remedy = "make the named parts available; Penstock tries again by itself"
-    return Finding("server", Verdict.FAILED, f"running at {url}, and not ready: {told}", remedy)
+    return Finding(
+        "server", DoctorVerdict.FAILED, f"running at {url}, and not ready: {told}", remedy
+    )
 
 
 def _python() -> Finding:
     text = ".".join(map(str, sys.version_info[:3]))
-    return Finding("Python", Verdict.OK, text)
+    return Finding("Python", DoctorVerdict.OK, text)
 
 
 def _java(options: Options, environment: Mapping[str, str]) -> Finding:
     if options.spark_connect:
-        return Finding("Java", Verdict.OK, f"not needed: Spark is at {options.spark_connect}")
+        return Finding("Java", DoctorVerdict.OK, f"not needed: Spark is at {options.spark_connect}")
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as shim:
         try:
             java = find_java(environment, Path(shim))
         except PenstockError as error:
-            return Finding("Java", Verdict.FAILED, str(error).removesuffix(f": {MEND}"), MEND)
-    return Finding("Java", Verdict.OK, f"{java.release} from {java.origin} ({java.executable})")
+            return Finding("Java", DoctorVerdict.FAILED, str(error).removesuffix(f": {MEND}"), MEND)
+    return Finding(
+        "Java", DoctorVerdict.OK, f"{java.release} from {java.origin} ({java.executable})"
+    )
 
 
 def _start_of_spark(
@@ -144,7 +152,7 @@ def _start_of_spark(
     subject = "Spark starts"
     if not all(finding.passes for finding in before):
         text = "not tried, because another check failed"
-        return Finding(subject, Verdict.WARNING, text, "fix that first, and run this again")
+        return Finding(subject, DoctorVerdict.WARNING, text, "fix that first, and run this again")
     # Imported here, because a remote Spark needs none of this.
     from penstock.spark.connect.server import SparkServer  # noqa: PLC0415
 
@@ -162,8 +170,8 @@ def _start_of_spark(
                 server.stop(0.0)
     except (PenstockError, OSError) as error:
         remedy = "fix what it names; penstock.toml and PENSTOCK_SPARK_… set how Spark is started"
-        return Finding(subject, Verdict.FAILED, str(error), remedy)
-    return Finding(subject, Verdict.OK, f"after {clock.monotonic_s() - began_s:.1f} s")
+        return Finding(subject, DoctorVerdict.FAILED, str(error), remedy)
+    return Finding(subject, DoctorVerdict.OK, f"after {clock.monotonic_s() - began_s:.1f} s")
 
 
 def _pyspark() -> Finding:
@@ -171,12 +179,12 @@ def _pyspark() -> Finding:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
         return Finding(
-            "Spark", Verdict.FAILED, "pyspark is not installed", "pip install penstock-io"
+            "Spark", DoctorVerdict.FAILED, "pyspark is not installed", "pip install penstock-io"
         )
     if not version.startswith(PYSPARK_VERSION):
         return Finding(
             "Spark",
-            Verdict.FAILED,
+            DoctorVerdict.FAILED,
             f"pyspark {version} is not {PYSPARK_VERSION}",
             f"pip install 'pyspark[connect]=={PYSPARK_VERSION}.0'",
         )
@@ -184,26 +192,28 @@ def _pyspark() -> Finding:
     if not any(file.name.startswith("spark-connect_") for file in files):
         return Finding(
             "Spark",
-            Verdict.FAILED,
+            DoctorVerdict.FAILED,
             f"pyspark {version} lacks its Connect server",
             f"pip install --force-reinstall 'pyspark[connect]=={version}'",
         )
-    return Finding("Spark", Verdict.OK, f"pyspark {version} with its Connect server")
+    return Finding("Spark", DoctorVerdict.OK, f"pyspark {version} with its Connect server")
 
 
 def _arrow() -> Finding:
     missing = [name for name in ("pyarrow", "pandas", "grpcio") if _version(name) is None]
     if missing:
         names = ", ".join(missing)
-        return Finding("packages", Verdict.FAILED, f"{names} missing", "pip install penstock-io")
+        return Finding(
+            "packages", DoctorVerdict.FAILED, f"{names} missing", "pip install penstock-io"
+        )
     if (_version("pandas") or "").startswith("3"):
         return Finding(
             "packages",
-            Verdict.FAILED,
+            DoctorVerdict.FAILED,
             "pandas 3 does not work with PySpark",
             "pip install 'pandas<3'",
         )
-    return Finding("packages", Verdict.OK, f"pyarrow {_version('pyarrow')}")
+    return Finding("packages", DoctorVerdict.OK, f"pyarrow {_version('pyarrow')}")
 
 
 def _version(name: str) -> str | None:
@@ -218,24 +228,24 @@ def _memory(meminfo: Path) -> Finding:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return Finding("memory", Verdict.WARNING, "unknown: this system does not report it")
+        return Finding("memory", DoctorVerdict.WARNING, "unknown: this system does not report it")
     text = f"{free / (1 << 30):.1f} GiB available"
     if free < MEMORY_BYTES_MIN:
         return Finding(
             "memory",
-            Verdict.WARNING,
+            DoctorVerdict.WARNING,
             f"{text}; Spark and its workers need {MEMORY_BYTES_MIN >> 30} GiB",
             "close other programs, or start with --spark-memory 1g",
         )
-    return Finding("memory", Verdict.OK, text)
+    return Finding("memory", DoctorVerdict.OK, text)
 
 
 def _queries(options: Options, total_bytes: int | None) -> Finding:
     found = query_spark(options, total_bytes)
     if found.is_warning:
         remedy = "lower --spark-memory, give --query-memory 1g anyway, or trust all who may ask"
-        return Finding("queries", Verdict.WARNING, found.reason, remedy)
-    return Finding("queries", Verdict.OK, found.reason)
+        return Finding("queries", DoctorVerdict.WARNING, found.reason, remedy)
+    return Finding("queries", DoctorVerdict.OK, found.reason)
 
 
 def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
@@ -245,11 +255,11 @@ def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
         check_path(path, "--data-dir")
     except PenstockError as error:
         text, _, remedy = str(error).rpartition(": ")
-        return Finding(subject, Verdict.FAILED, text, remedy)
+        return Finding(subject, DoctorVerdict.FAILED, text, remedy)
     remedy = "give this user write permission, or name another folder with --data-dir"
     probe = path if path.exists() else _existing_parent(path)
     if not probe.is_dir():
-        return Finding(subject, Verdict.FAILED, f"{probe} is not a folder", remedy)
+        return Finding(subject, DoctorVerdict.FAILED, f"{probe} is not a folder", remedy)
     folder = DataFolder(path)
     try:
         folder.check()
@@ -257,19 +267,19 @@ def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
             folder.require_metadata()
     except PenstockError as error:
         refused = "follow that advice: penstock up does not start in the folder as it is"
-        return Finding(subject, Verdict.FAILED, str(error), refused)
+        return Finding(subject, DoctorVerdict.FAILED, str(error), refused)
     try:
         # Write a file, because permission bits do not show a read-only mount.
         with tempfile.TemporaryFile(dir=probe):  # has no name, so no file can be left behind
             pass
     except OSError as error:
         text = f"{probe} cannot be written: {error.strerror}"
-        return Finding(subject, Verdict.FAILED, text, remedy)
+        return Finding(subject, DoctorVerdict.FAILED, text, remedy)
     if not path.exists():
-        return Finding(subject, Verdict.OK, f"{path} will be made")
+        return Finding(subject, DoctorVerdict.OK, f"{path} will be made")
     if not (path / FORMAT_FILE).exists():
-        return Finding(subject, Verdict.OK, f"{path} is empty, and will be a data folder")
-    return Finding(subject, Verdict.OK, f"{path}, format {FORMAT}")
+        return Finding(subject, DoctorVerdict.OK, f"{path} is empty, and will be a data folder")
+    return Finding(subject, DoctorVerdict.OK, f"{path}, format {FORMAT}")
 
 
 def _existing_parent(path: Path) -> Path:
@@ -283,11 +293,11 @@ def _disk(options: Options) -> Finding:
     if free < DISK_FREE_BYTES_MIN:
         return Finding(
             "disk",
-            Verdict.WARNING,
+            DoctorVerdict.WARNING,
             f"{text}; publishing stops when the disk is nearly full",
             "free some space, or move the data folder with --data-dir",
         )
-    return Finding("disk", Verdict.OK, text)
+    return Finding("disk", DoctorVerdict.OK, text)
 
 
 def _time(clock: Clock) -> Finding:
@@ -296,18 +306,18 @@ def _time(clock: Clock) -> Finding:
     if now_ms < RELEASED_MS:
         return Finding(
             "time",
-            Verdict.FAILED,
+            DoctorVerdict.FAILED,
             f"the clock says {text}, before this release was made",
             "set the clock: timedatectl set-ntp true",
         )
-    return Finding("time", Verdict.OK, text)
+    return Finding("time", DoctorVerdict.OK, text)
 
 
-def _port(address: Address, option: str) -> Finding:
+def _port(address: HostPort, option: str) -> Finding:
     subject = f"port {address.port}"
     try:
         listen(address, option).close()
     except PenstockError as error:
         text, _, mend = str(error).partition("; ")  # the problem; the remedy
-        return Finding(subject, Verdict.FAILED, text, mend)
-    return Finding(subject, Verdict.OK, f"{address} is free")
+        return Finding(subject, DoctorVerdict.FAILED, text, mend)
+    return Finding(subject, DoctorVerdict.OK, f"{address} is free")

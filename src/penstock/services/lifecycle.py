@@ -34,7 +34,7 @@ from penstock.core.errors import Conflict
 logger = logging.getLogger(__name__)
 
 
-class Stage(enum.IntEnum):
+class StartStage(enum.IntEnum):
     """Stage at which a handler starts; stops run in reverse."""
 
     INIT = 0
@@ -56,7 +56,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Handler:
+class LifecycleHandler:
     """A part to start and stop; `name` is for messages."""
 
     name: str
@@ -76,17 +76,19 @@ class Lifecycle:
         self._turn = threading.RLock()
         self._state_mutex = threading.Lock()
         self._state = State.NOT_STARTED
-        self._stage: Stage | None = None
+        self._stage: StartStage | None = None
         self._has_ended = False
         # Replaced, not changed: a loop over a list does not see later additions.
-        self._handlers: dict[Stage, tuple[Handler, ...]] = dict.fromkeys(Stage, ())
+        self._handlers: dict[StartStage, tuple[LifecycleHandler, ...]] = dict.fromkeys(
+            StartStage, ()
+        )
 
     @property
     def state(self) -> State:
         """Return the state."""
         return self._state
 
-    def add_handler(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
+    def add_handler(self, handler: LifecycleHandler, stage: StartStage = StartStage.NORMAL) -> None:
         """Add a handler before the start.
 
         Raises:
@@ -107,7 +109,9 @@ class Lifecycle:
         finally:
             self._turn.release()
 
-    def add_maybe_start(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
+    def add_maybe_start(
+        self, handler: LifecycleHandler, stage: StartStage = StartStage.NORMAL
+    ) -> None:
         """Add a handler at any time before the stop, and start it if its stage has begun.
 
         Raises:
@@ -138,7 +142,7 @@ class Lifecycle:
                 if self._state is not State.NOT_STARTED:
                     raise Conflict("a lifecycle starts only once")
                 self._state = State.RUNNING
-            for stage in Stage:
+            for stage in StartStage:
                 self._stage = stage
                 # Handlers added to this stage meanwhile were started when they were added.
                 for handler in self._handlers[stage]:
@@ -163,7 +167,7 @@ class Lifecycle:
             self._has_ended = True
             errors = [
                 error
-                for stage in reversed(Stage)
+                for stage in reversed(StartStage)
                 for handler in reversed(self._handlers[stage])
                 if (error := _stop(handler)) is not None
             ]
@@ -175,15 +179,15 @@ class Lifecycle:
         wait()
         self.stop()
 
-    def _append(self, handler: Handler, stage: Stage) -> None:
+    def _append(self, handler: LifecycleHandler, stage: StartStage) -> None:
         self._handlers[stage] = (*self._handlers[stage], handler)
 
-    def _refuse_stopped(self, handler: Handler) -> None:
+    def _refuse_stopped(self, handler: LifecycleHandler) -> None:
         if self._state is State.STOPPED:
             raise Conflict(f"{handler.name} cannot be added: the lifecycle was stopped")
 
 
-def _start(handler: Handler) -> None:
+def _start(handler: LifecycleHandler) -> None:
     try:
         handler.start()
     except Exception as error:  # narrow: a note only
@@ -191,7 +195,7 @@ def _start(handler: Handler) -> None:
         raise
 
 
-def _stop(handler: Handler) -> Exception | None:
+def _stop(handler: LifecycleHandler) -> Exception | None:
     try:
         handler.stop()
     except Exception as error:  # one failure must not prevent the others  # noqa: BLE001

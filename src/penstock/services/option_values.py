@@ -32,14 +32,14 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class HostPort:
     """Address at which a server listens; port 0 picks a free port."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> HostPort:
         """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
 
         Raises:
@@ -64,7 +64,7 @@ class Address:
     def url(self) -> str:
         """Return the `http://` address that a client on this host uses."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return f"http://{Address(host, self.port)}"
+        return f"http://{HostPort(host, self.port)}"
 
 
 def masked(shown: str, mask: str) -> str:
@@ -84,9 +84,9 @@ def path(value: object) -> Path:
     return Path(text(value)).expanduser()
 
 
-def address(value: object) -> Address:
+def address(value: object) -> HostPort:
     """Read an address."""
-    return Address.parse(str(value) if isinstance(value, int) else text(value))
+    return HostPort.parse(str(value) if isinstance(value, int) else text(value))
 
 
 def memory(value: object) -> str:

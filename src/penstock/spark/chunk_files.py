@@ -29,7 +29,7 @@ _GROUP_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenParquet:
     """A Parquet file of one time chunk, as the worker that wrote it describes it."""
 
     path: str
@@ -55,7 +55,7 @@ class SortedRun:
 
 def write_parquet(
     rows: pa.Table, folder: Path, chunk: Interval, number: int, level: int
-) -> WrittenFile:
+) -> WrittenParquet:
     """Write rows, in their order, as the file of a time chunk.
 
     Raises:
@@ -64,7 +64,7 @@ def write_parquet(
     target = folder / f"{chunk_name(chunk)}-{number}.parquet"
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
     write_whole(target, lambda path: write_table(rows, path, level))
-    return WrittenFile(
+    return WrittenParquet(
         str(target),
         chunk.start_ms,
         chunk.end_ms,

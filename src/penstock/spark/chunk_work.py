@@ -29,7 +29,7 @@ from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunk_files import (
     RunFiles,
     SortedRun,
-    WrittenFile,
+    WrittenParquet,
     write_parquet,
     write_run,
 )
@@ -55,7 +55,7 @@ from penstock.storage.filesystem import OsFileSystem
 class Report:
     """Result of one piece of work."""
 
-    files: tuple[WrittenFile, ...] = ()
+    files: tuple[WrittenParquet, ...] = ()
     runs: tuple[SortedRun, ...] = ()
     processed: int = 0
     late: int = 0
@@ -63,7 +63,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """Location and form of files: columns to keep, by which the rows are sorted."""
 
     folder: str
@@ -72,7 +72,7 @@ class Target:
     sort_keys: tuple[str, ...]
     level: int
 
-    def write(self, rows: pa.Table, number: int) -> list[WrittenFile]:
+    def write(self, rows: pa.Table, number: int) -> list[WrittenParquet]:
         """Sort the rows and write the file of each time chunk."""
         folder = Path(self.folder)
         return [
@@ -93,7 +93,7 @@ class ReadWork:
     make_parser: Callable[[], BatchParser | RecordParser]
     policy: BadMessagePolicy
     limits: TimeLimits
-    target: Target
+    target: WriteTarget
     renamed: tuple[tuple[str, str], ...]
     fold: RowFold | None = None
 
@@ -124,7 +124,7 @@ class SpreadWork:
     rolled up before they are written.
     """
 
-    target: Target
+    target: WriteTarget
     fold: RowFold | None
     splits: int
 
@@ -145,7 +145,7 @@ class SpreadWork:
 class _Gathered:
     """The rows of a split that will be written to files."""
 
-    target: Target
+    target: WriteTarget
     fold: RowFold | None
     held: list[pa.RecordBatch] = field(default_factory=list)
     chunks: dict[Interval, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class _Gathered:
                 self._spread(rows)
         if not is_alone:
             return Report(runs=tuple(write_run(self.chunks, Path(self.target.folder), number)))
-        files: list[WrittenFile] = []
+        files: list[WrittenParquet] = []
         for batches in self.chunks.values():
             whole = pa.Table.from_batches(batches)
             files += self.target.write(finished(whole, self.fold), number)
@@ -185,12 +185,12 @@ class JoinWork:
     """
 
     pieces: tuple[tuple[tuple[SortedRun, ...], ...], ...]
-    target: Target
+    target: WriteTarget
     fold: RowFold | None = None
 
     def join(self, number: int) -> Report:
         """Write the files of one piece's chunks."""
-        files: list[WrittenFile] = []
+        files: list[WrittenParquet] = []
         found = RunFiles()
         for runs in self.pieces[number]:
             rows = found.read(runs)
@@ -245,7 +245,7 @@ def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
         yield reported(work.join(number))
 
 
-def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of one of Spark's partitions, which names the files.
 
     Columns have the order of the target's, under arbitrary names.
@@ -272,7 +272,7 @@ def _spark_partition() -> int:
 def merge_files(
     paths: Sequence[str],
     schema: pa.Schema,
-    target: Target,
+    target: WriteTarget,
     fold: RowFold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -288,7 +288,7 @@ def merge_files(
 def divide_file(
     path: str,
     times: Sequence[Interval],
-    target: Target,
+    target: WriteTarget,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write a file for each of the sorted intervals that has rows."""
@@ -323,7 +323,7 @@ def reports(texts: Iterable[str]) -> list[Report]:
         raw = json.loads(text)
         found.append(
             Report(
-                tuple(WrittenFile(**file) for file in raw["files"]),
+                tuple(WrittenParquet(**file) for file in raw["files"]),
                 tuple(SortedRun(**run) for run in raw["runs"]),
                 raw["processed"],
                 raw["late"],

@@ -44,13 +44,13 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.batch.input.discovery import Found, discovered
-from penstock.spark.chunk_files import SortedRun, WrittenFile
+from penstock.spark.chunk_files import SortedRun, WrittenParquet
 from penstock.spark.chunk_work import (
     JoinWork,
     ReadWork,
     Report,
     SpreadWork,
-    Target,
+    WriteTarget,
     divide_file,
     join_runs,
     merge_files,
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
 
 
 def as_data_files(
-    written: Iterable[WrittenFile], columns: tuple[tuple[str, str], ...]
+    written: Iterable[WrittenParquet], columns: tuple[tuple[str, str], ...]
 ) -> tuple[DataFile, ...]:
     """Return the files in the order of time."""
     files = (
@@ -137,7 +137,7 @@ _SHUFFLE_PLACES: Final = 32
 
 
 def write_computed(
-    rows: DataFrame, schema: DataSchema, target: Target, pieces: int
+    rows: DataFrame, schema: DataSchema, target: WriteTarget, pieces: int
 ) -> tuple[list[Report], dict[str, int]]:
     """Write the rows; return the reports, and the counts observed on the way (`OBSERVED`)."""
     if pieces > 1:
@@ -351,8 +351,8 @@ class SparkEngine:
         enough = -(-sum(r.size for r in ranges) // self._options.split_bytes_max)
         return cut(ranges, max(self._parallelism, enough), self._options.split_bytes_min)
 
-    def _target(self, schema: DataSchema, folder: str) -> Target:
-        return Target(
+    def _target(self, schema: DataSchema, folder: str) -> WriteTarget:
+        return WriteTarget(
             str(Path(folder).absolute()),
             schema.segment_granularity,
             tuple(name for name, _ in file_columns(schema)),
@@ -365,7 +365,7 @@ class SparkEngine:
         spark: SparkSession,
         request: PersistRequest,
         splits: Sequence[Split],
-        target: Target,
+        target: WriteTarget,
         direct: tuple[tuple[str, str], ...],
     ) -> list[Report]:
         """Let the workers do everything: read, and join if there are several splits."""
@@ -384,7 +384,7 @@ class SparkEngine:
         return self._joined(spark, read, target, reading.fold)
 
     def _joined(
-        self, spark: SparkSession, read: list[Report], target: Target, fold: RowFold | None
+        self, spark: SparkSession, read: list[Report], target: WriteTarget, fold: RowFold | None
     ) -> list[Report]:
         """Join the runs of splits, if there are any; return all reports."""
         runs = [run for report in read for run in report.runs]
@@ -401,7 +401,7 @@ class SparkEngine:
         spark: SparkSession,
         request: PersistRequest,
         splits: Sequence[Split],
-        target: Target,
+        target: WriteTarget,
     ) -> tuple[list[Report], int]:
         """Read in workers, compute in the JVM, and write in workers."""
         schema, limits = request.schema, TimeLimits(request.min_time_ms, request.max_time_ms)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.storage.queue.blocks import (
     FILE_HEADER_BYTES,
-    Damage,
+    BlockDamage,
     FileHeader,
     LogBytes,
     as_messages,
@@ -39,7 +39,7 @@ from penstock.storage.queue.blocks import (
 )
 from penstock.storage.queue.log_files import (
     LogWriter,
-    OpenLog,
+    OpenLogFile,
     list_log_files,
     log_file_name,
     make_tag,
@@ -273,13 +273,13 @@ class Journal:
     def _read(self, base: int, *, strict: bool) -> None:
         path = self._path(base)
         self._base = self._next = base
-        with OpenLog(self._fs, path) as opened:
+        with OpenLogFile(self._fs, path) as opened:
             log = opened.map(opened.size())
         self._end = min(FILE_HEADER_BYTES, log.size)
         tag = opened.tag
         durable = base
         for item in scan_blocks(log, self._end, tag=tag, expected=base, limit=None):
-            if isinstance(item, Damage):
+            if isinstance(item, BlockDamage):
                 durable = max(durable, self._durable_behind(log, item))
                 break
             found = messages_of(log, item.position, item.header).to_pylist()
@@ -301,7 +301,7 @@ class Journal:
             self._torn = True
         self._tag = tag or 0
 
-    def _durable_behind(self, log: LogBytes, damage: Damage) -> int:
+    def _durable_behind(self, log: LogBytes, damage: BlockDamage) -> int:
         """Return the durable size that the blocks after a damaged position recorded."""
         if damage.next_offset is None:
             return 0
@@ -310,7 +310,7 @@ class Journal:
             (
                 _DURABLE.unpack(messages_of(log, item.position, item.header)[0].as_py())[0]
                 for item in found
-                if not isinstance(item, Damage)
+                if not isinstance(item, BlockDamage)
             ),
             default=0,
         )

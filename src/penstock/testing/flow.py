@@ -33,10 +33,10 @@ from penstock.flow.processor import (
     ProcessSession,
     PropertyValue,
     Relationship,
-    Retry,
+    RelationshipRetry,
     StateManager,
 )
-from penstock.flow.queue.queue import Polled, Verdict
+from penstock.flow.queue.queue import FilterVerdict, Polled
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
@@ -73,7 +73,7 @@ class TestHarness:
         self,
         host: Host,
         unconnected: frozenset[str],
-        retries: Mapping[str, Retry],
+        retries: Mapping[str, RelationshipRetry],
         clock: Clock,
         fs: FileSystem,
     ) -> None:
@@ -242,7 +242,7 @@ class Queue:
         taken = [f for f in self.flowfiles if not f.is_penalized(now_ms)][:limit]
         return self._take(taken)
 
-    def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
         """Take the FlowFiles that a filter accepts."""
         now_ms = self._clock.now_ms()
         taken: list[FlowFile] = []
@@ -320,7 +320,7 @@ class ProcessorRunner(Generic[P]):
         *,
         has_input: bool | None = None,
         unconnected: Iterable[str] = (),
-        retries: Mapping[str, Retry] | None = None,
+        retries: Mapping[str, RelationshipRetry] | None = None,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
     ) -> None:

@@ -178,12 +178,12 @@ class Rename:
             self.apply(names)
 
 
-class Folder(Twofold[dict[str, Inode]]):
+class DiskFolder(Twofold[dict[str, Inode]]):
     """The names in a folder."""
 
     __slots__ = ()
 
-    def after_crash(self, rng: random.Random) -> Folder:
+    def after_crash(self, rng: random.Random) -> DiskFolder:
         """Return a possible state of the folder and its files after a power loss, durable now."""
         names = dict(self.durable)
         all_or_any = rng.random()
@@ -193,14 +193,14 @@ class Folder(Twofold[dict[str, Inode]]):
             elif all_or_any < 0.8:
                 change.apply_partly(names, rng)
         kept = {name: inode.after_crash(rng) for name, inode in names.items()}
-        return Folder(dict(kept), kept)
+        return DiskFolder(dict(kept), kept)
 
 
 class Disk:
     """Folders by path, including the root. Folders are durable from the start."""
 
     def __init__(self) -> None:
-        self._folders = {"/": Folder({}, {})}
+        self._folders = {"/": DiskFolder({}, {})}
 
     def after_crash(self, rng: random.Random) -> Disk:
         """Return a possible state after a power loss.
@@ -226,7 +226,7 @@ class Disk:
         """Return whether a folder exists."""
         return (path.rstrip("/") or "/") in self._folders
 
-    def folder(self, path: str) -> Folder:
+    def folder(self, path: str) -> DiskFolder:
         """Return a folder.
 
         Raises:
@@ -239,7 +239,7 @@ class Disk:
 
     def make_folder(self, path: str) -> None:
         """Create an empty folder."""
-        self._folders[path] = Folder({}, {})
+        self._folders[path] = DiskFolder({}, {})
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder."""
@@ -261,7 +261,7 @@ class Disk:
 
     # -- files
 
-    def place(self, path: str) -> tuple[Folder, str]:
+    def place(self, path: str) -> tuple[DiskFolder, str]:
         """Return the folder of a file, and its name there.
 
         Raises:
@@ -422,7 +422,7 @@ class FallibleDisk:
             raise Unavailable(f"{path}: cannot append: no space left on the device; free space")
         inode.change(Write(position, data))
 
-    def sync(self, changed: Inode | Folder, path: str) -> None:
+    def sync(self, changed: Inode | DiskFolder, path: str) -> None:
         """Make the changes of a file or folder durable, in one step; raises as `step`."""
         self.step(path, "fsync")
         self.syncs += 1

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.delivery import Subscriber
     from penstock.broker.channel.feed import FeedingTopic
     from penstock.broker.channel.persistence import ChannelJournal
-    from penstock.broker.channel.policy import ChannelOptions, DeadLetters
+    from penstock.broker.channel.policy import ChannelOptions, DeadLetterStore
     from penstock.broker.memory.budget import MemoryBudget
     from penstock.core.clock import Clock
 
@@ -143,7 +143,7 @@ class Channel:
         keeper: ChannelJournal | None,
         options: ChannelOptions,
         clock: Clock,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterStore,
         memory: MemoryBudget,
     ) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """State of a channel: undelivered, in-flight, waiting and finished messages.
 
 `ChannelState` owns NSQ's rules (FIN, REQ, TOUCH, time-outs, deferral) over message ids.
-`Progress` has, for each stream partition, the next offset to read and the finished offsets.
+`PartitionProgress` has, for each stream partition, the next offset to read and what is finished.
 `Retries` orders the requeued, timed-out and deferred messages by due time and then by id; its
 memory is bounded by their number. `StaleDeliveries` has the deliveries from before a seek.
 `Recorder` merges the changes since the journal was last written: thousands of finished messages
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.in_flight import HeldMessages
 
-__all__ = ["ChannelState", "Retry"]
+__all__ = ["ChannelState", "Redelivery"]
 
 
-class Progress:
+class PartitionProgress:
     """Progress of a channel in a stream partition.
 
     Args:
@@ -232,7 +232,7 @@ def remove_range(known: dict[int, tuple[int, int]], first: int, last: int) -> li
     return found
 
 
-class Retry(NamedTuple):
+class Redelivery(NamedTuple):
     """A waiting message: its id, and its number of deliveries."""
 
     id: int
@@ -312,7 +312,7 @@ class Retries:
                 heapq.heappush(self._ready, entry)
             heapq.heappop(self._later)
 
-    def first(self, limit: int) -> list[Retry]:
+    def first(self, limit: int) -> list[Redelivery]:
         """Return the first due messages; they stay until they are removed."""
         offered = self._offered
         while offered:
@@ -320,11 +320,11 @@ class Retries:
             if self._stands(entry) and entry[1] in self._ready_ids:
                 heapq.heappush(self._ready, entry)
             offered.pop()
-        found: list[Retry] = []
+        found: list[Redelivery] = []
         while self._ready and len(found) < limit:
             entry = self._ready[0]
             if self._stands(entry) and entry[1] in self._ready_ids:
-                found.append(Retry(entry[1], self._known[entry[1]][1]))
+                found.append(Redelivery(entry[1], self._known[entry[1]][1]))
                 offered.append(entry)
             heapq.heappop(self._ready)
         return found
@@ -402,7 +402,8 @@ class ChannelState:
         self._begun = self._done = 0  # changes
         self.recorder = Recorder()
         self.progress = [
-            Progress(partition, start, self.recorder) for partition, start in enumerate(starts)
+            PartitionProgress(partition, start, self.recorder)
+            for partition, start in enumerate(starts)
         ]
         self.in_flight = InFlight()
         self.retries = Retries()
@@ -446,13 +447,13 @@ class ChannelState:
 
     # -- messages that wait
 
-    def due(self, now_ms: int, limit: int) -> list[Retry]:
+    def due(self, now_ms: int, limit: int) -> list[Redelivery]:
         """Return the first due messages, ordered by due time and id; do not remove them."""
         self.retries.ripen(now_ms)
         return self.retries.first(limit)
 
     def redeliver(
-        self, retries: Sequence[Retry], client: int, now_ms: int, timeout_ms: int
+        self, retries: Sequence[Redelivery], client: int, now_ms: int, timeout_ms: int
     ) -> None:
         """Deliver due messages to a client again."""
         self._begun += 1
@@ -464,7 +465,7 @@ class ChannelState:
             self.recorder.waits(retry.id, 0, attempts)
         self._done += 1
 
-    def drop(self, retries: Sequence[Retry]) -> None:
+    def drop(self, retries: Sequence[Redelivery]) -> None:
         """Finish waiting messages without delivery."""
         self._begun += 1
         self.retries.remove(retry.id for retry in retries)
@@ -563,7 +564,7 @@ class ChannelState:
         """Finish waiting and fresh messages below an offset; return their number."""
         first, last = message_id.of(partition, 0), message_id.of(partition, offset)
         waiting = [number for number, _, _ in self.retries if first <= number < last]
-        self.drop([Retry(number, 0) for number in waiting])
+        self.drop([Redelivery(number, 0) for number in waiting])
         progress = self.progress[partition]
         fresh = progress.fresh(offset)
         if progress.next < offset:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.channel.channel_state import ChannelState, Retry
+    from penstock.broker.channel.channel_state import ChannelState, Redelivery
     from penstock.broker.channel.feed import FeedingTopic, Slice
     from penstock.broker.channel.in_flight import InFlight
     from penstock.broker.channel.policy import ChannelOptions, GiveUp
@@ -269,13 +269,13 @@ class Serving:
 
     def _serve_retries(
         self,
-        retries: list[Retry],
+        retries: list[Redelivery],
         takers: list[tuple[Subscriber, int]],
         options: ChannelOptions,
         now_ms: int,
     ) -> bool:
-        found: list[tuple[Retry, Slice]] = []
-        gone: list[Retry] = []
+        found: list[tuple[Redelivery, Slice]] = []
+        gone: list[Redelivery] = []
         missing: list[Slice] = []
         size = 0
         for retry in retries:

@@ -26,7 +26,7 @@ from penstock.core.loop_tasks import start_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.broker.channel.channel_state import ChannelState, Retry
+    from penstock.broker.channel.channel_state import ChannelState, Redelivery
     from penstock.broker.channel.feed import Slice
 
 
@@ -40,7 +40,7 @@ _PUT_BYTES_MAX: Final = 4 << 20
 _PUT_MESSAGES_MAX: Final = 10_000
 
 
-class DeadLetters(Protocol):
+class DeadLetterStore(Protocol):
     """Receiver of messages with too many delivery attempts."""
 
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
@@ -81,7 +81,7 @@ class GiveUp:
     def __init__(
         self,
         state: ChannelState,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterStore,
         go_on: Callable[[], None],
     ) -> None:
         self.counters = ChannelCounters()
@@ -121,8 +121,8 @@ class GiveUp:
                 self.counters.shed += over
 
     def bury(
-        self, found: list[tuple[Retry, Slice]], options: ChannelOptions, now_ms: int
-    ) -> tuple[list[tuple[Retry, Slice]], int]:
+        self, found: list[tuple[Redelivery, Slice]], options: ChannelOptions, now_ms: int
+    ) -> tuple[list[tuple[Redelivery, Slice]], int]:
         """Give up messages with too many attempts; return the others and the number given up.
 
         If too many dead letters are under way already, these messages stay as they are, and the
@@ -157,7 +157,7 @@ class GiveUp:
         return alive, len(dead)
 
     async def _put(
-        self, topic: str, retries: list[Retry], messages: pa.BinaryArray, again_ms: int
+        self, topic: str, retries: list[Redelivery], messages: pa.BinaryArray, again_ms: int
     ) -> None:
         done = False
         try:

@@ -26,7 +26,7 @@ from penstock.storage.journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.channel.policy import DeadLetters
+    from penstock.broker.channel.policy import DeadLetterStore
     from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
@@ -82,7 +82,7 @@ class ChannelStore:
     fs: FileSystem
     clock: Clock
     options: ChannelOptions
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterStore
     kept: FeedOptions = field(default_factory=FeedOptions)
     syncs: JournalSyncs = field(default_factory=JournalSyncs)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response, json_response
+from penstock.broker.http.exchange import EMPTY, ApiError, HttpResponse, Request, json_response
 from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.broker.topics.placement import require_partition
 from penstock.core.errors import NotFound
@@ -81,7 +81,7 @@ class ChannelRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request) -> HttpResponse:
         """Create a channel, optionally at given offsets; no effect if it exists."""
         topic, name = self._place(request)
         starts = None
@@ -94,7 +94,7 @@ class ChannelRoutes:
         await self._broker.changes.find_or_create_channel(topic, name, starts)
         return EMPTY
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> HttpResponse:
         """Delete a channel; its consumers are disconnected."""
         topic, channel = self._channel(request)
         try:
@@ -103,14 +103,14 @@ class ChannelRoutes:
             raise _no_channel(topic, channel.name) from error
         return EMPTY
 
-    async def empty(self, request: Request) -> Response:
+    async def empty(self, request: Request) -> HttpResponse:
         """Finish all messages of a channel, including those in flight and deferred."""
         _, channel = self._channel(request)
         channel.clear()
         await channel.keep()
         return EMPTY
 
-    async def seek(self, request: Request) -> Response:
+    async def seek(self, request: Request) -> HttpResponse:
         """Seek a channel durably, and return its offsets."""
         topic, channel = self._channel(request)
         channel.seek(await wanted_offsets(request, topic))
@@ -127,15 +127,15 @@ class ChannelRoutes:
             }
         )
 
-    async def pause(self, request: Request) -> Response:
+    async def pause(self, request: Request) -> HttpResponse:
         """Pause the deliveries of a channel."""
         return await self._set_paused(request, paused=True)
 
-    async def unpause(self, request: Request) -> Response:
+    async def unpause(self, request: Request) -> HttpResponse:
         """Resume the deliveries of a channel."""
         return await self._set_paused(request, paused=False)
 
-    async def _set_paused(self, request: Request, *, paused: bool) -> Response:
+    async def _set_paused(self, request: Request, *, paused: bool) -> HttpResponse:
         topic, channel = self._channel(request)
         try:
             await self._broker.changes.set_channel_paused(topic, channel.name, paused=paused)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+from penstock.broker.http.exchange import ApiError, HttpResponse, Request, json_response
 from penstock.broker.security.tls import Requirement
 from penstock.broker.statistics.broker_info import broadcast_address
 from penstock.core.errors import InvalidRequest, Unavailable
@@ -59,15 +59,17 @@ class SettingsRoutes:
             "nsqlookupd_tcp_addresses": self._set_lookup_addresses,
         }
 
-    async def get(self, request: Request) -> Response:
+    async def get(self, request: Request) -> HttpResponse:
         """Return the value of an option."""
         name = _option(request)
         value = self._values().get(name)
         if value is None:
             raise _unknown(name)
-        return Response(body=(value.encode(),)) if isinstance(value, str) else json_response(value)
+        return (
+            HttpResponse(body=(value.encode(),)) if isinstance(value, str) else json_response(value)
+        )
 
-    async def put(self, request: Request) -> Response:
+    async def put(self, request: Request) -> HttpResponse:
         """Change an option until the broker stops."""
         limit = self._broker.options.max_message_bytes
         body = await request.body(limit, "INVALID_VALUE", self._timeout_s)

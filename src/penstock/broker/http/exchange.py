@@ -78,7 +78,7 @@ class ClientLeftError(PenstockError):
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """An answer; the pieces of the body are sent without joining them."""
 
     status: int = 200
@@ -105,16 +105,16 @@ class Response:
         await send({"type": "http.response.body", "body": last})
 
 
-OK: Final = Response(body=(b"OK",))
-EMPTY: Final = Response()
+OK: Final = HttpResponse(body=(b"OK",))
+EMPTY: Final = HttpResponse()
 
 
-def json_response(document: object, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
+def json_response(document: object, headers: Sequence[tuple[bytes, bytes]] = ()) -> HttpResponse:
     """Return a success with a JSON body."""
-    return Response(body=(orjson.dumps(document),), content_type=JSON, headers=headers)
+    return HttpResponse(body=(orjson.dumps(document),), content_type=JSON, headers=headers)
 
 
-def error_response(error: ApiError) -> Response:
+def error_response(error: ApiError) -> HttpResponse:
     """Return the answer for an error."""
     headers = list(error.headers)
     if error.detail:
@@ -122,7 +122,7 @@ def error_response(error: ApiError) -> Response:
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     body = orjson.dumps({"message": error.code})
-    return Response(error.status, (body,), JSON, headers)
+    return HttpResponse(error.status, (body,), JSON, headers)
 
 
 def as_api_error(error: PenstockError) -> ApiError:

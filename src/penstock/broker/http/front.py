@@ -20,8 +20,8 @@ from penstock.broker.http.exchange import (
     JSON,
     ApiError,
     ClientLeftError,
+    HttpResponse,
     Request,
-    Response,
     as_api_error,
     error_response,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
 
-    Handler = Callable[[Request], Awaitable[Response]]
+    Handler = Callable[[Request], Awaitable[HttpResponse]]
 
 _logger = logging.getLogger(__name__)
 
@@ -127,9 +127,9 @@ class HttpFront:
             return False
         return peer[0] == here[0] or ip_address(peer[0]).is_loopback
 
-    def _tls_required(self) -> Response:
+    def _tls_required(self) -> HttpResponse:
         document = {"message": "TLS_REQUIRED", "https_port": self._broker.https_port}
-        return Response(403, (orjson.dumps(document),), JSON)
+        return HttpResponse(403, (orjson.dumps(document),), JSON)
 
     def _handler(self, request: Request) -> Handler:
         methods = self.routes.get(_route(request.path))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.broker.http.exchange import JSON, ApiError, Request, Response, json_response
+from penstock.broker.http.exchange import JSON, ApiError, HttpResponse, Request, json_response
 from penstock.broker.statistics import lookup_documents
 from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
@@ -33,25 +33,25 @@ class StateRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def ping(self, _request: Request) -> Response:
+    async def ping(self, _request: Request) -> HttpResponse:
         """Report whether publishing works."""
         text = health(self._broker)
-        return Response(200 if text == "OK" else 500, (text.encode(),), nsq=False)
+        return HttpResponse(200 if text == "OK" else 500, (text.encode(),), nsq=False)
 
-    async def ready(self, _request: Request) -> Response:
+    async def ready(self, _request: Request) -> HttpResponse:
         """Report whether a publish would succeed, as the other processes report their readiness."""
         text = health(self._broker)
         reasons = [] if text == "OK" else [text.removeprefix("NOK - ")]
         reasons += DEATHS.down()
         document = {"ready": not reasons, "role": "broker", "reasons": reasons, "waits": []}
         body = (orjson.dumps(document),)
-        return Response(503 if reasons else 200, body, content_type=JSON, nsq=False)
+        return HttpResponse(503 if reasons else 200, body, content_type=JSON, nsq=False)
 
-    async def info(self, _request: Request) -> Response:
+    async def info(self, _request: Request) -> HttpResponse:
         """Return the broker's addresses and versions."""
         return json_response(info(self._broker))
 
-    async def stats(self, request: Request) -> Response:
+    async def stats(self, request: Request) -> HttpResponse:
         """Return the statistics of topics, channels and clients."""
         query = request.query
         form = query.get("format") or "text"
@@ -65,8 +65,10 @@ class StateRoutes:
         with_memory = _unless_off(request, "include_mem")
         if form == "json":
             body = await json_pieces(self._broker, selection, with_memory=with_memory)
-            return Response(body=body, content_type=JSON)
-        return Response(body=await text_pieces(self._broker, selection, with_memory=with_memory))
+            return HttpResponse(body=body, content_type=JSON)
+        return HttpResponse(
+            body=await text_pieces(self._broker, selection, with_memory=with_memory)
+        )
 
 
 def _unless_off(request: Request, name: str) -> bool:
@@ -83,7 +85,7 @@ class LookupRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def lookup(self, request: Request) -> Response:
+    async def lookup(self, request: Request) -> HttpResponse:
         """Return the producers of a topic."""
         name = request.required("topic")
         topic = self._broker.topics.find(name)
@@ -91,20 +93,20 @@ class LookupRoutes:
             raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
         return json_response(lookup_documents.lookup(self._broker, topic))
 
-    async def topics(self, _request: Request) -> Response:
+    async def topics(self, _request: Request) -> HttpResponse:
         """Return the names of the topics."""
         return json_response({"topics": lookup_documents.topic_names(self._broker)})
 
-    async def channels(self, request: Request) -> Response:
+    async def channels(self, request: Request) -> HttpResponse:
         """Return the channels of a topic; none if it does not exist, as nsqlookupd does."""
         topic = self._broker.topics.find(request.required("topic"))
         names = [] if topic is None else lookup_documents.channel_names(topic)
         return json_response({"channels": names})
 
-    async def nodes(self, _request: Request) -> Response:
+    async def nodes(self, _request: Request) -> HttpResponse:
         """Return the producers: this broker."""
         return json_response(lookup_documents.nodes(self._broker))
 
-    async def debug(self, _request: Request) -> Response:
+    async def debug(self, _request: Request) -> HttpResponse:
         """Return every registration."""
         return json_response(lookup_documents.registrations(self._broker))

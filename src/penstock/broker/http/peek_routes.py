@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
 from penstock.broker.channel.message_states import MessageState, message_states, offsets_in
-from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+from penstock.broker.http.exchange import ApiError, HttpResponse, Request, json_response
 from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PeekRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def peek(self, request: Request) -> Response:
+    async def peek(self, request: Request) -> HttpResponse:
         """List messages of a stream partition, with their states if a channel is named."""
         topic, channel = self._place(request)
         partition = request.integer("partition", 0)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.http.exchange import OK, ApiError, Request, Response
+from penstock.broker.http.exchange import OK, ApiError, HttpResponse, Request
 from penstock.broker.message_bodies import parse_binary, parse_text
-from penstock.broker.topics.placement import Producer, PublishPlacement
+from penstock.broker.topics.placement import BatchProducer, PublishPlacement
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.publisher import PublishReceipt
     from penstock.broker.topics.topic import Topic
 
-_REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
+_REPEATED: Final = HttpResponse(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
 _SECOND_MS: Final = 1000
 _SMALL_PARTS: Final = 256  # of the budget for all bodies: 64 KiB by default
 
@@ -34,7 +34,7 @@ class PublishRoutes:
         self._broker = broker
         self._timeout_s = broker.options.body_timeout_ms / _SECOND_MS
 
-    async def pub(self, request: Request) -> Response:
+    async def pub(self, request: Request) -> HttpResponse:
         """Publish the body as one message."""
         limit = self._broker.options.max_message_bytes
         request.require_length(limit, "MSG_TOO_BIG")
@@ -53,7 +53,7 @@ class PublishRoutes:
                 receipt = await publisher.append_one(topic, body, placement)
         return await self._acknowledge(request, topic, receipt)
 
-    async def mpub(self, request: Request) -> Response:
+    async def mpub(self, request: Request) -> HttpResponse:
         """Publish the messages of the body as one batch."""
         options = self._broker.options
         limit = options.max_body_bytes
@@ -101,7 +101,7 @@ class PublishRoutes:
 
     async def _acknowledge(
         self, request: Request, topic: Topic, receipt: PublishReceipt
-    ) -> Response:
+    ) -> HttpResponse:
         publisher = self._broker.publisher
         if publisher.must_wait(topic, asked=request.flag("durable")):
             await publisher.make_durable(topic, receipt)
@@ -119,7 +119,7 @@ def _placement(request: Request) -> PublishPlacement:
     key = query.get("key")
     producer = None
     if "producer" in query or "sequence" in query:
-        producer = Producer.named(request.required("producer"), request.integer("sequence"))
+        producer = BatchProducer.named(request.required("producer"), request.integer("sequence"))
     return PublishPlacement(
         request.integer("partition") if "partition" in query else None,
         None if key is None else key.encode(),

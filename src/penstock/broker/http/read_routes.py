@@ -18,8 +18,8 @@ from penstock.broker.http.exchange import (
     EMPTY,
     ApiError,
     ClientLeftError,
+    HttpResponse,
     Request,
-    Response,
     json_response,
 )
 from penstock.broker.names import require_name
@@ -45,7 +45,7 @@ class ReadRoutes:
         self._broker = broker
         self._host = socket.gethostname()
 
-    async def offsets(self, request: Request) -> Response:
+    async def offsets(self, request: Request) -> HttpResponse:
         """Return the offsets of the stream partitions, after an append or fsync if requested."""
         topic = self._topic(request)
         # Offsets of a deleted topic of this name do not apply to this one.
@@ -80,7 +80,7 @@ class ReadRoutes:
             }
         )
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request) -> HttpResponse:
         """Return raw blocks, starting with the one that contains the offset."""
         queue = self._queue(request)
         offset = request.integer("offset")
@@ -99,9 +99,11 @@ class ReadRoutes:
             (b"x-penstock-earliest-offset", b"%d" % queue.earliest),
             (b"x-penstock-latest-offset", b"%d" % queue.latest),
         )
-        return Response(body=[block.raw for block in blocks], content_type=BYTES, headers=headers)
+        return HttpResponse(
+            body=[block.raw for block in blocks], content_type=BYTES, headers=headers
+        )
 
-    async def set_cursor(self, request: Request) -> Response:
+    async def set_cursor(self, request: Request) -> HttpResponse:
         """Set a cursor, from which on retention keeps messages."""
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
@@ -113,7 +115,7 @@ class ReadRoutes:
         await run_on_thread(lambda: queue.cursor(name, start=offset).seek(offset))
         return EMPTY
 
-    async def delete_cursor(self, request: Request) -> Response:
+    async def delete_cursor(self, request: Request) -> HttpResponse:
         """Delete a cursor."""
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response, json_response
+from penstock.broker.http.exchange import EMPTY, ApiError, HttpResponse, Request, json_response
 from penstock.broker.topics.options import WhenFull
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class TopicRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request) -> HttpResponse:
         """Create a topic."""
         changes, name = self._broker.changes, request.required("topic")
         if "partitions" in request.query:
@@ -37,12 +37,12 @@ class TopicRoutes:
             await changes.find_or_create(name, self._broker.options.default_partitions)
         return EMPTY
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> HttpResponse:
         """Delete a topic at once; the answer comes after its files are deleted, too."""
         await self._broker.changes.delete(self._topic(request).name)
         return EMPTY
 
-    async def empty(self, request: Request) -> Response:
+    async def empty(self, request: Request) -> HttpResponse:
         """Withhold undelivered messages from channels; with ``purge``, delete all messages."""
         request.topic_name()
         topic = self._topic(request)
@@ -52,12 +52,12 @@ class TopicRoutes:
             await self._broker.changes.empty(topic)
         return EMPTY
 
-    async def pause(self, request: Request) -> Response:
+    async def pause(self, request: Request) -> HttpResponse:
         """Pause a topic."""
         await self._broker.changes.set_paused(self._topic(request).name, paused=True)
         return EMPTY
 
-    async def unpause(self, request: Request) -> Response:
+    async def unpause(self, request: Request) -> HttpResponse:
         """Unpause a topic."""
         await self._broker.changes.set_paused(self._topic(request).name, paused=False)
         return EMPTY
@@ -80,7 +80,7 @@ class ConfigureRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def get(self, request: Request) -> Response:
+    async def get(self, request: Request) -> HttpResponse:
         """Return the effective options of a topic, and those that are set for it."""
         topic = self._topic(request)
         options, count = topic.options, len(topic.queues)
@@ -104,7 +104,7 @@ class ConfigureRoutes:
             }
         )
 
-    async def put(self, request: Request) -> Response:
+    async def put(self, request: Request) -> HttpResponse:
         """Change the given options, and answer as `get`."""
         topic = self._topic(request)
         texts = {name: text for name, text in request.query.items() if name != "topic"}

@@ -26,7 +26,7 @@ from penstock.core.threads import OnDeath
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.broker.lookupd.registration import Directory
+    from penstock.broker.lookupd.registration import RegisteredTopics
 
 
 class LookupdConnection(asyncio.Protocol):
@@ -132,7 +132,7 @@ class LookupdAnnouncer:
     def __init__(
         self,
         identity: dict[str, object],
-        directory: Directory,
+        directory: RegisteredTopics,
         options: LookupOptions,
         jitter: Callable[[], float],
     ) -> None:

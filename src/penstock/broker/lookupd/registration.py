@@ -32,7 +32,7 @@ _ANSWER_BYTES_MAX: Final = 65_536
 _SIZE: Final = struct.Struct(">i")
 
 
-class Directory(Protocol):
+class RegisteredTopics(Protocol):
     """The topics to register."""
 
     def names(self) -> Iterable[str]:
@@ -55,7 +55,7 @@ class Registration:
     """
 
     def __init__(
-        self, identity: bytes, directory: Directory, ping_interval_s: float, timeout_s: float
+        self, identity: bytes, directory: RegisteredTopics, ping_interval_s: float, timeout_s: float
     ) -> None:
         self.http_address: str | None = None
         self._identity = identity

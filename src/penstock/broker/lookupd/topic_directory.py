@@ -53,7 +53,7 @@ class TopicDirectory:
         return None if found is None else found.channels.keys()
 
 
-class Asker(Protocol):
+class LookupdQuery(Protocol):
     """Sends HTTP requests."""
 
     async def get(self, url: str, query: dict[str, str]) -> bytes:
@@ -70,7 +70,9 @@ class ChannelInheritance:
         asker: Sends requests to the servers.
     """
 
-    def __init__(self, announcer: LookupdAnnouncer, changes: TopicChanges, asker: Asker) -> None:
+    def __init__(
+        self, announcer: LookupdAnnouncer, changes: TopicChanges, asker: LookupdQuery
+    ) -> None:
         self._announcer = announcer
         self._changes = changes
         self._asker = asker

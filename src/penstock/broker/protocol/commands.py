@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command is refused, and its connection ends with NSQ's code and text.
 
     Args:

@@ -70,8 +70,8 @@ class Awaited:
         code = _CODE_OF_BODY[self.holds]
         if size <= 0:
             noun = "message body" if self.holds == "message" else "body"
-            raise c.Refused(code, f"{self.name} invalid {noun} size {size}")
-        raise c.Refused(code, f"{self.name} {self.holds} too big {size} > {self.max_bytes}")
+            raise c.CommandRefused(code, f"{self.name} invalid {noun} size {size}")
+        raise c.CommandRefused(code, f"{self.name} {self.holds} too big {size} > {self.max_bytes}")
 
 
 class Grammar:
@@ -107,10 +107,10 @@ class Grammar:
         parts = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
         parse = self._table.get(parts[0])
         if parse is None:
-            raise c.Refused("E_INVALID", f"invalid command {_shown(parts[0])}")
+            raise c.CommandRefused("E_INVALID", f"invalid command {_shown(parts[0])}")
         try:
             return parse(parts)
-        except c.Refused as refused:  # narrow: add the name of the command
+        except c.CommandRefused as refused:  # narrow: add the name of the command
             refused.name = parts[0].decode("ascii")
             raise
 
@@ -128,7 +128,7 @@ class Grammar:
         delay_ms = _number(parts[2], "DPUB could not parse timeout")
         longest = self._limits.max_requeue_ms
         if delay_ms > longest:
-            raise c.Refused("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{longest}")
+            raise c.CommandRefused("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{longest}")
         limit = self._limits.max_message_bytes
         return Awaited(
             "DPUB", "message", limit, lambda body: c.DeferredPublish(topic, delay_ms, body)
@@ -146,7 +146,7 @@ class Grammar:
                     body, limits.max_message_bytes, limits.max_body_bytes
                 )
             except MalformedBody as error:
-                raise c.Refused(f"E_{error.code}", f"MPUB {error.nsq_text}") from error
+                raise c.CommandRefused(f"E_{error.code}", f"MPUB {error.nsq_text}") from error
             payload = used - _COUNT_BYTES * (len(messages) + 1)
             return c.MultiPublish(topic, messages, payload)
 
@@ -157,7 +157,7 @@ class Grammar:
 
     def _auth(self, parts: list[bytes]) -> Awaited:
         if len(parts) != 1:
-            raise c.Refused("E_INVALID", "AUTH invalid number of parameters")
+            raise c.CommandRefused("E_INVALID", "AUTH invalid number of parameters")
         return Awaited("AUTH", "body", self._limits.max_body_bytes, c.Authenticate)
 
     # -- without a body
@@ -171,7 +171,7 @@ class Grammar:
         count = _number(parts[1], "RDY could not parse count") if len(parts) > 1 else 1
         most = self._limits.max_ready_count
         if count > most:
-            raise c.Refused("E_INVALID", f"RDY count {count} out of range 0-{most}")
+            raise c.CommandRefused("E_INVALID", f"RDY count {count} out of range 0-{most}")
         return c.Ready(count)
 
     def _fin(self, parts: list[bytes]) -> c.Command:
@@ -195,13 +195,13 @@ class Grammar:
 
 def _require(parts: list[bytes], count: int, noun: str) -> None:
     if len(parts) < count:
-        raise c.Refused("E_INVALID", f"{_shown(parts[0])} insufficient number of {noun}")
+        raise c.CommandRefused("E_INVALID", f"{_shown(parts[0])} insufficient number of {noun}")
 
 
 def _name(raw: bytes, code: str, what: str) -> str:
     name = raw.decode("latin-1")  # one letter per byte, so that the length equals NSQ's
     if not is_valid_name(name):
-        raise c.Refused(code, f"{what} name {_quoted(raw)} is not valid")
+        raise c.CommandRefused(code, f"{what} name {_quoted(raw)} is not valid")
     return name
 
 
@@ -224,7 +224,7 @@ def _escaped(letter: str) -> str:
 def _number(raw: bytes, text: str) -> int:
     """Return an unsigned number: digits only; an empty text is 0, as in NSQ."""
     if raw and not raw.isdigit():
-        raise c.Refused("E_INVALID", f"{text} {_shown(raw)}")
+        raise c.CommandRefused("E_INVALID", f"{text} {_shown(raw)}")
     digits = raw.lstrip(b"0") or b"0"
     return int(digits) if len(digits) <= _DIGITS_MAX else _INT64_MAX
 
@@ -232,7 +232,7 @@ def _number(raw: bytes, text: str) -> int:
 def _id(parts: list[bytes]) -> int | c.Stray:
     raw = parts[1]
     if len(raw) != message_id.ID_BYTES:
-        raise c.Refused("E_INVALID", "invalid message ID")
+        raise c.CommandRefused("E_INVALID", "invalid message ID")
     number = message_id.parse(raw)
     return c.Stray(_shown(parts[0]), _shown(raw)) if number is None else number
 

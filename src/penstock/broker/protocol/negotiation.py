@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
-from penstock.broker.protocol.commands import Refused
+from penstock.broker.protocol.commands import CommandRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,10 +101,12 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
     buffer_bytes, output_timeout_ms = _output(document, limits)
     sample_rate = _number(document, "sample_rate")
     if not 0 <= sample_rate <= 99:
-        raise Refused("E_BAD_BODY", f"IDENTIFY sample rate ({sample_rate}) is invalid")
+        raise CommandRefused("E_BAD_BODY", f"IDENTIFY sample rate ({sample_rate}) is invalid")
     message_timeout_ms = _message_timeout(document, limits)
     if wants_features and snappy and deflate:
-        raise Refused("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+        raise CommandRefused(
+            "E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression"
+        )
     if not (deflate and level > 0):
         level = _DEFLATE_LEVEL
     negotiated = Negotiated(
@@ -160,17 +162,19 @@ def _heartbeat(document: Mapping[str, object], limits: NegotiationLimits) -> int
         return _HEARTBEAT_MS
     if 1_000 <= value <= limits.max_heartbeat_ms:
         return value
-    raise Refused("E_BAD_BODY", f"IDENTIFY heartbeat interval ({value}) is invalid")
+    raise CommandRefused("E_BAD_BODY", f"IDENTIFY heartbeat interval ({value}) is invalid")
 
 
 def _output(document: Mapping[str, object], limits: NegotiationLimits) -> tuple[int, int]:
     timeout_ms = _number(document, "output_buffer_timeout")
     least, most = limits.min_output_timeout_ms, limits.max_output_timeout_ms
     if timeout_ms not in {-1, 0} and not least <= timeout_ms <= most:
-        raise Refused("E_BAD_BODY", f"IDENTIFY output buffer timeout ({timeout_ms}) is invalid")
+        raise CommandRefused(
+            "E_BAD_BODY", f"IDENTIFY output buffer timeout ({timeout_ms}) is invalid"
+        )
     size = _number(document, "output_buffer_size")
     if size not in {-1, 0} and not 64 <= size <= limits.max_output_buffer_bytes:
-        raise Refused("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
+        raise CommandRefused("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
     if size == -1:
         return 1, 0
     kept_ms = {-1: 0, 0: _OUTPUT_TIMEOUT_MS}.get(timeout_ms, timeout_ms)
@@ -183,7 +187,7 @@ def _message_timeout(document: Mapping[str, object], limits: NegotiationLimits) 
         return limits.message_timeout_ms
     if 1_000 <= value <= limits.max_message_timeout_ms:
         return value
-    raise Refused("E_BAD_BODY", f"IDENTIFY msg timeout ({value}) is invalid")
+    raise CommandRefused("E_BAD_BODY", f"IDENTIFY msg timeout ({value}) is invalid")
 
 
 def _document(body: bytes) -> Mapping[str, object]:
@@ -222,5 +226,5 @@ def _value(document: Mapping[str, object], name: str, kind: type[T], *, default:
     return value
 
 
-def _undecodable() -> Refused:
-    return Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+def _undecodable() -> CommandRefused:
+    return CommandRefused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")

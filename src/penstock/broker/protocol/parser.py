@@ -189,7 +189,7 @@ class CommandParser:
                     position = len(data)
                     break
                 position = end
-        except c.Refused as refused:
+        except c.CommandRefused as refused:
             name = refused.name if self._awaited is None else self._awaited.name
             found.append(c.Malformed(refused.code, refused.text, name))
             self._ended = True
@@ -225,7 +225,7 @@ class CommandParser:
         if newline < 0:
             if len(data) - start >= longest:
                 # NSQ closes such a connection without an error.
-                raise c.Refused("E_INVALID", f"command line of more than {longest} bytes")
+                raise c.CommandRefused("E_INVALID", f"command line of more than {longest} bytes")
             return start
         command = self._grammar.read(data[start:newline])
         if isinstance(command, Awaited):

@@ -3,7 +3,7 @@
 `AuthServers` asks a random server first and then the following ones until one responds.
 `AuthQuestion` identifies the client that connects. `AuthOptions` and `AuthMethod` have the
 server addresses and the HTTP method. Does not own the meaning of the response (`permissions`)
-or the HTTP client (`Asker`).
+or the HTTP client (`AuthQuery`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AuthOptions:
 _logger = logging.getLogger(__name__)
 
 
-class Asker(Protocol):
+class AuthQuery(Protocol):
     """Makes HTTP requests."""
 
     async def get(self, url: str, query: dict[str, str]) -> bytes:
@@ -104,7 +104,7 @@ class AuthServers:
     """
 
     def __init__(
-        self, options: AuthOptions, asker: Asker, clock: Clock, choose: Callable[[int], int]
+        self, options: AuthOptions, asker: AuthQuery, clock: Clock, choose: Callable[[int], int]
     ) -> None:
         self._urls = tuple(map(auth_url, options.addresses))
         self._method = options.method

@@ -61,16 +61,16 @@ class Authorizer:
             Refused: The secret is not accepted, or AUTH is not allowed now.
         """
         if connection.consumer is not None:
-            raise c.Refused("E_INVALID", "cannot AUTH in current state")
+            raise c.CommandRefused("E_INVALID", "cannot AUTH in current state")
         if connection.session.permissions is not None:
-            raise c.Refused("E_INVALID", "AUTH already set")
+            raise c.CommandRefused("E_INVALID", "AUTH already set")
         if not self.closed:
-            raise c.Refused("E_AUTH_DISABLED", "AUTH disabled")
+            raise c.CommandRefused("E_AUTH_DISABLED", "AUTH disabled")
         if self._token is not None and hmac.compare_digest(secret, self._token):
             _let_in(connection, Permissions("token", "", _NEVER_MS, (_EVERYTHING,)))
             return None
         if self._authority is None:
-            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+            raise c.CommandRefused("E_UNAUTHORIZED", "AUTH no authorizations found")
         connection.session.secret = secret
         return self._ask_first(connection)
 
@@ -86,7 +86,7 @@ class Authorizer:
             return None
         permissions = connection.session.permissions
         if permissions is None:
-            raise c.Refused("E_AUTH_FIRST", f"AUTH required before {command}")
+            raise c.CommandRefused("E_AUTH_FIRST", f"AUTH required before {command}")
         if self._clock.now_ms() >= permissions.expires_ms:
             return self._check_anew(connection, command, topic, channel)
         if permissions.takes_long(topic, channel):
@@ -97,7 +97,7 @@ class Authorizer:
     async def _ask_first(self, connection: TcpConnection) -> None:
         permissions = await self._ask(connection)
         if not permissions.grants:
-            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+            raise c.CommandRefused("E_UNAUTHORIZED", "AUTH no authorizations found")
         _let_in(connection, permissions)
 
     async def _check_anew(
@@ -120,7 +120,7 @@ class Authorizer:
             return await self._authority.ask(question)
         except PenstockError as error:
             _logger.warning("%s: AUTH failed: %s", session.address, error)
-            raise c.Refused("E_AUTH_FAILED", "AUTH failed") from error
+            raise c.CommandRefused("E_AUTH_FAILED", "AUTH failed") from error
 
 
 def _let_in(connection: TcpConnection, permissions: Permissions) -> None:
@@ -142,4 +142,4 @@ async def _require_beside(permissions: Permissions, command: str, topic: str, ch
 def _require(permissions: Permissions, command: str, topic: str, channel: str) -> None:
     if not permissions.allows(topic, channel):
         shown = f'"{topic}" "{channel}"'
-        raise c.Refused("E_UNAUTHORIZED", f"AUTH failed for {command} on {shown}")
+        raise c.CommandRefused("E_UNAUTHORIZED", f"AUTH failed for {command} on {shown}")

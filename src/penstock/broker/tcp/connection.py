@@ -123,7 +123,7 @@ _HANDSHAKE_S: Final = 5.0
 _FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close its side
 
 
-class Handler(Protocol):
+class CommandPort(Protocol):
     """Executes commands."""
 
     def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
@@ -149,7 +149,7 @@ class Front(Protocol):
     heartbeats: Heartbeats
 
     @property
-    def handler(self) -> Handler:
+    def handler(self) -> CommandPort:
         """Return the handler that executes commands."""
         ...
 
@@ -243,7 +243,7 @@ class TcpConnection(asyncio.Protocol):
         """Execute a slice of the received commands."""
         try:
             self._take_slice(data)
-        except c.Refused as refused:
+        except c.CommandRefused as refused:
             self.fail(refused.code, refused.text)
         except PenstockError as error:
             _logger.info("%s: %s", self.session.address, error)
@@ -318,7 +318,7 @@ class TcpConnection(asyncio.Protocol):
                 waiting = self._front.handler.carry_out(self, command)
                 if waiting is not None:
                     self._busy = start_job("command", self._finish(waiting))
-            except c.Refused as refused:
+            except c.CommandRefused as refused:
                 self.fail(refused.code, refused.text)
                 return
             except Exception:
@@ -332,7 +332,7 @@ class TcpConnection(asyncio.Protocol):
     async def _finish(self, waiting: Awaitable[None]) -> None:
         try:
             await waiting
-        except c.Refused as refused:
+        except c.CommandRefused as refused:
             self._busy = None
             self.fail(refused.code, refused.text)
             return
@@ -375,10 +375,12 @@ class TcpConnection(asyncio.Protocol):
         self.output.flush()
         if not self._intake.is_empty:
             # Commands that an attacker injected before the handshake must not be executed.
-            raise c.Refused("E_IDENTIFY_FAILED", "IDENTIFY failed commands before the handshake")
+            raise c.CommandRefused(
+                "E_IDENTIFY_FAILED", "IDENTIFY failed commands before the handshake"
+            )
         plain = self._transport
         if plain is None:
-            raise c.Refused("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is gone")
+            raise c.CommandRefused("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is gone")
         self.session.upgrading = True
         try:
             secure = await asyncio.get_running_loop().start_tls(
@@ -398,7 +400,7 @@ class TcpConnection(asyncio.Protocol):
             self.output.end()  # send nothing unencrypted after part of a handshake
             plain.abort()
             if isinstance(error, OSError):  # `ssl.SSLError` is a subclass
-                raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+                raise c.CommandRefused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
             raise
         finally:
             self.session.upgrading = False

@@ -102,9 +102,9 @@ class CommandHandler:
     def _subscribe(self, connection: TcpConnection, command: c.Command) -> Awaitable[None]:
         assert isinstance(command, c.Subscribe)
         if connection.consumer is not None:
-            raise c.Refused("E_INVALID", "cannot SUB in current state")
+            raise c.CommandRefused("E_INVALID", "cannot SUB in current state")
         if not connection.session.negotiated.heartbeat_ms:
-            raise c.Refused("E_INVALID", "cannot SUB with heartbeats disabled")
+            raise c.CommandRefused("E_INVALID", "cannot SUB with heartbeats disabled")
         return self._join(connection, command)
 
     async def _join(self, connection: TcpConnection, command: c.Subscribe) -> None:
@@ -116,11 +116,11 @@ class CommandHandler:
             changes = self._broker.changes
             channel = await changes.find_or_create_channel(topic, command.channel)
         except PenstockError as error:
-            raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
+            raise c.CommandRefused("E_SUB_FAILED", f"SUB failed {error}") from error
         most = self._broker.options.max_channel_consumers
         if most and len(channel.subscribers) >= most:
             place = f"{command.topic}:{command.channel}"
-            raise c.Refused(
+            raise c.CommandRefused(
                 "E_SUB_FAILED", f"SUB failed consumers for {place} exceeds limit of {most}"
             )
         negotiated = connection.session.negotiated
@@ -135,7 +135,7 @@ class CommandHandler:
         try:
             channel.subscribe(connection.consumer)
         except PenstockError as error:
-            raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
+            raise c.CommandRefused("E_SUB_FAILED", f"SUB failed {error}") from error
         connection.output.send(frames.OK)
 
     def _ready(self, connection: TcpConnection, command: c.Command) -> None:
@@ -161,7 +161,7 @@ class CommandHandler:
     def _start_close(self, connection: TcpConnection, _command: c.Command) -> None:
         consumer = _consumer(connection, "CLS")
         if consumer.closing:
-            raise c.Refused("E_INVALID", "cannot CLS in current state")
+            raise c.CommandRefused("E_INVALID", "cannot CLS in current state")
         consumer.start_close()
         connection.output.send(frames.CLOSE_WAIT)
 
@@ -172,7 +172,7 @@ class CommandHandler:
         session = connection.session
         # A second one is refused: by then the upgrades of the connection are done.
         if connection.consumer is not None or session.identified:
-            raise c.Refused("E_INVALID", "cannot IDENTIFY in current state")
+            raise c.CommandRefused("E_INVALID", "cannot IDENTIFY in current state")
         negotiated = negotiate(command.body, self._limits)
         codec = _codec(negotiated)  # created before the answer promises it
         session.negotiated = negotiated
@@ -210,8 +210,8 @@ class CommandHandler:
         misplaced = _OF_NO_CONSUMER if connection.consumer is not None else _OF_CONSUMERS
         is_second = command.name == "IDENTIFY" and connection.session.identified
         if is_second or command.name in misplaced:
-            raise c.Refused("E_INVALID", f"cannot {command.name} in current state")
-        raise c.Refused(command.code, command.text)
+            raise c.CommandRefused("E_INVALID", f"cannot {command.name} in current state")
+        raise c.CommandRefused(command.code, command.text)
 
 
 def _codec(negotiated: Negotiated) -> Codec | None:
@@ -224,10 +224,10 @@ def _require_plain(command: c.Command) -> None:
     """Raise if a command is not allowed before TLS."""
     name = command.name if isinstance(command, c.Stray) else _NAMES.get(type(command))
     if name is not None:
-        raise c.Refused("E_INVALID", f"cannot {name} in current state (TLS required)")
+        raise c.CommandRefused("E_INVALID", f"cannot {name} in current state (TLS required)")
 
 
 def _consumer(connection: TcpConnection, name: str) -> ConnectionConsumer:
     if connection.consumer is None:
-        raise c.Refused("E_INVALID", f"cannot {name} in current state")
+        raise c.CommandRefused("E_INVALID", f"cannot {name} in current state")
     return connection.consumer

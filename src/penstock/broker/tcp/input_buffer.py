@@ -140,6 +140,6 @@ class InputBuffer:
         wanted = len(_MAGIC) - len(self._magic)
         self._magic += data[:wanted]
         if not _MAGIC.startswith(self._magic):
-            raise c.Refused("E_BAD_PROTOCOL", "")
+            raise c.CommandRefused("E_BAD_PROTOCOL", "")
         self.greeted = self._magic == _MAGIC
         return data[wanted:]

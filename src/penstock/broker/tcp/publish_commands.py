@@ -40,9 +40,9 @@ class _Publish(msgspec.Struct, frozen=True):
     answer: bytes = frames.OK
     due_ms: int = 0
 
-    def refused(self, error: PenstockError) -> c.Refused:
+    def refused(self, error: PenstockError) -> c.CommandRefused:
         """Convert an error to the answer for the client."""
-        return c.Refused(f"E_{self.name}_FAILED", f"{self.name} failed {error}")
+        return c.CommandRefused(f"E_{self.name}_FAILED", f"{self.name} failed {error}")
 
 
 class PublishCommands:

@@ -19,7 +19,7 @@ _SEQUENCE_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class BatchProducer:
     """A producer and the sequence number of a publish, to detect a repeated publish.
 
     Attributes:
@@ -52,7 +52,7 @@ class PublishPlacement:
 
     partition: int | None = None
     key: bytes | None = None
-    producer: Producer | None = None
+    producer: BatchProducer | None = None
 
 
 ANYWHERE: Final = PublishPlacement()

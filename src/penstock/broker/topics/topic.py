@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.feed import FeedOptions
     from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.topics.options import TopicOptions
-    from penstock.broker.topics.placement import Producer
+    from penstock.broker.topics.placement import BatchProducer
     from penstock.broker.topics.topic_file import TopicFile
 
 
@@ -233,7 +233,7 @@ class Topic:
         partition: int,
         messages: Sequence[bytes] | pa.BinaryArray,
         size_bytes: int,
-        producer: Producer | None = None,
+        producer: BatchProducer | None = None,
         due_ms: int = 0,
     ) -> bool:
         """Append one batch as one block, and notify listeners.

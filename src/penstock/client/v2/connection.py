@@ -39,7 +39,7 @@ class Listener(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class NsqConnection(asyncio.Protocol):
     """One connection. Create it with `open_connection`.
 
     Attributes:
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
         self._transport = upgraded
 
     def _without_heartbeats(self, frames: list[Frame]) -> list[Frame]:
-        beats = wire.Response(wire.HEARTBEAT)
+        beats = wire.ResponseFrame(wire.HEARTBEAT)
         if beats not in frames:
             return frames
         self.heartbeat_count += 1
@@ -254,7 +254,7 @@ def _codec(features: handshake.Features) -> Codec:
 
 async def open_connection(
     address: str, options: ConnectionOptions, listener: Listener, environment: Environment
-) -> Connection:
+) -> NsqConnection:
     """Connect, and return the connection once commands may be sent.
 
     Raises:
@@ -262,7 +262,7 @@ async def open_connection(
         Unavailable: The server cannot be reached, or refuses for now.
     """
     target = Address.parse(address)
-    connection = Connection(address, options, listener)
+    connection = NsqConnection(address, options, listener)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(options.connect_timeout_s):

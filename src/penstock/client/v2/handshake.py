@@ -115,7 +115,7 @@ class Handshake:
         """
         if isinstance(frame, wire.ErrorFrame):
             raise error_of(frame.data, self._address)
-        if not isinstance(frame, wire.Response):
+        if not isinstance(frame, wire.ResponseFrame):
             raise InvalidRequest(f"{self._address} sent a message before the end of the handshake")
         if self._steps is None:
             self.features = self._read_answer(frame.data)

@@ -43,7 +43,7 @@ RawMessage = tuple[int, int, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ResponseFrame:
     """The answer to a command, or a heartbeat."""
 
     data: bytes
@@ -56,7 +56,7 @@ class ErrorFrame:
     data: bytes
 
 
-Frame = Response | ErrorFrame | list[RawMessage]
+Frame = ResponseFrame | ErrorFrame | list[RawMessage]
 """Consecutive messages are combined into one list."""
 
 
@@ -121,7 +121,7 @@ class FrameParser:
                 messages = None
                 body = data[position + _HEAD.size : end]
                 if kind == _RESPONSE:
-                    frames.append(Response(body))
+                    frames.append(ResponseFrame(body))
                 elif kind == _ERROR:
                     frames.append(ErrorFrame(body))
                 else:

@@ -21,7 +21,7 @@ from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.queue.queue_size import QueueOptions, parse_size
-from penstock.flow.relationships import Backoff, Retry
+from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.flow.scheduling.periods import parse_period
@@ -148,11 +148,11 @@ class Plans:
             self._period_ms(group, processor.yield_duration),
         )
         retries = {
-            name: Retry(
+            name: RelationshipRetry(
                 retry.count,
-                Backoff.PENALIZE
+                RetryBackoff.PENALIZE
                 if retry.backoff is BackoffMechanism.PENALIZE_FLOWFILE
-                else Backoff.YIELD,
+                else RetryBackoff.YIELD,
                 self._period_ms(group, retry.max_backoff),
             )
             for name, retry in processor.retry.items()

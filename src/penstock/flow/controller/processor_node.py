@@ -34,7 +34,7 @@ from penstock.flow.session.transaction import SessionTransaction
 if TYPE_CHECKING:
     from penstock.flow.processor_state import StateManager
     from penstock.flow.queue.queue import FlowFileQueue
-    from penstock.flow.relationships import Retry
+    from penstock.flow.relationships import RelationshipRetry
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class UnitPlan:
     kind: Callable[[], type[Processor]]
     properties: Callable[[], Mapping[str, PropertyValue]]
     auto_terminated: frozenset[str]
-    retries: Mapping[str, Retry]
+    retries: Mapping[str, RelationshipRetry]
 
 
 class _Living:

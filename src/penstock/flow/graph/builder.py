@@ -45,7 +45,7 @@ class ProcessorOptions(TypedDict, total=False):
     enabled: bool
 
 
-class ConnectionOptions(TypedDict, total=False):
+class QueueConnectionOptions(TypedDict, total=False):
     """Fields of `model.Connection` besides its ends."""
 
     id: str
@@ -71,7 +71,7 @@ class FlowLink:
     def __init__(self, fields: _Document) -> None:
         self._fields = fields
 
-    def options(self, **options: Unpack[ConnectionOptions]) -> Self:
+    def options(self, **options: Unpack[QueueConnectionOptions]) -> Self:
         """Set prioritizers, limits and other fields."""
         self._fields.update(options)
         return self
@@ -95,7 +95,7 @@ class Way:
     def __rshift__(self, destination: End) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> FlowLink:
+    def to(self, destination: End, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
         """Connect the relationships to a destination.
 
         Raises:
@@ -110,7 +110,7 @@ class Passage(End):
     def __rshift__(self, destination: End) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> FlowLink:
+    def to(self, destination: End, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
         """Connect it to a destination.
 
         Raises:

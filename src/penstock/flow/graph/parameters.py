@@ -66,7 +66,7 @@ def texts_of(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundParameter:
     """Parameter and where it is declared."""
 
     path: Path
@@ -82,10 +82,10 @@ class Scope:
         around: Scope of the parent group; None for the root group.
     """
 
-    own: Mapping[str, Found]
+    own: Mapping[str, FoundParameter]
     around: Scope | None
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> FoundParameter | None:
         """Return the parameter of a name; None: unknown."""
         scope: Scope | None = self
         while scope is not None:
@@ -104,12 +104,12 @@ class Scopes:
 
     def __init__(self, index: FlowIndex) -> None:
         self._contexts = index.flow.parameter_contexts
-        self._flat: dict[str, Mapping[str, Found]] = {}
+        self._flat: dict[str, Mapping[str, FoundParameter]] = {}
         self._by_path: dict[Path, Scope] = {}
         for group in index.groups:  # parent groups first
             around = self._by_path[group.parent.path] if group.parent is not None else None
             own = {
-                name: Found((*group.path, "parameters", name), parameter)
+                name: FoundParameter((*group.path, "parameters", name), parameter)
                 for name, parameter in group.group.parameters.items()
             }
             if group.group.parameter_context is not None:
@@ -120,13 +120,15 @@ class Scopes:
         """Return the scope of a group."""
         return self._by_path[group.path]
 
-    def _context(self, name: str) -> Mapping[str, Found]:
+    def _context(self, name: str) -> Mapping[str, FoundParameter]:
         if name not in self._flat:
-            merged: dict[str, Found] = {}
+            merged: dict[str, FoundParameter] = {}
             for each in lineage(self._contexts, name):
                 path = ("parameter_contexts", each, "parameters")
                 for parameter_name, parameter in self._contexts[each].parameters.items():
-                    merged.setdefault(parameter_name, Found((*path, parameter_name), parameter))
+                    merged.setdefault(
+                        parameter_name, FoundParameter((*path, parameter_name), parameter)
+                    )
             self._flat[name] = merged
         return self._flat[name]
 

@@ -85,7 +85,7 @@ class SwapImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ImportTarget:
     """Destination of FlowFiles.
 
     Attributes:
@@ -174,7 +174,7 @@ class NifiImport:
 
     def __init__(
         self,
-        target: Target,
+        target: ImportTarget,
         repository: FlowFileRepository,
         content: ContentRepository,
         source: NifiContent | None,
@@ -410,11 +410,11 @@ class StoppedFlow:
         return self._index.find_connection(name)
 
 
-def target_of(placed: PlacedConnection) -> Target:
+def target_of(placed: PlacedConnection) -> ImportTarget:
     """Return a connection as a destination."""
     try:
         order = [prioritizer_named(name) for name in placed.connection.prioritizers]
     except InvalidRequest:
         # For a user's own prioritizer: the queue sorts swapped FlowFiles when it starts.
         order = []
-    return Target(placed.id, order)
+    return ImportTarget(placed.id, order)

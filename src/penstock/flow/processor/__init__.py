@@ -35,7 +35,7 @@ from penstock.flow.processor.property_types import (
     list_of,
 )
 from penstock.flow.processor_state import StateManager
-from penstock.flow.relationships import Backoff, Relationship, Retry
+from penstock.flow.relationships import Relationship, RelationshipRetry, RetryBackoff
 from penstock.flow.session.session import ProcessSession
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "SIZE",
     "STR",
     "URL",
-    "Backoff",
     "ContentMissing",
     "DynamicExpressions",
     "DynamicProperties",
@@ -68,7 +67,8 @@ __all__ = [
     "PropertyType",
     "PropertyValue",
     "Relationship",
-    "Retry",
+    "RelationshipRetry",
+    "RetryBackoff",
     "SessionMisuse",
     "StateManager",
     "Terminated",

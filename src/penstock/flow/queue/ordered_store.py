@@ -31,7 +31,7 @@ from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.prioritizers import Key
+from penstock.flow.prioritizers import PriorityKey
 from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.swap_cursors import Entry, KeyMaker, SwapCursors, SwapWindows
 from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
@@ -57,7 +57,7 @@ class Line:
         """Iterate over all entries, in no order."""
         return chain(self._sorted, self._late)
 
-    def head(self) -> Key | None:
+    def head(self) -> PriorityKey | None:
         """Return the lowest key; None if the buffer is empty."""
         if not self._late:
             return self._sorted[0][0] if self._sorted else None
@@ -89,7 +89,7 @@ class Line:
                 heapq.heapify(self._late)
                 raise
 
-    def take(self, found: list[FlowFile], limit: int, before: Key | None) -> None:
+    def take(self, found: list[FlowFile], limit: int, before: PriorityKey | None) -> None:
         """Take the first FlowFiles whose keys are below a key.
 
         Args:
@@ -140,7 +140,7 @@ class Line:
             gone += taken
             self._sorted, self._late = rest, late
 
-    def _take_sorted(self, found: list[FlowFile], limit: int, before: Key | None) -> None:
+    def _take_sorted(self, found: list[FlowFile], limit: int, before: PriorityKey | None) -> None:
         line = self._sorted
         drop = line.popleft
         if before is None or (line and line[-1][0] < before):
@@ -178,7 +178,7 @@ class SortedBuffer:
         self.used_bytes = 0
         self.line = Line()
         self._overflow: list[Entry] = []
-        self._overflow_head: Key | None = None
+        self._overflow_head: PriorityKey | None = None
         self._writing: list[Entry] = []
 
     def __len__(self) -> int:
@@ -199,7 +199,7 @@ class SortedBuffer:
         """Return whether the first FlowFile is being written."""
         return bool(self._writing) and self._writing[0][0] == self.head()
 
-    def head(self) -> Key | None:
+    def head(self) -> PriorityKey | None:
         """Return the lowest key; None if there is none."""
         head = least(self.line.head(), self._overflow_head)
         return least(head, self._writing[0][0]) if self._writing else head
@@ -212,7 +212,7 @@ class SortedBuffer:
         """Return all entries, sorted."""
         return sorted(chain(self.line, self._overflow, self._writing))
 
-    def put(self, keys: list[Key], flowfiles: Sequence[FlowFile], *, is_much: bool) -> None:
+    def put(self, keys: list[PriorityKey], flowfiles: Sequence[FlowFile], *, is_much: bool) -> None:
         """Add FlowFiles.
 
         Args:
@@ -232,7 +232,7 @@ class SortedBuffer:
             self.line.put(entries)
         self.size_bytes, self.used_bytes = size_bytes, used_bytes
 
-    def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
+    def take(self, found: list[FlowFile], limit: int, before: PriorityKey | None) -> int:
         """Take the first FlowFiles whose keys are below a key, until `found` is full.
 
         Args:
@@ -340,7 +340,7 @@ class SortedBuffer:
         self._overflow_head = None
 
 
-def least(one: Key | None, other: Key | None) -> Key | None:
+def least(one: PriorityKey | None, other: PriorityKey | None) -> PriorityKey | None:
     """Return the lower key; None stands for no key."""
     if one is None or other is None:
         return other if one is None else one
@@ -376,7 +376,7 @@ class OrderedStore:
         self.is_blocked = False
         self.written: SwapFileInfo | None = None
         self._keys = keys
-        self._unranked: tuple[SwapFileInfo, Key, int] | None = None
+        self._unranked: tuple[SwapFileInfo, PriorityKey, int] | None = None
         self._bound_windows()
 
     @property
@@ -393,15 +393,15 @@ class OrderedStore:
         """Return the approximate memory of the store."""
         return self.memory.used_bytes + self.runs.swapped.window_bytes
 
-    def head(self) -> Key | None:
+    def head(self) -> PriorityKey | None:
         """Return the lowest key known: that of the next FlowFile, or a lower one."""
         return least(self.memory.head(), self.runs.head())
 
-    def keys_of(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
+    def keys_of(self, flowfiles: Sequence[FlowFile]) -> list[PriorityKey]:
         """Return the keys of FlowFiles in this order."""
         return self._keys(flowfiles) if flowfiles else []
 
-    def put(self, keys: list[Key], flowfiles: Sequence[FlowFile]) -> None:
+    def put(self, keys: list[PriorityKey], flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles with the keys that `keys_of` computed."""
         if flowfiles:
             is_much = bool(len(self.runs)) or len(self.memory) >= self.threshold
@@ -424,7 +424,7 @@ class OrderedStore:
             self._unranked = None
         self._bound_windows()
 
-    def take(self, found: list[FlowFile], limit: int, before: Key | None = None) -> None:
+    def take(self, found: list[FlowFile], limit: int, before: PriorityKey | None = None) -> None:
         """Take the first FlowFiles whose keys are below a key.
 
         Afterwards `is_blocked` is True if this stopped at a FlowFile that cannot be taken yet.

@@ -31,25 +31,25 @@ from penstock.flow.queue.expiration import Expiration, SweptRows
 from penstock.flow.queue.listing import AttributeIs, Predicate, QueueListing
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.queue_state import QueueState
-from penstock.flow.queue.swap_cursors import Tally
+from penstock.flow.queue.swap_cursors import SwapTally
 from penstock.flow.queue.swap_policy import Background, ReadAhead, SwapPolicy
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapStore
 
 __all__ = [
     "AttributeIs",
+    "FilterVerdict",
     "FlowFileQueue",
     "Polled",
     "QueueListener",
     "QueueStatistics",
     "SweptRows",
-    "Verdict",
 ]
 
 
 _SHOWN_AT_ONCE = 256
 
 
-class Verdict(enum.Enum):
+class FilterVerdict(enum.Enum):
     """Verdict of a filter on a FlowFile, and whether it wants to see more."""
 
     ACCEPT = "accept"
@@ -60,12 +60,12 @@ class Verdict(enum.Enum):
     @property
     def is_accepted(self) -> bool:
         """Return whether the FlowFile is taken."""
-        return self in {Verdict.ACCEPT, Verdict.ACCEPT_AND_STOP}
+        return self in {FilterVerdict.ACCEPT, FilterVerdict.ACCEPT_AND_STOP}
 
     @property
     def is_last(self) -> bool:
         """Return whether the filter stops."""
-        return self in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
+        return self in {FilterVerdict.ACCEPT_AND_STOP, FilterVerdict.REJECT_AND_STOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Taking:
             with self._mutex:
                 self._contents.sort_returned()
 
-    def take_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
+    def take_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
         """Take the FlowFiles that a filter accepts.
 
         Acquires the mutex itself, but not during the filter.
@@ -157,7 +157,7 @@ class Taking:
         return polled
 
     def _take(
-        self, limit: int, kept: list[FlowFile], expired: list[FlowFile], tally: Tally
+        self, limit: int, kept: list[FlowFile], expired: list[FlowFile], tally: SwapTally
     ) -> None:
         """Take up to `limit` FlowFiles that are not expired; nothing if it raises.
 
@@ -211,7 +211,7 @@ class Taking:
 
     def _show(
         self,
-        accept: Callable[[FlowFile], Verdict],
+        accept: Callable[[FlowFile], FilterVerdict],
         accepted: list[FlowFile],
         kept: list[FlowFile],
         expired: list[FlowFile],
@@ -224,7 +224,7 @@ class Taking:
             if not batch:
                 return
             seen = 0
-            verdict = Verdict.ACCEPT
+            verdict = FilterVerdict.ACCEPT
             try:
                 for flowfile in batch:
                     verdict = accept(flowfile)
@@ -377,7 +377,7 @@ class FlowFileQueue:
             raise
         return polled
 
-    def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
         """Take the FlowFiles that a filter accepts; it receives FlowFiles in order until it stops.
 
         The filter receives at most as many as may be in memory. Other polls wait meanwhile, so the

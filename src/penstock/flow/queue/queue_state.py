@@ -31,7 +31,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
 from penstock.flow.queue.ordered_store import OrderedStore
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
-from penstock.flow.queue.swap_cursors import Damage, SwapCursor, SwapWindows, Tally
+from penstock.flow.queue.swap_cursors import SwapCursor, SwapDamage, SwapTally, SwapWindows
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapStore
 
 PENALTY_ORDER = "penalty"
@@ -62,8 +62,8 @@ class QueueState:
         self.penalized = OrderedStore(
             penalty_keys, PENALTY_ORDER, home, clock, options.swap_threshold // 4
         )
-        self.unacknowledged = Tally()
-        self.shown = Tally()
+        self.unacknowledged = SwapTally()
+        self.shown = SwapTally()
         self.returned: list[FlowFile] = []
         self.lost_count = 0
         self.is_writing = False
@@ -310,11 +310,11 @@ class QueueState:
                 with self.mutex:
                     self.lost_count += len(damage.rows)
 
-    def _next_damage(self, windows: SwapWindows) -> Damage | None:
+    def _next_damage(self, windows: SwapWindows) -> SwapDamage | None:
         with self.mutex:
             return windows.damages.pop(0) if windows.damages else None
 
-    def _report(self, damage: Damage) -> None:
+    def _report(self, damage: SwapDamage) -> None:
         self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)
         _logger.error(
             "queue %s: lost %s of swap file %s: %s", self.queue_id,

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from penstock.core.clock import Clock
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.prioritizers import Key
+from penstock.flow.prioritizers import PriorityKey
 from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
 from penstock.flow.swap.columns import PAGE_ROWS
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.flow.swap.swap_file import SwapReader
 
 
-Entry = tuple["Key", "FlowFile"]
+Entry = tuple["PriorityKey", "FlowFile"]
 
 
 class FromWindow(NamedTuple):
@@ -63,7 +63,7 @@ class FromWindow(NamedTuple):
 
     flowfiles: list[FlowFile]
     places: list[int]
-    key: Key
+    key: PriorityKey
     rest: SwapWindow
 
 
@@ -83,7 +83,7 @@ class SwapWindow:
 
     def __init__(
         self,
-        keys: Sequence[Key] = (),
+        keys: Sequence[PriorityKey] = (),
         flowfiles: Sequence[FlowFile] = (),
         places: Sequence[int] = (),
     ) -> None:
@@ -97,7 +97,7 @@ class SwapWindow:
         return len(self._keys) - self._at
 
     @property
-    def key(self) -> Key:
+    def key(self) -> PriorityKey:
         """Return the key of the first FlowFile; one must exist."""
         return self._keys[self._at]
 
@@ -116,7 +116,7 @@ class SwapWindow:
         return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
 
     def with_more(
-        self, keys: Iterable[Key], flowfiles: Iterable[FlowFile], places: Iterable[int]
+        self, keys: Iterable[PriorityKey], flowfiles: Iterable[FlowFile], places: Iterable[int]
     ) -> SwapWindow:
         """Return a window of these and of FlowFiles that follow them."""
         at = self._at
@@ -126,7 +126,7 @@ class SwapWindow:
             [*self._places[at:], *places],
         )
 
-    def first(self, limit: int, before: Key | None) -> FromWindow:
+    def first(self, limit: int, before: PriorityKey | None) -> FromWindow:
         """Return up to `limit` FlowFiles from the front, with keys below `before`."""
         keys, start = self._keys, self._at
         end = len(keys) if before is None else bisect_left(keys, before, start)
@@ -149,14 +149,14 @@ class SwapWindow:
         )
 
 
-KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
+KeyMaker = Callable[[Sequence["FlowFile"]], list["PriorityKey"]]
 RowNumbers = npt.NDArray[np.int64]
 # Rank of a cursor.
-Rank = tuple["Key", bool, int]
+Rank = tuple["PriorityKey", bool, int]
 
 
 @dataclass(slots=True)
-class Tally:
+class SwapTally:
     """Counts that change together."""
 
     count: int = 0
@@ -169,13 +169,13 @@ class Tally:
 
 
 @dataclass(slots=True)
-class RunsTally(Tally):
+class RunsTally(SwapTally):
     """Remaining rows of a store's cursors, and approximate memory of their windows."""
 
     window_bytes: int = 0
 
 
-class Plan(NamedTuple):
+class SwapPlan(NamedTuple):
     """Rows of a cursor to read: their positions in its order, and their numbers in the file."""
 
     places: RowNumbers
@@ -191,7 +191,7 @@ class Leaving(NamedTuple):
     rows: int
     size_bytes: int
     window: SwapWindow
-    key: Key | None
+    key: PriorityKey | None
 
 
 class Reordered(NamedTuple):
@@ -215,7 +215,7 @@ class SwapCursor:
         self.file = file
         self.number = number
         self.tally = tally
-        self.key: Key | None = None
+        self.key: PriorityKey | None = None
         self.is_sorted = True
         self.left = file.summary.count
         self.left_bytes = file.summary.size_bytes
@@ -253,7 +253,7 @@ class SwapCursor:
             reader, self._reader = self._reader, None
             reader.close()
 
-    def plan(self, count: int, start: int | None = None) -> Plan:
+    def plan(self, count: int, start: int | None = None) -> SwapPlan:
         """Return about `count` rows after the window, or from a position in the cursor's order."""
         start = self._position if start is None else start
         end = start + count
@@ -265,9 +265,9 @@ class SwapCursor:
         if self._gone is not None:
             kept = ~self._gone[rows]
             places, rows = places[kept], rows[kept]
-        return Plan(places, rows, end, self.generation)
+        return SwapPlan(places, rows, end, self.generation)
 
-    def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+    def attach(self, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]) -> None:
         """Add rows that were read after the window; lost rows were passed to `lose` before."""
         places = plan.places
         if len(found.lost):
@@ -283,7 +283,7 @@ class SwapCursor:
         self,
         found: list[FlowFile],
         limit: int,
-        before: Key | None,
+        before: PriorityKey | None,
         loaded: Callable[[list[FlowFile], list[int]], None],
     ) -> int:
         """Take the FlowFiles of the window whose keys are below a key; return their number.
@@ -371,7 +371,7 @@ class SwapCursor:
         share = self.left_bytes * len(rows) // self.left if self.left else 0
         self.leave(self.leaving(rows, share))
 
-    def resort(self, rows: RowNumbers, keys: Sequence[Key]) -> None:
+    def resort(self, rows: RowNumbers, keys: Sequence[PriorityKey]) -> None:
         """Read in another order from now on.
 
         Args:
@@ -440,7 +440,7 @@ WINDOW_ROWS_MAX: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class SwapDamage:
     """Unreadable rows of a swap file, to be reported to the swap store without the mutex."""
 
     file: SwapFileInfo
@@ -466,7 +466,7 @@ class SwapWindows:
     def __init__(self, keys: KeyMaker, home: SwapStore) -> None:
         self.keys = keys
         self.rows = 0
-        self.damages: list[Damage] = []
+        self.damages: list[SwapDamage] = []
         self._home = home
 
     def read(self, run: SwapCursor, others: Sequence[SwapCursor]) -> None:
@@ -489,7 +489,9 @@ class SwapWindows:
             run.let_go()
             raise
 
-    def take(self, run: SwapCursor, found: list[FlowFile], limit: int, before: Key | None) -> int:
+    def take(
+        self, run: SwapCursor, found: list[FlowFile], limit: int, before: PriorityKey | None
+    ) -> int:
         """Take the FlowFiles of a window whose keys are below a key; return their number."""
 
         def loaded(taken: list[FlowFile], rows: list[int]) -> None:
@@ -497,7 +499,7 @@ class SwapWindows:
 
         return run.take(found, limit, before, loaded)
 
-    def next_plan(self, run: SwapCursor, ranked: Sequence[SwapCursor]) -> Plan | None:
+    def next_plan(self, run: SwapCursor, ranked: Sequence[SwapCursor]) -> SwapPlan | None:
         """Return the rows to read after a window, if it is time to read ahead."""
         rows = self._size(ranked)
         if run.is_busy or run.is_read_ahead or run.is_read_out:
@@ -506,7 +508,9 @@ class SwapWindows:
             return None
         return run.plan(rows)
 
-    def attach(self, run: SwapCursor, plan: Plan, found: Rows, keys: Sequence[Key]) -> bool:
+    def attach(
+        self, run: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
+    ) -> bool:
         """Add rows that were read without the mutex; return False if the cursor changed."""
         if plan.generation != run.generation:
             return False
@@ -525,7 +529,9 @@ class SwapWindows:
         self._lose(run, found.lost)
         run.resort(found.numbers, self.keys(found.flowfiles))
 
-    def _add(self, run: SwapCursor, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+    def _add(
+        self, run: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
+    ) -> None:
         self._lose(run, found.lost)
         run.attach(plan, found, keys)
         if not run.window and run.is_read_out and run.left:
@@ -540,7 +546,7 @@ class SwapWindows:
         run.let_go()
 
     def _lose_for(self, run: SwapCursor, rows: RowNumbers, reason: str) -> None:
-        self.damages.append(Damage(run.file, rows, reason))
+        self.damages.append(SwapDamage(run.file, rows, reason))
         try:
             run.lose(rows)
         except BaseException:
@@ -643,7 +649,7 @@ class SwapCursors:
         self.swapped.size_bytes += run.left_bytes
         return run
 
-    def add_written(self, file: SwapFileInfo, key: Key, last_due_ms: int) -> None:
+    def add_written(self, file: SwapFileInfo, key: PriorityKey, last_due_ms: int) -> None:
         """Add a swap file that was just written; its first key is known."""
         run = self._new(file)
         run.key = key
@@ -715,7 +721,7 @@ class SwapCursors:
 
     # -- taking
 
-    def head(self) -> Key | None:
+    def head(self) -> PriorityKey | None:
         """Return the lowest key known: that of the next FlowFile, or lower; None: no cursor."""
         return self._ranked[0][0][0] if self._ranked else None
 
@@ -727,7 +733,7 @@ class SwapCursors:
         """Return the first cursor; one must exist."""
         return self._ranked[0][-1]
 
-    def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
+    def take(self, found: list[FlowFile], limit: int, before: PriorityKey | None) -> int:
         """Take from the first cursor's window the FlowFiles before a key and before other cursors.
 
         Args:

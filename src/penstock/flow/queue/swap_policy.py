@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.queue.queue_state import QueueState
-from penstock.flow.queue.swap_cursors import Plan, SwapCursor, let_windows_go
+from penstock.flow.queue.swap_cursors import SwapCursor, SwapPlan, let_windows_go
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
@@ -236,7 +236,7 @@ class ReadAhead:
                     main.runs.changed(run)
                 self._close_if_gone(run)
 
-    def _next(self) -> tuple[SwapCursor, Plan] | None:
+    def _next(self) -> tuple[SwapCursor, SwapPlan] | None:
         """Return the first cursor and the rows to read of it; None if there is nothing to read."""
         main = self._contents.main
         ranked = main.runs.ranked()

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from penstock.flow.repository.changes import Changes
     from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
-    from penstock.flow.repository.records import Batch
-    from penstock.flow.repository.sequences import Sequences
+    from penstock.flow.repository.records import CommitRecord
+    from penstock.flow.repository.sequences import RepositoryCounters
     from penstock.flow.repository.state import RepositoryState, Undo
     from penstock.flow.repository.swap_folder import SwapFolder
     from penstock.storage.content.claims import ResourceClaim
@@ -63,7 +63,7 @@ class Ticket:
     __slots__ = ("batch", "error", "references", "undo")
 
     def __init__(
-        self, batch: Batch, undo: Undo | None, references: Mapping[ResourceClaim, int]
+        self, batch: CommitRecord, undo: Undo | None, references: Mapping[ResourceClaim, int]
     ) -> None:
         self.batch = batch
         self.undo = undo
@@ -85,7 +85,7 @@ class Pass(NamedTuple):
     finish: Callable[[], None]
 
 
-class Cut(NamedTuple):
+class JournalCut(NamedTuple):
     """State for a snapshot.
 
     Attributes:
@@ -159,7 +159,7 @@ class Commits:
 
     def append(
         self,
-        plan: Callable[[RepositoryState, int], Batch | None],
+        plan: Callable[[RepositoryState, int], CommitRecord | None],
         references: Mapping[ResourceClaim, int],
         *,
         durable: bool,
@@ -217,7 +217,7 @@ class Commits:
             known = name in self._state.files or name in self._state.leaving
             return known or self._stopped is not None
 
-    def reserve(self, take: Callable[[Sequences], _T]) -> _T:
+    def reserve(self, take: Callable[[RepositoryCounters], _T]) -> _T:
         """Return the result of a function that takes values from a sequence.
 
         Commits continue meanwhile. A snapshot may miss the taken values, which does no harm: values
@@ -271,7 +271,7 @@ class Commits:
         with self._mutex:
             self._stop(error)
 
-    def begin_snapshot(self) -> Cut:
+    def begin_snapshot(self) -> JournalCut:
         """Switch to the next journal, and return the state for a snapshot.
 
         Raises:
@@ -280,12 +280,14 @@ class Commits:
         with self._mutex:
             self._check_not_stopped()
             began_s = self._clock.monotonic_s()
-            cut = Cut(self._state.copy(), self._content.references.released(), self.is_poisoned)
+            cut = JournalCut(
+                self._state.copy(), self._content.references.released(), self.is_poisoned
+            )
             self._journals.switch()
             self.snapshot_hold_us = round((self._clock.monotonic_s() - began_s) * 1e6)
             return cut
 
-    def snapshot_stands(self, cut: Cut) -> None:
+    def snapshot_stands(self, cut: JournalCut) -> None:
         """Record that a snapshot is durable."""
         with self._mutex:
             self._settle(cut.state.number)
@@ -461,7 +463,7 @@ class Committer:
 
     def commit(
         self,
-        plan: Callable[[RepositoryState, int], Batch | None],
+        plan: Callable[[RepositoryState, int], CommitRecord | None],
         references: Mapping[ResourceClaim, int],
         *,
         durable: bool,

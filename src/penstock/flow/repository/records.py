@@ -64,7 +64,7 @@ class SwappedOut(msgspec.Struct, frozen=True, array_like=True):
     packed_ids: bytes
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
     """One commit.
 
     Attributes:
@@ -136,12 +136,12 @@ class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
     last: bool = False
 
 
-_decode_batch: Final = msgspec.msgpack.Decoder(Batch).decode
+_decode_batch: Final = msgspec.msgpack.Decoder(CommitRecord).decode
 _decode_head: Final = msgspec.msgpack.Decoder(SnapshotHead).decode
 _decode_part: Final = msgspec.msgpack.Decoder(SnapshotPart).decode
 
 
-def decode_batch(record: bytes, path: str) -> Batch:
+def decode_batch(record: bytes, path: str) -> CommitRecord:
     """Return a commit; raise `CorruptData` with the path if the record is invalid."""
     try:
         return _decode_batch(record)

@@ -30,7 +30,7 @@ from penstock.flow.repository.journals import (
 )
 from penstock.flow.repository.records import (
     FORMAT_NUMBER,
-    Batch,
+    CommitRecord,
     decode_batch,
     decode_head,
     decode_part,
@@ -63,7 +63,7 @@ class ReadBack:
     """
 
     state: RepositoryState
-    tail: list[Batch]
+    tail: list[CommitRecord]
     journals: FlowJournals
     begin_anew: bool = False
     events: list[RecoveryEvent] = field(default_factory=list)
@@ -175,7 +175,7 @@ class JournalReader:
             )
         return journal
 
-    def _batches_of(self, journals: dict[int, Journal], number: int) -> list[Batch]:
+    def _batches_of(self, journals: dict[int, Journal], number: int) -> list[CommitRecord]:
         """Return the commits after a number, decoded; releases the bytes of the records."""
         batches = []
         for generation, journal in journals.items():
@@ -185,7 +185,9 @@ class JournalReader:
             journal.records.clear()
         return batches
 
-    def _consecutive(self, batches: list[Batch], number: int, durable: int) -> list[Batch]:
+    def _consecutive(
+        self, batches: list[CommitRecord], number: int, durable: int
+    ) -> list[CommitRecord]:
         """Return the commits up to the first missing one."""
         expected = range(number + 1, number + 1 + len(batches))
         count = next(
@@ -264,7 +266,7 @@ def believe(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) 
         back.state.apply(batch)
 
 
-def references_of(batches: Sequence[Batch]) -> dict[ContentClaim, int]:
+def references_of(batches: Sequence[CommitRecord]) -> dict[ContentClaim, int]:
     """Return the content that commits wrote and that has references after the last of them.
 
     Content that an earlier commit wrote and a later one released may be deleted already, if the

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.repository.records import Batch
+    from penstock.flow.repository.records import CommitRecord
 
 _SUFFIX = ".swap"
 
 
 @dataclass(slots=True)
-class Sequences:
+class RepositoryCounters:
     """The sequences of a repository.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sequences:
         self.next_file += 1
         return f"{number:016d}{_SUFFIX}"
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch: CommitRecord) -> None:
         """Raise the sequences above the values that a replayed commit used."""
         for put in batch.puts.values():
             self._observe(put)
@@ -64,9 +64,9 @@ class Sequences:
         if digits.isdecimal():
             self.next_file = max(self.next_file, int(digits) + 1)
 
-    def copy(self) -> Sequences:
+    def copy(self) -> RepositoryCounters:
         """Return a copy of the sequences."""
-        return Sequences(self.next_id, self.next_queue_index, self.next_file)
+        return RepositoryCounters(self.next_id, self.next_queue_index, self.next_file)
 
     def _observe(self, flowfiles: Sequence[FlowFile]) -> None:
         if flowfiles:

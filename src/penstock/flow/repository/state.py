@@ -23,7 +23,7 @@ import numpy as np
 from penstock.core.errors import Conflict
 from penstock.flow.repository.records import (
     FORMAT_NUMBER,
-    Batch,
+    CommitRecord,
     FileState,
     RowsDone,
     SnapshotHead,
@@ -34,7 +34,7 @@ from penstock.flow.repository.records import (
     unpack_ids,
     unpack_rows,
 )
-from penstock.flow.repository.sequences import Sequences
+from penstock.flow.repository.sequences import RepositoryCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ class KnownFile:
         return FileState(self.name, self.summary, packed, list(self.gone.items()), self.damaged)
 
 
-class Leaving(NamedTuple):
+class LeavingFlowFiles(NamedTuple):
     """Swap file without live rows: deleted or kept aside once the commit is durable."""
 
     number: int
@@ -129,13 +129,13 @@ class RepositoryState:
     queues: dict[int, str] = field(default_factory=dict)
     loaded: dict[int, tuple[str, int]] = field(default_factory=dict)
     files: dict[str, KnownFile] = field(default_factory=dict)
-    leaving: dict[str, Leaving] = field(default_factory=dict)
+    leaving: dict[str, LeavingFlowFiles] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
-    sequences: Sequences = field(default_factory=Sequences)
+    sequences: RepositoryCounters = field(default_factory=RepositoryCounters)
 
     # -- planning commits
 
-    def plan(self, changes: Changes, durable: int) -> Batch:
+    def plan(self, changes: Changes, durable: int) -> CommitRecord:
         """Return the record of some changes.
 
         Args:
@@ -148,7 +148,7 @@ class RepositoryState:
         before = [*changes.replaced, *changes.removes, *changes.missing]
         swapped = [flowfile for flowfile in before if flowfile.id not in self.flowfiles]
         self._check_puts(changes)
-        return Batch(
+        return CommitRecord(
             self.number + 1,
             durable,
             {queue: list(put) for queue, put in changes.puts.items()},
@@ -161,13 +161,13 @@ class RepositoryState:
 
     def plan_swap_out(
         self, name: str, summary: SwapSummary, flowfiles: Sequence[FlowFile], durable: int
-    ) -> Batch:
+    ) -> CommitRecord:
         """Return the record of a new swap file; raise `Conflict` if a FlowFile is unknown."""
         packed = pack_ids([flowfile.id for flowfile in flowfiles])
         moved = [flowfile for flowfile in flowfiles if flowfile.id not in self.flowfiles]
         rows = self._rows_of(moved) if moved else []
         swapped = SwappedOut(name, summary, packed)
-        return Batch(self.number + 1, durable, rows=rows, swapped=swapped)
+        return CommitRecord(self.number + 1, durable, rows=rows, swapped=swapped)
 
     def unloaded_rows(self, name: str) -> list[int]:
         """Return the rows of a file whose FlowFile is not in memory."""
@@ -187,7 +187,7 @@ class RepositoryState:
         durable: int,
         *,
         damaged: bool = False,
-    ) -> Batch | None:
+    ) -> CommitRecord | None:
         """Return the record of removed rows that were never loaded; None if all were done.
 
         Without their claims, the content stays until no row of the file is live.
@@ -200,7 +200,7 @@ class RepositoryState:
         if not gone:
             return None
         done = RowsDone(name, gone, list(claims.items()), damaged)
-        return Batch(self.number + 1, durable, rows=[done])
+        return CommitRecord(self.number + 1, durable, rows=[done])
 
     def _check_puts(self, changes: Changes) -> None:
         ids = [flowfile.id for put in changes.puts.values() for flowfile in put]
@@ -240,7 +240,7 @@ class RepositoryState:
 
     # -- applying and undoing commits
 
-    def undo_of(self, batch: Batch) -> Undo:
+    def undo_of(self, batch: CommitRecord) -> Undo:
         """Return the values that a commit will replace."""
         ids = [flowfile.id for put in batch.puts.values() for flowfile in put] + batch.removes
         if batch.swapped is not None:
@@ -252,7 +252,7 @@ class RepositoryState:
             {key: self.states.get(key) for key in batch.states},
         )
 
-    def apply(self, batch: Batch) -> Counter[ResourceClaim]:
+    def apply(self, batch: CommitRecord) -> Counter[ResourceClaim]:
         """Apply a commit.
 
         Returns:
@@ -280,7 +280,7 @@ class RepositoryState:
                 self.states[key] = value
         return rest
 
-    def undo(self, batch: Batch, undo: Undo) -> None:
+    def undo(self, batch: CommitRecord, undo: Undo) -> None:
         """Undo a commit.
 
         Later commits may have been applied, because they concern other FlowFiles.
@@ -291,7 +291,7 @@ class RepositoryState:
         if batch.swapped is not None:
             del self.files[batch.swapped.name]
             # A crash may bring the commit back, so the file is kept until the undo is durable.
-            self.leaving[batch.swapped.name] = Leaving(self.number, kept_aside=False)
+            self.leaving[batch.swapped.name] = LeavingFlowFiles(self.number, kept_aside=False)
         for one, (queue, flowfile) in undo.flowfiles.items():
             self.flowfiles[one] = flowfile
             self.queues[one] = queue
@@ -336,7 +336,7 @@ class RepositoryState:
         file.gone.update(dict(done.claims))
         if not file.left:
             del self.files[done.name]
-            self.leaving[done.name] = Leaving(number, file.damaged)
+            self.leaving[done.name] = LeavingFlowFiles(number, file.damaged)
             rest += file.claims()
 
     def _swap_out(self, swapped: SwappedOut) -> None:
@@ -386,9 +386,10 @@ class RepositoryState:
     def begin(cls, head: SnapshotHead) -> RepositoryState:
         """Return the state of a snapshot's head."""
         state = cls(number=head.number, states=dict(head.states))
-        state.sequences = Sequences(head.next_id, head.next_queue_index, head.next_file)
+        state.sequences = RepositoryCounters(head.next_id, head.next_queue_index, head.next_file)
         state.leaving = {
-            name: Leaving(head.number, kept_aside) for name, kept_aside in head.leaving.items()
+            name: LeavingFlowFiles(head.number, kept_aside)
+            for name, kept_aside in head.leaving.items()
         }
         return state
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.scheduling.component_lifecycle import ComponentState, Lifecycle
+from penstock.flow.scheduling.component_lifecycle import ComponentLifecycle, ComponentState
 from penstock.flow.scheduling.statistics import ComponentStatistics
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ScheduledComponent:
         self.id: Final = component_id
         self.schedulable: Final = schedulable
         self.schedule = schedule
-        self.life: Final = Lifecycle(component_id)
+        self.life: Final = ComponentLifecycle(component_id)
         self.listening = False
         self.signalled = False
         self.free = 0

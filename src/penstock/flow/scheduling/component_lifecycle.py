@@ -70,7 +70,7 @@ class Effect(Enum):
 _NOTHING: Sequence[Effect] = ()
 
 
-class Lifecycle:
+class ComponentLifecycle:
     """State of one component; each method is an event and returns the effects."""
 
     __slots__ = ("_name", "_waits", "desired", "state")

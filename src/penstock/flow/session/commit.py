@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.relationships import RETRY_COUNT_PREFIX, Backoff
+from penstock.flow.relationships import RETRY_COUNT_PREFIX, RetryBackoff
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.session_state import (
     TO_SOURCE,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.flow.relationships import Retry
+    from penstock.flow.relationships import RelationshipRetry
     from penstock.flow.session.services import SessionQueue, SessionServices, Wiring
     from penstock.flow.session.session_state import SessionFlowFiles
 
@@ -92,7 +92,7 @@ def _groups(ledger: SessionFlowFiles) -> Mapping[int, Collection[int]]:
 def _try_again(
     ledger: SessionFlowFiles,
     wiring: Wiring,
-    retry: Retry,
+    retry: RelationshipRetry,
     attempt: tuple[Collection[int], str, int],
     retried: Retried,
 ) -> None:
@@ -103,7 +103,7 @@ def _try_again(
     tried = max(_count(original.attributes.get(name, "")) for original in originals)
     if tried >= retry.count:
         return
-    penalize = retry.backoff is Backoff.PENALIZE
+    penalize = retry.backoff is RetryBackoff.PENALIZE
     delay_ms = retry.delay_ms(tried, wiring.penalty_ms if penalize else wiring.yield_ms)
     again = [
         with_attributes(original, {**original.attributes, name: str(tried + 1)})

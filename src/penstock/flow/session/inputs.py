@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError, counted
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.repository.changes import Changes
 
 if TYPE_CHECKING:
@@ -69,20 +69,20 @@ class SessionInputs:
         return []
 
     def where(
-        self, ledger: SessionFlowFiles, accept: Callable[[FlowFile], Verdict]
+        self, ledger: SessionFlowFiles, accept: Callable[[FlowFile], FilterVerdict]
     ) -> list[FlowFile]:
         """Take the FlowFiles of all inputs that a filter accepts, until it stops."""
         taken: list[FlowFile] = []
         room = self._room(ledger)
         stopped = room == 0
 
-        def judge(flowfile: FlowFile) -> Verdict:
+        def judge(flowfile: FlowFile) -> FilterVerdict:
             nonlocal stopped, room
             verdict = accept(flowfile)
             if room is not None and verdict.is_accepted:
                 room -= 1
                 if room == 0:
-                    verdict = Verdict.ACCEPT_AND_STOP
+                    verdict = FilterVerdict.ACCEPT_AND_STOP
             stopped = verdict.is_last
             return verdict
 

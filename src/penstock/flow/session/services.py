@@ -16,8 +16,8 @@ from typing import Protocol
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor_state import StateManager
-from penstock.flow.queue.queue import Polled, Verdict
-from penstock.flow.relationships import Retry
+from penstock.flow.queue.queue import FilterVerdict, Polled
+from penstock.flow.relationships import RelationshipRetry
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.batch_limit import BatchLimit
 from penstock.storage.content.repository import ContentRepository
@@ -49,7 +49,7 @@ class SessionQueue(Protocol):
         """Take up to `limit` FlowFiles, in order."""
         ...
 
-    def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
         """Take the FlowFiles that a filter accepts."""
         ...
 
@@ -131,7 +131,7 @@ class Wiring:
     outputs: Mapping[str, Sequence[SessionQueue]] = field(default_factory=dict)
     relationships: frozenset[str] = frozenset()
     auto_terminated: frozenset[str] = frozenset()
-    retries: Mapping[str, Retry] = field(default_factory=dict)
+    retries: Mapping[str, RelationshipRetry] = field(default_factory=dict)
     any_open: bool = False
     penalty_ms: int = 30_000
     yield_ms: int = 1_000

@@ -31,7 +31,7 @@ from penstock.flow.session.transaction import SessionTransaction
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.flow.queue.queue import Verdict
+    from penstock.flow.queue.queue import FilterVerdict
 
 READ_ALL_MAX_BYTES: Final = 16 << 20
 _NOT_INHERITED: Final = (UUID, "alternate.identifier", "discard.reason")
@@ -68,7 +68,7 @@ class ProcessSession:
         with self._calls as work:
             return work.intake.many(work.ledger, limit)
 
-    def get_where(self, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
+    def get_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> list[FlowFile]:
         """Take the FlowFiles that a filter accepts.
 
         The filter receives those of all inputs, in order.

@@ -232,7 +232,7 @@ def _first(errors: Sequence[ParseError]) -> str:
     return "".join(f"; the first: {error.place}: {error.reason}" for error in errors[:1])
 
 
-class Progress(Protocol):
+class EngineProgress(Protocol):
     """Callback for the progress of a request; any thread, often, and must not block."""
 
     def __call__(self, done: int, total: int) -> None:
@@ -243,7 +243,7 @@ class Progress(Protocol):
 class BatchEngine(Protocol):
     """The data engine of batch tasks."""
 
-    def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+    def write(self, request: BatchRequest, progress: EngineProgress | None = None) -> BatchResult:
         """Write the input's rows as final segment files.
 
         Raises:

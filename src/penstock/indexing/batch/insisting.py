@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
-from penstock.indexing.errand import Retry
+from penstock.indexing.errand import CallRetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ R = TypeVar("R")
 LOSSES_MAX: Final = 20
 """Maximum number of attempts of one piece of work in which the engine or its input is lost."""
 
-_LOST_PAUSES: Final = Retry(1_000, 600_000)
+_LOST_PAUSES: Final = CallRetry(1_000, 600_000)
 
 _ENGINE: Final = "engine"
 _INPUT: Final = "input"
@@ -143,12 +143,12 @@ class Insistence:
         self,
         actions: ActionClient,
         clock: Clock,
-        retry: Retry | None = None,
+        retry: CallRetry | None = None,
         told: Callable[[DependencyWait | None], None] = lambda _wait: None,
     ) -> None:
         self._actions = actions
         self._clock = clock
-        self._retry = retry or Retry(100, 10_000)
+        self._retry = retry or CallRetry(100, 10_000)
         self._told = told
         self._changed = threading.Condition()
         self._stopped = False

@@ -1,6 +1,6 @@
 """Lock table of one datasource, with an undo log.
 
-`LockTable` stores the locks by time and by task and decides nothing. A `Posse` is one lock with
+`LockTable` stores the locks by time and by task and decides nothing. A `LockGroup` is one lock with
 the tasks of its group that hold it. `SegmentLockIndex` finds locks on single segments by time
 chunk and partition number, because thousands of segments of one chunk may be locked and a
 request concerns only one of them. `UndoLog` records the changes since the last `settle`; it can
@@ -164,7 +164,7 @@ _FEW: Final = 32
 """Up to this number, scanning the locks of a task is faster than querying an interval."""
 
 
-class Posse:
+class LockGroup:
     """One lock and the tasks of its group that hold it.
 
     Attributes:
@@ -193,28 +193,28 @@ class LockTable:
         self.active = 0
         self.way_back = UndoLog()
         # Locks on time chunks.
-        self._by_type: dict[LockType, IntervalIndex[Posse]] = {
+        self._by_type: dict[LockType, IntervalIndex[LockGroup]] = {
             kind: IntervalIndex() for kind in LockType
         }
         # Locks that any number of groups may hold for one time.
-        self._by_group: dict[tuple[LockType, str], IntervalIndex[Posse]] = {}
-        self._of_segments: SegmentLockIndex[Posse] = SegmentLockIndex()
-        self._by_task: dict[str, dict[Posse, None]] = {}
+        self._by_group: dict[tuple[LockType, str], IntervalIndex[LockGroup]] = {}
+        self._of_segments: SegmentLockIndex[LockGroup] = SegmentLockIndex()
+        self._by_task: dict[str, dict[LockGroup, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_task)
 
-    def overlapping(self, interval: Interval) -> Iterator[Posse]:
+    def overlapping(self, interval: Interval) -> Iterator[LockGroup]:
         """Yield the posses whose lock overlaps an interval."""
         used = [index for index in self._by_type.values() if index]
         of_times = chain.from_iterable(index.overlapping(interval) for index in used)
         return chain(of_times, self._of_segments.overlapping(interval))
 
-    def replacing(self, interval: Interval) -> Iterator[Posse]:
+    def replacing(self, interval: Interval) -> Iterator[LockGroup]:
         """Yield the posses whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
-    def concerning(self, asked: TaskLock | LockRequest) -> Iterator[Posse]:
+    def concerning(self, asked: TaskLock | LockRequest) -> Iterator[LockGroup]:
         """Yield the posses whose lock overlaps a lock or request and may conflict with it.
 
         Leaves out locks that never conflict with it, of which there may be thousands for one time:
@@ -232,14 +232,14 @@ class LockTable:
         else:
             yield from self._of_segments.overlapping(asked.interval)
 
-    def held_over(self, task_id: str, interval: Interval) -> list[Posse]:
+    def held_over(self, task_id: str, interval: Interval) -> list[LockGroup]:
         """Return the posses of a task whose lock overlaps an interval."""
         mine = self._by_task.get(task_id, {})
         if len(mine) <= _FEW:
             return [posse for posse in mine if posse.lock.interval.overlaps(interval)]
         return [posse for posse in self.overlapping(interval) if task_id in posse.tasks]
 
-    def of_task(self, task_id: str) -> list[Posse]:
+    def of_task(self, task_id: str) -> list[LockGroup]:
         """Return the posses of a task, oldest first."""
         return list(self._by_task.get(task_id, ()))
 
@@ -249,26 +249,26 @@ class LockTable:
             for posse in posses:
                 yield HeldLock(task_id, posse.lock)
 
-    def posses(self) -> Iterator[Posse]:
+    def posses(self) -> Iterator[LockGroup]:
         """Yield each posse once."""
         for task_id, posses in self._by_task.items():
             for posse in posses:
                 if next(iter(posse.tasks)) == task_id:
                     yield posse
 
-    def join(self, posse: Posse, task_id: str, *, stored: bool = False) -> None:
+    def join(self, posse: LockGroup, task_id: str, *, stored: bool = False) -> None:
         """Add a task to a posse, which may be new; `stored` if its row is stored."""
         self._put(posse, task_id)
         self.way_back.note(partial(self._take, posse, task_id))
         self.way_back.note_row(task_id, posse, posse.lock if stored else None, posse.lock)
 
-    def leave(self, posse: Posse, task_id: str) -> None:
+    def leave(self, posse: LockGroup, task_id: str) -> None:
         """Remove a task from a posse."""
         self._take(posse, task_id)
         self.way_back.note(partial(self._put, posse, task_id))
         self.way_back.note_row(task_id, posse, posse.lock, None)
 
-    def revoke(self, posse: Posse) -> None:
+    def revoke(self, posse: LockGroup) -> None:
         """Revoke a lock; its holders keep it, revoked."""
         before = posse.lock
         after = before.revoked_copy()
@@ -277,7 +277,7 @@ class LockTable:
         for task_id in posse.tasks:
             self.way_back.note_row(task_id, posse, before, after)
 
-    def _put(self, posse: Posse, task_id: str) -> None:
+    def _put(self, posse: LockGroup, task_id: str) -> None:
         if not posse.tasks:
             for index in self._indexes(posse.lock):
                 index.add(posse.lock.interval, posse)
@@ -285,7 +285,7 @@ class LockTable:
         posse.tasks[task_id] = None
         self._by_task.setdefault(task_id, {})[posse] = None
 
-    def _take(self, posse: Posse, task_id: str) -> None:
+    def _take(self, posse: LockGroup, task_id: str) -> None:
         del posse.tasks[task_id]
         held = self._by_task[task_id]
         del held[posse]
@@ -299,7 +299,9 @@ class LockTable:
                 del self._by_group[company]
             self.active -= not posse.lock.revoked
 
-    def _indexes(self, lock: TaskLock) -> list[IntervalIndex[Posse] | SegmentLockIndex[Posse]]:
+    def _indexes(
+        self, lock: TaskLock
+    ) -> list[IntervalIndex[LockGroup] | SegmentLockIndex[LockGroup]]:
         if lock.granularity is LockGranularity.SEGMENT:
             return [self._of_segments]
         of_type = self._by_type[lock.type]
@@ -307,7 +309,7 @@ class LockTable:
             return [of_type]
         return [of_type, self._by_group.setdefault(_company(lock), IntervalIndex())]
 
-    def _relock(self, posse: Posse, lock: TaskLock) -> None:
+    def _relock(self, posse: LockGroup, lock: TaskLock) -> None:
         self.active += posse.lock.revoked - lock.revoked
         posse.lock = lock
 

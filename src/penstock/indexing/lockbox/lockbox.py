@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
 from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
-from penstock.indexing.lockbox.lock_table import LockTable, Posse
+from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.model import (
     Granted,
     HeldLock,
     LockChanges,
     LockGranularity,
     LockRefusal,
+    LockRefused,
     LockType,
-    Refused,
     Removal,
     Revoked,
     TaskLock,
@@ -93,7 +93,7 @@ class Granting:
             outcomes.append(outcome)
         return outcomes
 
-    def refusal_of_new(self, request: LockRequest) -> Refused | None:
+    def refusal_of_new(self, request: LockRequest) -> LockRefused | None:
         """Return why a new segment without a number would be refused, or None; changes nothing."""
         found = [
             posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
@@ -123,7 +123,7 @@ class Granting:
             for posse in found:
                 if not _both(posse.lock, lock):
                     return f"{', '.join(posse.tasks)} holds an {posse.lock}"
-        self.holdings.join(same or Posse(lock), task.id, stored=True)
+        self.holdings.join(same or LockGroup(lock), task.id, stored=True)
         return ""
 
     def release(self, task_id: str, interval: Interval) -> None:
@@ -137,7 +137,7 @@ class Granting:
         for posse in self.holdings.of_task(task_id):
             self._leave(posse, task_id)
 
-    def _leave(self, posse: Posse, task_id: str) -> None:
+    def _leave(self, posse: LockGroup, task_id: str) -> None:
         self.holdings.leave(posse, task_id)
         # Also if others of its group hold the lock: requests that waited for this task now wait
         # for them.
@@ -162,14 +162,14 @@ class Granting:
             return _refused(request, firm)
         for task_id in dict.fromkeys(task_id for posse in yielding for task_id in posse.tasks):
             self._yield(task_id)
-        posse = Posse(self._new_lock(request, now_ms), was_yielded=bool(yielding))
+        posse = LockGroup(self._new_lock(request, now_ms), was_yielded=bool(yielding))
         self.holdings.join(posse, request.task_id)
         self._drop_superseded(posse, request.task_id)
         return Granted(posse.lock, fresh=True)
 
     def _in_the_way(
-        self, request: LockRequest, found: list[Posse], mine: Posse | None
-    ) -> tuple[list[Posse], list[Posse]]:
+        self, request: LockRequest, found: list[LockGroup], mine: LockGroup | None
+    ) -> tuple[list[LockGroup], list[LockGroup]]:
         """Return the posses that conflict with a request: those that yield, and the others."""
         # A revoked lock conflicts with nothing.
         hindering = [
@@ -186,7 +186,7 @@ class Granting:
             return [], hindering
         return yielding, [posse for posse in hindering if posse not in yielding]
 
-    def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
+    def _reuse(self, posse: LockGroup, request: LockRequest) -> Outcome | None:
         """Use a lock that the request's group holds; None: the lock must yield to the request."""
         if posse.lock.revoked:
             return Revoked(posse.lock)
@@ -204,7 +204,7 @@ class Granting:
         self._drop_superseded(posse, request.task_id)
         return Granted(posse.lock, fresh=True)
 
-    def _yields(self, posse: Posse, request: LockRequest) -> bool:
+    def _yields(self, posse: LockGroup, request: LockRequest) -> bool:
         """Return whether all holders of a lock wait for a worker and must yield to the request.
 
         Otherwise a running task could wait forever, because the holders may wait for its slot.
@@ -214,7 +214,7 @@ class Granting:
             not self._roster.waits(request.task_id) or posse.lock.priority < request.priority
         )
 
-    def _revocable(self, posse: Posse, request: LockRequest) -> bool:
+    def _revocable(self, posse: LockGroup, request: LockRequest) -> bool:
         """Return whether the request's priority revokes a lock.
 
         A task that had to yield a lock must not revoke it before it has a worker, or the running
@@ -245,19 +245,19 @@ class Granting:
             created_ms=now_ms,
         )
 
-    def _revoke(self, posse: Posse) -> None:
+    def _revoke(self, posse: LockGroup) -> None:
         self.holdings.revoke(posse)
         self.freed += posse.tasks
         self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
-    def _drop_superseded(self, new: Posse, task_id: str) -> None:
+    def _drop_superseded(self, new: LockGroup, task_id: str) -> None:
         """Release locks that the new one makes redundant, so that later requests find one lock."""
         for posse in list(self.holdings.concerning(new.lock)):
             if task_id in posse.tasks and supersedes(new.lock, posse.lock):
                 self._leave(posse, task_id)
 
 
-def _best(posses: list[Posse], task_id: str) -> Posse | None:
+def _best(posses: list[LockGroup], task_id: str) -> LockGroup | None:
     """Return the posse that a request uses.
 
     One with the task comes first, so that the task learns of a revocation; then one that is not
@@ -266,7 +266,7 @@ def _best(posses: list[Posse], task_id: str) -> Posse | None:
     if len(posses) < 2:
         return posses[0] if posses else None
 
-    def merit(posse: Posse) -> tuple[bool, bool, int, int]:
+    def merit(posse: LockGroup) -> tuple[bool, bool, int, int]:
         interval = posse.lock.interval
         is_mine = task_id in posse.tasks
         return is_mine, not posse.lock.revoked, interval.length_ms, -interval.start_ms
@@ -290,10 +290,10 @@ def _both(one: TaskLock, other: TaskLock) -> bool:
     return coexist(one.type, one.interval, other.type, other.interval)
 
 
-def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
+def _refused(request: LockRequest, posses: list[LockGroup]) -> LockRefused:
     # Locks that can never be revoked first; of equal priority, those held longest.
     posses = sorted(posses, key=lambda p: (-p.lock.priority, p.lock.created_ms))
-    return Refused(
+    return LockRefused(
         request,
         tuple(
             LockRefusal(
@@ -332,8 +332,8 @@ class Acquire:
     Attributes:
         requests: The requests.
         together: Whether to grant all or none.
-        waits: Whether no worker has the task. Its locks then yield to others, until `Place` says
-            that a worker has it or the task itself requests locks.
+        waits: Whether no worker has the task. Its locks then yield to others, until a `PlaceCommand`
+            says that a worker has it, or the task itself requests locks.
     """
 
     requests: tuple[LockRequest, ...]
@@ -342,7 +342,7 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceCommand:
     """A task is placed at a worker from now on, or, with `waits`, at none."""
 
     task_id: str
@@ -357,7 +357,7 @@ class Release:
     interval: Interval
 
 
-Command: TypeAlias = Add | Remove | Acquire | Place | Release
+Command: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
 Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
 
 
@@ -459,7 +459,7 @@ class Lockbox:
         require_covered(self._holdings, task_id, segments=segments, intervals=intervals)
         return CoveringLocks(task_id, self._holdings)
 
-    def room_for(self, request: LockRequest, now_ms: int) -> Refused | str:
+    def room_for(self, request: LockRequest, now_ms: int) -> LockRefused | str:
         """Return the version of a new segment where none exists, or the conflicting locks.
 
         Args:
@@ -489,7 +489,7 @@ class Lockbox:
             match command:
                 case Acquire(requests, together, waits):
                     return self._granting.acquire(requests, now_ms, together=together, waits=waits)
-                case Place(task_id, waits):
+                case PlaceCommand(task_id, waits):
                     self._roster.place(task_id, waits=waits)
                 case Release(task_id, interval):
                     self._granting.release(task_id, interval)

@@ -29,8 +29,8 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import condensed
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Place, Release, Remove
-from penstock.indexing.lockbox.model import LockType, Refused
+from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, PlaceCommand, Release, Remove
+from penstock.indexing.lockbox.model import LockRefused, LockType
 from penstock.indexing.lockbox.restoring import restore
 from penstock.indexing.lockbox.store import StoredLocks
 from penstock.indexing.lockbox.versions import floor_of
@@ -97,7 +97,7 @@ class _Call(Generic[T]):
             self.future.set_result(result)
 
 
-_LASTING: Final = (Add, Remove, Place)
+_LASTING: Final = (Add, Remove, PlaceCommand)
 """Commands that are executed later if their round cannot start: callers do not repeat them."""
 
 _Work: TypeAlias = "_Asked | _Call[object]"
@@ -173,7 +173,7 @@ class Lockboxes:
         self._on_failure = on_failure
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
-        self._refusals: dict[str, tuple[Refused, ...]] = {}
+        self._refusals: dict[str, tuple[LockRefused, ...]] = {}
         # Versions used before by datasources without a lockbox, so that no version is given twice,
         # and none that would be hidden by older segments.
         self._version_floors: dict[str, str] = {}
@@ -277,7 +277,7 @@ class Lockboxes:
         command = Acquire(tuple(requests), together, waits)
         return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
 
-    def room_for(self, requests: Sequence[LockRequest]) -> Future[list[Refused | str]]:
+    def room_for(self, requests: Sequence[LockRequest]) -> Future[list[LockRefused | str]]:
         """Check what new segments would conflict with, before they have numbers to lock.
 
         Args:
@@ -296,7 +296,7 @@ class Lockboxes:
 
     def place(self, task: LockTask, *, waits: bool) -> Future[None]:
         """Report that a task goes to a worker, or, with `waits`, that no worker has it."""
-        return cast("Future[None]", self._ask(task.datasource, Place(task.id, waits)))
+        return cast("Future[None]", self._ask(task.datasource, PlaceCommand(task.id, waits)))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
         """Release a task's locks on exactly this interval; does nothing if there are none.
@@ -331,7 +331,7 @@ class Lockboxes:
             task.datasource, lambda box: action(box.covering(task.id, segments, intervals))
         )
 
-    def why(self, task_id: str) -> tuple[Refused, ...]:
+    def why(self, task_id: str) -> tuple[LockRefused, ...]:
         """Return the refusals of a task's last requests, empty if it waits for no lock."""
         with self._mutex:
             return self._refusals.get(task_id, ())
@@ -568,7 +568,7 @@ class Lockboxes:
                 elif isinstance(command, Acquire) and isinstance(answer, list):
                     task_id = command.requests[0].task_id
                     # Once each: requests made together all have the same outcome.
-                    refused = dict.fromkeys(a for a in answer if isinstance(a, Refused))
+                    refused = dict.fromkeys(a for a in answer if isinstance(a, LockRefused))
                     if refused:
                         self._refusals[task_id] = tuple(refused)
                     else:

@@ -252,7 +252,7 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LockRefused:
     """Other groups hold conflicting locks: wait until they release them.
 
     Attributes:
@@ -281,7 +281,7 @@ class Refused:
         )
 
 
-Outcome: TypeAlias = Granted | Revoked | Refused
+Outcome: TypeAlias = Granted | Revoked | LockRefused
 
 
 @dataclass(frozen=True, slots=True)

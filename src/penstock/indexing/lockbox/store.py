@@ -64,7 +64,7 @@ class LockStore(Protocol):
         ...
 
 
-class LockTable(Protocol):
+class LockRows(Protocol):
     """The metadata store's table of locks."""
 
     def apply(
@@ -125,7 +125,7 @@ class AlertingLockStore:
 class MetadataLockStore:
     """Locks as rows of the metadata store: `MetadataLockStore(store.locks)`."""
 
-    def __init__(self, table: LockTable) -> None:
+    def __init__(self, table: LockRows) -> None:
         self._table = table
 
     def apply(self, changes: LockChanges) -> None:

@@ -40,7 +40,7 @@ from penstock.indexing.actions import (
     segment_to_json,
 )
 from penstock.indexing.engine_json import data_file_to_json
-from penstock.indexing.lockbox.model import Granted, Refused, Revoked
+from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
@@ -200,7 +200,7 @@ class ActionHandler:
             task, ((one.interval, one.version, one.partition_number) for one in action.segments)
         )
         outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
-        refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, Refused)))
+        refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, LockRefused)))
         self._notices.waits(task.id, "; ".join(refused))
         locks = (o.lock for o in outcomes if isinstance(o, Granted | Revoked))
         return LockAnswer(tuple(_view(lock) for lock in dict.fromkeys(locks)), refused)

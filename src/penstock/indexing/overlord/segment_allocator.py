@@ -30,14 +30,14 @@ from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, U
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import AllocatedSegment
 from penstock.indexing.lockbox.lockboxes import lane_of
-from penstock.indexing.lockbox.model import Granted, Refused, Revoked
+from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import (
     lock_task,
     new_segment_requests,
     requests_for,
     segment_requests,
 )
-from penstock.indexing.overlord.wait_reasons import Patience
+from penstock.indexing.overlord.wait_reasons import RefusalTracker
 from penstock.indexing.specs.task_context import read_context
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AllocateRequest
@@ -163,7 +163,7 @@ class SegmentAllocator:
     def __init__(
         self, metadata: MetadataStore, lockboxes: Lockboxes, lanes: Lanes, clock: Clock
     ) -> None:
-        self._patience = Patience(clock)
+        self._patience = RefusalTracker(clock)
         self._metadata = metadata
         self._lockboxes = lockboxes
         self._lanes = lanes
@@ -263,7 +263,7 @@ class SegmentAllocator:
         wanted = sorted(set(chunks), key=lambda chunk: (-chunk.length_ms, chunk.start_ms))
         requests = requests_for(task, wanted, appends=True)
         outcomes = self._lockboxes.acquire(requests).result()
-        refused = [one.request.interval for one in outcomes if isinstance(one, Refused)]
+        refused = [one.request.interval for one in outcomes if isinstance(one, LockRefused)]
         if refused and self._makes_room(task, refused):
             outcomes = self._lockboxes.acquire(requests).result()
         return {
@@ -282,7 +282,7 @@ class SegmentAllocator:
         found = self._lockboxes.room_for(new_segment_requests(task, wanted)).result()
         versions = {}
         for chunk, room in zip(wanted, found, strict=True):
-            if isinstance(room, Refused):
+            if isinstance(room, LockRefused):
                 raise PlaceWithheld(f"task {task.id}: {room.text()}")
             versions[chunk] = room
         rows = self._allocate(task, action, chunks, versions)
@@ -437,7 +437,7 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
                 f"the {outcome.lock} of task {task.id} was taken by a task of higher priority:"
                 " abandon the task; the next one reads its unpublished rows again"
             )
-        case Refused():
+        case LockRefused():
             raise PlaceWithheld(f"task {task.id}: {outcome.text()}")
 
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.indexing.overlord.entries.ending import TaskEnds
-    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.entries.entry import QueuedTask
     from penstock.indexing.overlord.entries.ports import QueuePorts, TaskQueueOptions
-    from penstock.indexing.overlord.entries.table import EntryTable
+    from penstock.indexing.overlord.entries.table import QueuedTasks
     from penstock.indexing.overlord.entries.telling import TaskTimes
     from penstock.indexing.task_spec import TaskSpec
 
@@ -54,7 +54,7 @@ class Stages:
         ports: QueuePorts,
         options: TaskQueueOptions,
         *,
-        table: EntryTable,
+        table: QueuedTasks,
         ends: TaskEnds,
         times: TaskTimes,
     ) -> None:
@@ -81,7 +81,7 @@ class Stages:
 
     # A term
 
-    def restore(self, entry: Entry, worker: str | None) -> None:
+    def restore(self, entry: QueuedTask, worker: str | None) -> None:
         """Take over an entry from a former overlord, which may have handed it to a worker."""
         if worker is not None:
             entry.stage = Stage.HANDED
@@ -107,7 +107,7 @@ class Stages:
 
     # Entries are added and removed
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: QueuedTask) -> None:
         """Add a new entry to the table and acquire its locks."""
         with suppress(Closed):  # The term is ending.
             self._lockboxes.add(lock_task(entry.task))
@@ -187,7 +187,7 @@ class Stages:
         text = f"worker {worker} is lost, and {counted(tasks, 'task')} failed with it: {reason}"
         self._events.alert(text, worker=worker)
 
-    def _show(self, entry: Entry) -> None:
+    def _show(self, entry: QueuedTask) -> None:
         item = self.runner.item(entry.task.id)
         if item is not None and item.phase is Phase.RUNNING:
             self._times.runs(entry)

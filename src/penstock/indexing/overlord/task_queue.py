@@ -35,7 +35,7 @@ from penstock.indexing.overlord.entries.admission import new_row, taken, with_co
 from penstock.indexing.overlord.entries.comparing import StoredTasks
 from penstock.indexing.overlord.entries.ending import TaskEnds
 from penstock.indexing.overlord.entries.ports import QueuePorts, TaskQueueOptions
-from penstock.indexing.overlord.entries.table import EntryTable
+from penstock.indexing.overlord.entries.table import QueuedTasks
 from penstock.indexing.overlord.entries.telling import PERIOD_MS, TaskTimes
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.entries.entry import QueuedTask
     from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.timers import Timer
@@ -85,7 +85,7 @@ class TaskQueue:
         self._clock = ports.clock
         self._completed = completed
         self._options = options
-        self._table = EntryTable()
+        self._table = QueuedTasks()
         self._times = TaskTimes(ports.events, ports.clock)
         self._ends = TaskEnds(
             ports.metadata,
@@ -240,7 +240,7 @@ class TaskQueue:
             self._finish(entry, end.state, end.error)
         return len(ends)
 
-    def _finish(self, entry: Entry, state: TaskState, error: str) -> None:
+    def _finish(self, entry: QueuedTask, state: TaskState, error: str) -> None:
         """Remove a task whose end is stored."""
         task = entry.task
         self._table.remove(task.id)

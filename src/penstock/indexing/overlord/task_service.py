@@ -35,7 +35,7 @@ from penstock.indexing.overlord.runner.worker_config import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import Wait, waits_of
+from penstock.indexing.overlord.wait_reasons import WaitReason, waits_of
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
@@ -266,14 +266,14 @@ class TaskService:
         active = self.index.get(task_id)
         return None if active is None else active.location
 
-    def why(self, task_id: str) -> Future[list[Wait]]:
+    def why(self, task_id: str) -> Future[list[WaitReason]]:
         """Return the reasons why a task waits; empty if it runs.
 
         Raises (in the future):
             NotFound: The task is not active.
         """
 
-        def explain() -> list[Wait]:
+        def explain() -> list[WaitReason]:
             term = self._lead()
             queue = term.queue
             found = waits_of(task_id, queue.index, queue.locks, queue.runner)
@@ -282,7 +282,7 @@ class TaskService:
                 shortage = term.shortage()
                 found = [_with_shortage(one, shortage) for one in found]
             running = term.desk.why(task_id)
-            return [*found, Wait("publish", running)] if running and not found else found
+            return [*found, WaitReason("publish", running)] if running and not found else found
 
         return self._call(explain, "explain a task")
 
@@ -337,7 +337,7 @@ class TaskService:
         return self._processor.main_executor.submit(command, description)
 
 
-def _with_shortage(wait: Wait, shortage: str) -> Wait:
+def _with_shortage(wait: WaitReason, shortage: str) -> WaitReason:
     if wait.kind != "slots" or not shortage:
         return wait
     return replace(wait, text=f"{wait.text}; {shortage}")

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.errand import Calls, Retry
+from penstock.indexing.errand import CallRetry, Calls
 from penstock.indexing.supervisor import cursor_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.supervisor import SupervisorPorts
 
-_RETRY: Final = Retry(1_000, 60_000)
+_RETRY: Final = CallRetry(1_000, 60_000)
 
 _log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """Waiting tasks of the overlord: the order of lock attempts, and the reason that users see.
 
-`Wait` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker, a
-publish, a retry or a dependency. `waits_of` finds the reasons of an active task; it runs on the
+`WaitReason` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker,
+a publish, a retry or a dependency. `waits_of` finds the reasons of an active task; it runs on the
 overlord's mailbox and only reads. `LockSeekers` has the tasks that need locks before they
 start, on the same mailbox. `LockWaiters` orders the waiting tasks of one datasource; it is
-pure. `Patience` records for how long tasks have been refused; any thread may use it, and its
+pure. `RefusalTracker` records for how long tasks have been refused; any thread may use it, and its
 mutex is held for a few statements. Does not own the locks (`lockbox`).
 
 Tasks that want the same locks with the same priority stand in one line, and only the first is
@@ -14,7 +14,7 @@ a line and blocks it is tried next: it holds the locks from an earlier leader.
 
 Locks that a task gets here yield to running tasks until a worker has accepted it, because it
 may wait for the slot of a task that waits for these locks. A refused task asks again after a
-while; a pause without a request ends its wait in `Patience`.
+while; a pause without a request ends its wait in `RefusalTracker`.
 
 Invariants: lock attempts are not polled. Each seeking task is reported once, as having its
 locks or as unable to get them, unless it leaves before.
@@ -32,7 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock.core.errors import Closed, LockRevoked, NotFound, PenstockError, Unavailable
-from penstock.indexing.lockbox.model import Granted, Refused, Revoked
+from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_requests, lock_task
 from penstock.indexing.overlord.runner.slot_reasons import told
 from penstock.indexing.overlord.task_index import RunnerState
@@ -55,7 +55,7 @@ WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitReason:
     """One reason why a task waits.
 
     Attributes:
@@ -71,7 +71,7 @@ class Wait:
 
     kind: WaitKind
     text: str
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[LockRefused, ...] = ()
     slots: tuple[SlotReason, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -113,7 +113,7 @@ class _Wait:
     last_s: float
 
 
-class Patience:
+class RefusalTracker:
     """The waits of tasks that are being refused.
 
     Args:
@@ -321,18 +321,18 @@ class LockSeekers:
         if datasource in self._lines:
             self._try(datasource, self._lines[datasource].released(task_ids))
 
-    def why(self, task: TaskSpec) -> list[Wait]:
+    def why(self, task: TaskSpec) -> list[WaitReason]:
         """Return what a task without its locks waits for."""
         line = self._lines[task.datasource].head_of(task.id) if task.id in self._seekers else None
         head, before = line if line is not None else (task.id, 0)
         found = [
-            Wait("locks", refused.text(), refused=(refused,))
+            WaitReason("locks", refused.text(), refused=(refused,))
             for refused in self._lockboxes.why(head)
         ]
         if before:
             text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
-            found.append(Wait("line", text))
-        return found or [Wait("locks", "the answer of the lockbox")]
+            found.append(WaitReason("line", text))
+        return found or [WaitReason("locks", "the answer of the lockbox")]
 
     def _try(self, datasource: str, task_ids: Sequence[str | None]) -> None:
         """Request the locks of waiting tasks, most urgent first."""
@@ -364,7 +364,7 @@ class LockSeekers:
             blockers = [
                 task_id
                 for outcome in outcomes
-                if isinstance(outcome, Refused)
+                if isinstance(outcome, LockRefused)
                 for refusal in outcome.refusals
                 for task_id in refusal.task_ids
             ]
@@ -398,7 +398,9 @@ def _line_of(task: TaskSpec, requests: Sequence[LockRequest]) -> Hashable:
     return (wishes, task.group_name if task.group_name != task.id else "")
 
 
-def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner) -> list[Wait]:
+def waits_of(
+    task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner
+) -> list[WaitReason]:
     """Return what a task waits for; empty if it runs.
 
     Raises:
@@ -412,7 +414,7 @@ def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner)
     if active.state is RunnerState.RUNNING:
         return []
     if active.worker is not None:
-        return [Wait("worker", f"the worker {active.worker} to report that it runs")]
+        return [WaitReason("worker", f"the worker {active.worker} to report that it runs")]
     slots = tuple(runner.why(task_id))
     text = told(slots) or "to be handed over in a moment"
-    return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]
+    return [WaitReason("slots", f"a worker with a free slot: {text}", slots=slots)]

@@ -154,7 +154,7 @@ def _chunks(letters: Iterator[_Letter]) -> Iterator[Sequence[_Letter]]:
         yield chunk
 
 
-class DeadLetters:
+class DeadLetterSends:
     """Sends the bad messages of a task, the oldest first. Part of the task, on its mailbox.
 
     Args:

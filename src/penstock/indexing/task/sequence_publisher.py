@@ -302,7 +302,7 @@ def release_locks(actions: ActionClient, needed: Iterable[Interval]) -> None:
             actions.perform(LockRelease(interval))
 
 
-class Publisher:
+class SequencePublisher:
     """Publishes the sequences of a task, the oldest first. Part of the task, on its mailbox.
 
     With `releaseLocksOnHandoff` the locks of a sequence are released when it is published, except

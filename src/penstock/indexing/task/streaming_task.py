@@ -34,10 +34,10 @@ from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.indexing.actions import AnnounceFiles, CheckPointDataSourceMetadata
 from penstock.indexing.engine_json import counts_to_json
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
-from penstock.indexing.task.dead_letters import DeadLetters
+from penstock.indexing.task.dead_letters import DeadLetterSends
 from penstock.indexing.task.persist_merge import Folding
 from penstock.indexing.task.reader import Reader
-from penstock.indexing.task.sequence_publisher import Publisher
+from penstock.indexing.task.sequence_publisher import SequencePublisher
 from penstock.indexing.task.task_state import StreamTaskParts, TaskOptions, TaskPorts
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.mailbox import Timer
 
 
-class Announcer:
+class FileAnnouncer:
     """Announces all files of a sequence again whenever they change; only the newest state.
 
     Args:
@@ -254,11 +254,11 @@ class StreamingTask:
             fail=self._fail,
         )
         self._context = context
-        self._announcer = Announcer(context)
+        self._announcer = FileAnnouncer(context)
         self._reader = Reader(context, self._persisted)
-        self._dead_letters = DeadLetters(context)
+        self._dead_letters = DeadLetterSends(context)
         self._folding = Folding(context, self._announcer.changed)
-        self._publisher = Publisher(context, self._announcer.is_current)
+        self._publisher = SequencePublisher(context, self._announcer.is_current)
         self._checkpoints = Checkpoints(context)
         self._steering = Steering(context, self._reader)
         for sequence in context.state.sequences.items:

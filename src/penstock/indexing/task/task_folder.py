@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.indexing.sequences import Sequences
+from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.task.commit_file import CommitFile
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ class TaskFolder:
         """Make a commit durable; the files it names are durable already."""
         self.write_json("commit.json", commit.relocated(self._relative).to_json())
 
-    def write_sequences(self, sequences: Sequences) -> None:
+    def write_sequences(self, sequences: TaskSequences) -> None:
         """Make the sequences durable."""
         self.write_json("sequences.json", sequences.to_json())
 
-    def restore_sequences(self) -> Sequences | None:
+    def restore_sequences(self) -> TaskSequences | None:
         """Return the last written sequences, None at the first start.
 
         Raises:
@@ -104,7 +104,7 @@ class TaskFolder:
         """
         value = self.read_json("sequences.json")
         source = f"{self.path}/sequences.json"
-        return None if value is None else Sequences.from_json(value, source=source)
+        return None if value is None else TaskSequences.from_json(value, source=source)
 
     def restore_commit(self, sequences: Container[str]) -> CommitFile | None:
         """Return the newest commit whose files all exist, None if there is none.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import CorruptData, PenstockError
 from penstock.core.waits import WaitTable
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.errand import Errand, Retry
-from penstock.indexing.sequences import Sequence, Sequences
+from penstock.indexing.errand import CallRetry, Errand
+from penstock.indexing.sequences import Sequence, TaskSequences
 from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import StreamLocation
 from penstock.indexing.task.commit_file import CommitFile
@@ -63,7 +63,7 @@ class TaskOptions:
     drop_delay_ms: int = 30_000
     fold_fan_in: int = 12
     fold_max_rows: int = 1_000_000
-    retry: Retry = field(default_factory=Retry)
+    retry: CallRetry = field(default_factory=CallRetry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class StreamTaskState:
         names = {sequence.name for sequence in sequences.items} if sequences else set()
         commit = folder.restore_commit(names)
         if sequences is None:
-            sequences = Sequences.begin(
+            sequences = TaskSequences.begin(
                 spec.base_sequence_name, spec.start_offsets, spec.end_offsets, spec.checkpoints
             )
             folder.write_sequences(sequences)
@@ -116,7 +116,7 @@ class StreamTaskState:
         self._folder.write_commit(commit)
         self.commit = commit
 
-    def change_sequences(self, sequences: Sequences) -> None:
+    def change_sequences(self, sequences: TaskSequences) -> None:
         """Make sequences durable, then make them the current ones."""
         if sequences is not self.sequences:
             self._folder.write_sequences(sequences)
@@ -146,7 +146,7 @@ class StreamTaskState:
         return next((s for s in self.sequences.items if s.name == name), None)
 
 
-def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> Sequences | None:
+def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> TaskSequences | None:
     sequences = folder.restore_sequences()
     if sequences is not None and sequences.base_name != spec.base_sequence_name:
         raise CorruptData(

@@ -21,7 +21,7 @@ _DIGITS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class EndpointParameter:
     """A query parameter.
 
     Attributes:
@@ -53,7 +53,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EndpointCall:
     """One call of an endpoint: parameters checked against the declaration, and the body."""
 
     parameters: Mapping[str, str]
@@ -109,8 +109,8 @@ class Endpoint:
     method: str
     path: str
     about: str
-    answer: Callable[[Call], Response | object]
-    parameters: Sequence[Parameter] = ()
+    answer: Callable[[EndpointCall], Response | object]
+    parameters: Sequence[EndpointParameter] = ()
     body: Body | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
 
@@ -150,7 +150,7 @@ def open_api(title: str, version: str, endpoints: Sequence[Endpoint]) -> dict[st
 
 def _handler(endpoint: Endpoint) -> Callable[[Request], object]:
     async def handle(request: Request) -> Response:
-        call = Call(_checked(request, endpoint), await request.body())
+        call = EndpointCall(_checked(request, endpoint), await request.body())
         answer = await run_in_threadpool(endpoint.answer, call)
         return answer if isinstance(answer, Response) else JsonResponse(answer)
 

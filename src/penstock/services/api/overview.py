@@ -16,9 +16,9 @@ from typing import Final
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.http_client import JsonClient
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.readiness import ReadyState
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")
@@ -68,9 +68,9 @@ class ProcessOverview:
 
     def __init__(
         self,
-        directory: Directory,
+        directory: LeaseDirectory,
         own: str,
-        find_broker: Callable[[], Address],
+        find_broker: Callable[[], HostPort],
         own_state: Callable[[], ReadyState],
         clock: Clock,
         token: str | None,
@@ -133,7 +133,7 @@ class ProcessOverview:
             self._waits.failed(work, error, dependency=Dependency.METADATA)
             return self._known.get(service, ())
         self._waits.ended(work)
-        places = tuple((row.instance, str(Address(row.host, row.port))) for row in rows)
+        places = tuple((row.instance, str(HostPort(row.host, row.port))) for row in rows)
         self._known = {**self._known, service: places}
         return places
 

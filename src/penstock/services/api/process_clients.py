@@ -27,9 +27,9 @@ from penstock.indexing.ports import (
     WorkerTask,
 )
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.http_client import Answer, JsonClient
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
@@ -180,7 +180,7 @@ class HttpTaskClient:
         location = self._locate(task_id)
         if location is None:
             raise Unavailable(f"it is not known yet where task {task_id} runs")
-        address = Address(location.host, location.port)
+        address = HostPort(location.host, location.port)
         return JsonClient(f"http://{address}", token=self._token, timeout_s=self._timeout_s)
 
 
@@ -280,7 +280,7 @@ def _task_from_json(value: dict[str, object]) -> WorkerTask:
 class HttpWorkerClient:
     """`WorkerClient` over a worker's HTTP API."""
 
-    def __init__(self, name: str, address: Address, token: str | None = None) -> None:
+    def __init__(self, name: str, address: HostPort, token: str | None = None) -> None:
         self._name = name
         self._token = token
         self.address = address
@@ -344,14 +344,14 @@ class HttpWorkerClient:
 class LeasedWorkers:
     """`WorkerDirectory` over leases."""
 
-    def __init__(self, directory: Directory, token: str | None = None) -> None:
+    def __init__(self, directory: LeaseDirectory, token: str | None = None) -> None:
         self._directory = directory
         self._token = token
 
     def workers(self) -> Sequence[HttpWorkerClient]:
         """Return the workers that are announced."""
         return [
-            HttpWorkerClient(row.instance, Address(row.host, row.port), self._token)
+            HttpWorkerClient(row.instance, HostPort(row.host, row.port), self._token)
             for row in self._directory.all("worker")
         ]
 
@@ -369,7 +369,7 @@ class HttpActionClient:
     def __init__(
         self,
         task_id: str,
-        find_overlord: Callable[[], Address],
+        find_overlord: Callable[[], HostPort],
         token: str | None = None,
         worker: str | None = None,
     ) -> None:

@@ -33,9 +33,9 @@ from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.http_client import JsonClient
-from penstock.services.membership.leases import Directory
+from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty
 from penstock.storage.metadata import MetadataStore
@@ -65,9 +65,9 @@ class RouterParts:
     """
 
     store: MetadataStore
-    directory: Directory
-    http: Address
-    find_broker: Callable[[], Address]
+    directory: LeaseDirectory
+    http: HostPort
+    find_broker: Callable[[], HostPort]
     ready: Callable[[], ReadyState]
     clock: Clock
     token: str | None = field(default=None, repr=False)

@@ -18,7 +18,7 @@ from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.http_client import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
 
@@ -56,8 +56,8 @@ class RouterMetrics:
     def __init__(
         self,
         store: MetricsStore,
-        find_broker: Callable[[], Address],
-        find_overlord: Callable[[], Address],
+        find_broker: Callable[[], HostPort],
+        find_overlord: Callable[[], HostPort],
         token: str | None = None,
         *,
         clock: Clock,

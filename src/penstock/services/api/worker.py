@@ -34,7 +34,7 @@ from penstock.services.api.process_clients import (
     worker_changes_to_json,
     worker_report_to_json,
 )
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 
 WAIT_MS_MAX = 180_000
 
@@ -79,10 +79,10 @@ class WorkerRoutes:
         name: str,
         worker: WorkerPort,
         logs: TaskLogReader,
-        find_overlord: Callable[[], Address],
+        find_overlord: Callable[[], HostPort],
         task_bytes_max: int = JSON_BYTES_MAX,
         *,
-        find_broker: Callable[[], Address],
+        find_broker: Callable[[], HostPort],
     ) -> None:
         self._find_broker = find_broker
         self._name = name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services import config
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.http_client import JsonClient
 
@@ -44,7 +44,7 @@ class Given:
         line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
         return config.resolve(line, os.environ, self.config_file)
 
-    def _found(self, name: str, configured: Address, default: Address) -> str:
+    def _found(self, name: str, configured: HostPort, default: HostPort) -> str:
         """Return an address of the data folder's server.
 
         Raises:

@@ -39,7 +39,7 @@ PROMPT_HELP = (
 DATASOURCES = "/druid/coordinator/v1/metadata/datasources"
 
 
-class Format(enum.StrEnum):
+class ResultFormat(enum.StrEnum):
     """Output format of rows."""
 
     TABLE = "table"
@@ -52,7 +52,7 @@ class Format(enum.StrEnum):
 class _Wanted:
     """Output format of rows, and the context of queries and tasks."""
 
-    output: Format
+    output: ResultFormat
     context: Mapping[str, object]
 
 
@@ -66,7 +66,11 @@ _TRUNCATED: Final = (
     " time"
 )
 
-_RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
+_RESULT_FORMATS = {
+    ResultFormat.CSV: "csv",
+    ResultFormat.JSON: "object",
+    ResultFormat.JSONL: "objectLines",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,8 +86,8 @@ def sql(
         Path | None, typer.Option("--file", "-f", help="File that contains the statement.")
     ] = None,
     output: Annotated[
-        Format, typer.Option("--format", help="Output format of rows.")
-    ] = Format.TABLE,
+        ResultFormat, typer.Option("--format", help="Output format of rows.")
+    ] = ResultFormat.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     context: Annotated[
         list[str] | None,
@@ -99,7 +103,7 @@ def sql(
     """
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
-    chosen = _Wanted(Format.JSON if as_json else output, _context(context or ()))
+    chosen = _Wanted(ResultFormat.JSON if as_json else output, _context(context or ()))
     api = GIVEN.api(QUERY_TIMEOUT_S)
     if statement is None and file is None and sys.stdin.isatty():
         _prompt(api, chosen)
@@ -141,7 +145,7 @@ def _bare(text: str) -> str:
 def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
     statement, output = _bare(text), wanted.output
     if _WRITES.match(statement):
-        as_json = output in (Format.JSON, Format.JSONL)
+        as_json = output in (ResultFormat.JSON, ResultFormat.JSONL)
         _write(api, statement, wanted.context, as_json=as_json)
         return
     try:
@@ -154,7 +158,7 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
 
 def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     output = wanted.output
-    if output is Format.TABLE:
+    if output is ResultFormat.TABLE:
         found = ask(api, statement, wanted.context)
         numeric = [
             all(isinstance(row[at], int | float | None) for row in found.rows)
@@ -172,13 +176,13 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     body = {
         "query": statement,
         "resultFormat": _RESULT_FORMATS[output],
-        "header": output is Format.CSV,
+        "header": output is ResultFormat.CSV,
         "context": dict(wanted.context),
     }
     with api.reading("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
             raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
-        print_result(answer.chunks, is_json=output is not Format.CSV)
+        print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
         if answer.truncated:
             warn(_TRUNCATED)
 

@@ -114,7 +114,7 @@ def _appear(path: Path, content: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FlightsQuestion:
     """A query and its expected answer."""
 
     title: str
@@ -123,25 +123,25 @@ class Question:
 
 
 QUESTIONS = (
-    Question("departures", 'SELECT count(*) AS "departures" FROM "flights"', [[ROWS]]),
-    Question(
+    FlightsQuestion("departures", 'SELECT count(*) AS "departures" FROM "flights"', [[ROWS]]),
+    FlightsQuestion(
         "by carrier",
         'SELECT carrier, count(*) AS "departures" FROM "flights" '
         'GROUP BY carrier ORDER BY "departures" DESC LIMIT 5',
         [list(row) for row in CARRIERS],
     ),
-    Question(
+    FlightsQuestion(
         "by airline",
         'SELECT airline, count(*) AS "departures" FROM "flights" '
         'GROUP BY airline ORDER BY "departures" DESC LIMIT 2',
         [["United Air Lines Inc.", CARRIERS[0][1]], ["JetBlue Airways", CARRIERS[1][1]]],
     ),
-    Question(
+    FlightsQuestion(
         "mean departure delay, minutes",
         'SELECT round(avg(dep_delay), 3) AS "mean_delay" FROM "flights"',
         [[MEAN_DELAY]],
     ),
-    Question(
+    FlightsQuestion(
         "distance flown, miles", 'SELECT sum(distance) AS "miles" FROM "flights"', [[DISTANCE]]
     ),
 )

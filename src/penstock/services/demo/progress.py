@@ -2,11 +2,11 @@
 
 `FlowFeed` applies and starts the flow, and reads the counts of the two topics that it publishes
 to. `flow_at_work` and `tasks_at_work` list what is active while no count changes, because a
-first Spark job can take half a minute; they are pure. `DemoView` shows a `Progress` as one
+first Spark job can take half a minute; they are pure. `DemoView` shows a `DemoProgress` as one
 progress bar on a terminal and as short lines elsewhere. Does not own the input files
 (`flights`) or when a stage is complete (`run`).
 
-Threading: each thread that counts writes only its own fields of `Progress`.
+Threading: each thread that counts writes only its own fields of `DemoProgress`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _BAR_WIDTH: Final = 24
 
 
 @dataclass(slots=True)
-class Progress:
+class DemoProgress:
     """Counts of the demo; each counting thread writes only its own fields.
 
     `still_s` is the time since a count last changed, `at_work` what the demo waits for meanwhile.
@@ -123,7 +123,7 @@ class Progress:
 class DemoView:
     """Shows a progress; entered around the stages that have progress."""
 
-    def __init__(self, progress: Progress, console: Console) -> None:
+    def __init__(self, progress: DemoProgress, console: Console) -> None:
         self._progress = progress
         self._console = console
         self._live = Live(console=console, refresh_per_second=4) if sys.stdout.isatty() else None
@@ -217,7 +217,7 @@ class FlowFeed:
         api.request("PUT", "/flow", example(self._flow), query={"file": self._flow})
         api.post("/flow/start")
 
-    def look(self, progress: Progress) -> None:
+    def look(self, progress: DemoProgress) -> None:
         """Record the progress of the flow; counts of parts that do not answer stay unchanged."""
         try:
             with BrokerClient(self._server.broker_http, timeout_s=_TIMEOUT_S) as broker:

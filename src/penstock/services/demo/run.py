@@ -42,9 +42,9 @@ from penstock.services.demo.progress import (
     REJECTED,
     STILL_S,
     TOPIC,
+    DemoProgress,
     DemoView,
     FlowFeed,
-    Progress,
     tasks_at_work,
 )
 from penstock.services.demo.server import DemoServer, fresh_folder
@@ -163,7 +163,7 @@ class Demo:
         self._server = DemoServer(folder, clock, {FOLDER_VARIABLE: str(self._files)})
         self._feeding = FlowFeed(self._server, FLOW)
         self._console = Console(highlight=False)
-        self._progress = Progress(ROWS)
+        self._progress = DemoProgress(ROWS)
         self._view = DemoView(self._progress, self._console)
         self._pause = threading.Condition()
         self._over = threading.Event()

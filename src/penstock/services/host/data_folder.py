@@ -26,7 +26,7 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
-from penstock.services.config import CONFIG_FILE, METADATA_FILE, Address
+from penstock.services.config import CONFIG_FILE, METADATA_FILE, HostPort
 from penstock.storage.filesystem import OsFileSystem
 
 FORMAT = 1
@@ -356,7 +356,7 @@ def about_process(clock: Clock) -> dict[str, object]:
     }
 
 
-def broker_addresses(http: Address, tcp: Address) -> dict[str, object]:
+def broker_addresses(http: HostPort, tcp: HostPort) -> dict[str, object]:
     """Return the fields of `penstock.json` about the broker."""
     return {"broker_http": http.url, "broker_tcp": str(tcp)}
 

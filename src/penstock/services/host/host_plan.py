@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services import config
-from penstock.services.config import Address, Options, local_path
+from penstock.services.config import HostPort, Options, local_path
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.liveness import LivenessCheck, greet
@@ -128,7 +128,7 @@ class HostPlan:
         self.queries = query_spark(options, total_memory_bytes())
         self.options = options
 
-    def open(self, listen_on: Callable[[Address, str], socket.socket] = listen) -> None:
+    def open(self, listen_on: Callable[[HostPort, str], socket.socket] = listen) -> None:
         """Open the sockets and write the options for the children.
 
         Args:
@@ -154,7 +154,7 @@ class HostPlan:
                 listen_on, "broker", self._given.broker_http_address, "--broker-http"
             )
             tcp = self._listen(listen_on, "broker", self._given.broker_tcp_address, "--broker-tcp")
-            internal = Address(self._given.http.host, 0)
+            internal = HostPort(self._given.http.host, 0)
             self._listen(listen_on, "overlord", internal, "--http")
             self._listen(listen_on, "flow", internal, "--http")
             self._listen(listen_on, "worker", internal, "--http")
@@ -209,14 +209,14 @@ class HostPlan:
 
     def _listen(
         self,
-        listen_on: Callable[[Address, str], socket.socket],
+        listen_on: Callable[[HostPort, str], socket.socket],
         name: str,
-        address: Address,
+        address: HostPort,
         option: str,
-    ) -> Address:
+    ) -> HostPort:
         listener = listen_on(address, option)
         self._sockets.setdefault(name, []).append(listener)
-        return Address(address.host, listener.getsockname()[1])
+        return HostPort(address.host, listener.getsockname()[1])
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:

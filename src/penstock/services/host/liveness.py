@@ -37,7 +37,7 @@ class LivenessOptions:
     failures_max: int = 6
 
 
-class Question(Protocol):
+class LivenessQuestion(Protocol):
     """One question that is in progress."""
 
     def answered(self) -> bool | None:
@@ -58,11 +58,11 @@ class LivenessCheck:
     """
 
     def __init__(
-        self, ask: Callable[[], Question | None], options: LivenessOptions | None = None
+        self, ask: Callable[[], LivenessQuestion | None], options: LivenessOptions | None = None
     ) -> None:
         self._ask = ask
         self._options = options or LivenessOptions()
-        self._question: Question | None = None
+        self._question: LivenessQuestion | None = None
         self._asked_s = 0.0
         self._next_s: float | None = None
         self._failures = 0
@@ -140,7 +140,7 @@ _CONNECT_S: Final = 0.1
 
 
 class Greeting:
-    """A greeting in progress; a `Question`."""
+    """A greeting in progress; a `LivenessQuestion`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -28,7 +28,7 @@ from typing import NoReturn
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.restart_policy import DEAD_THREAD
 
 # From <sys/prctl.h>.
@@ -113,7 +113,7 @@ def end_on_thread_death() -> None:
     DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
 
 
-def listen(address: Address, option: str) -> socket.socket:
+def listen(address: HostPort, option: str) -> socket.socket:
     """Open a listening socket that children can inherit.
 
     Args:
@@ -149,7 +149,7 @@ def listen(address: Address, option: str) -> socket.socket:
 
 
 def listen_patiently(
-    address: Address, option: str, clock: Clock, patience_s: float
+    address: HostPort, option: str, clock: Clock, patience_s: float
 ) -> socket.socket:
     """Open a listening socket; retry a taken port for a while.
 

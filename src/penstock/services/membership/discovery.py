@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 
 Service = Mapping[str, object]
 
@@ -47,7 +47,7 @@ class Node:
 
     role: str
     instance: str
-    address: Address
+    address: HostPort
     services: Mapping[str, Service] = field(default_factory=dict)
     started_ms: int = 0
     processors: int = 0
@@ -94,7 +94,7 @@ class Node:
             raise InvalidRequest(
                 "host and plaintextPort must be a node's address", place="druidNode"
             )
-        address = Address(host, port)
+        address = HostPort(host, port)
         raw = value.get("services")
         entries = raw.items() if isinstance(raw, dict) else ()
         return cls(

@@ -25,7 +25,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import WaitTable
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
 from penstock.storage.metadata import LeaseRow
@@ -82,11 +82,11 @@ class Announcement:
 
     service: str
     instance: str
-    address: Address
+    address: HostPort
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
-class Announcer:
+class LeaseAnnouncer:
     """Keeps one lease alive from a thread of its own; `start` and `stop` are a lifecycle handler's.
 
     The condition's mutex guards the stop flag that the thread waits on.
@@ -229,7 +229,7 @@ class LeaseView:
         return seen.is_sign and now_s - seen.since_s < _TTL_S
 
 
-class Directory:
+class LeaseDirectory:
     """Finds instances of services by their leases.
 
     Args:
@@ -253,7 +253,7 @@ class Directory:
         """Return the live instances, most recently renewed first."""
         return sorted(self._store.list(service), key=lambda row: -row.expires_ms)
 
-    def find(self, service: str) -> Address:
+    def find(self, service: str) -> HostPort:
         """Return an instance of a service.
 
         Raises:
@@ -266,9 +266,9 @@ class Directory:
                     "no overlord leads; start one, or wait for the election",
                     dependency=Dependency.OVERLORD,
                 )
-            return Address.parse(url.removeprefix("http://"))
+            return HostPort.parse(url.removeprefix("http://"))
         row = self._choose(service)
-        return Address(row.host, row.port)
+        return HostPort(row.host, row.port)
 
     def broker(self) -> LeaseRow:
         """Return the lease of the broker; of several, the one that started last.
@@ -360,7 +360,7 @@ class LeaseDiscovery:
     def announce(self, node: Node) -> _Announced:
         """Take a lease and renew it until the node is withdrawn."""
         announcement = Announcement(node.role, node.instance, node.address, node.to_json())
-        announcer = Announcer(self._store, announcement, self._clock, self.waits)
+        announcer = LeaseAnnouncer(self._store, announcement, self._clock, self.waits)
         announcer.start()
         announced = _Announced(self._announced, announcer)
         self._announced[announced] = None
@@ -415,7 +415,7 @@ class LeaseDiscovery:
 class _Announced:
     """A lease that is renewed until it is withdrawn."""
 
-    def __init__(self, home: dict[_Announced, None], announcer: Announcer) -> None:
+    def __init__(self, home: dict[_Announced, None], announcer: LeaseAnnouncer) -> None:
         self._home = home
         self._announcer = announcer
 
@@ -433,7 +433,7 @@ class _Announced:
 
 def node_of(row: LeaseRow) -> Node:
     """Return the node of a lease; a lease without a document is identified by its address."""
-    plain = Node(row.service, row.instance, Address(row.host, row.port), started_ms=row.started_ms)
+    plain = Node(row.service, row.instance, HostPort(row.host, row.port), started_ms=row.started_ms)
     if "druidNode" not in row.extra:
         return plain
     try:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
-from penstock.services.config import Address, Options
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.config import HostPort, Options
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.discovery import Node, Service
 from penstock.services.membership.election import Contest, TermContest, refuses
-from penstock.services.membership.leases import Directory, LeaseDiscovery, LeaseView
+from penstock.services.membership.leases import LeaseDirectory, LeaseDiscovery, LeaseView
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Membership:
             self._faults = lambda: leases.faults
             self._waits = leases.waits.all
             view = LeaseView(store.leases, clock)
-            self.directory = Directory(view, leader=self._leader)
+            self.directory = LeaseDirectory(view, leader=self._leader)
             return
         # Imported here, because the client is only installed if it is used.
         from penstock.services.membership.zookeeper import (  # noqa: PLC0415
@@ -63,7 +63,7 @@ class Membership:
 
         self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base)
         self.discovery = ZooKeeperDiscovery(self._zookeeper, clock)
-        self.directory = Directory(_Discovered(self.discovery), leader=self._leader)
+        self.directory = LeaseDirectory(_Discovered(self.discovery), leader=self._leader)
 
     def contest(self, service: str, url: str) -> Contest:
         """Return the contest that decides who leads a service.
@@ -92,7 +92,7 @@ class Membership:
         lifecycle: Lifecycle,
         role: str,
         instance: str,
-        address: Address,
+        address: HostPort,
         services: Mapping[str, Service] | None = None,
     ) -> None:
         """Start discovery with the process, and announce the process once it answers."""
@@ -111,14 +111,16 @@ class Membership:
             while announced:
                 announced.pop().withdraw()
 
-        lifecycle.add_handler(Handler("discovery", self.discovery.start, self.discovery.stop))
         lifecycle.add_handler(
-            Handler(
+            LifecycleHandler("discovery", self.discovery.start, self.discovery.stop)
+        )
+        lifecycle.add_handler(
+            LifecycleHandler(
                 "announcement",
                 lambda: announced.append(self.discovery.announce(node)),
                 withdraw,
             ),
-            Stage.ANNOUNCEMENTS,
+            StartStage.ANNOUNCEMENTS,
         )
 
     def _leader(self) -> str | None:
@@ -138,7 +140,7 @@ class BrokerFinder:
         self._options = options
         self._lease = lease
 
-    def http(self) -> Address:
+    def http(self) -> HostPort:
         """Return the broker's HTTP address.
 
         Raises:
@@ -147,16 +149,16 @@ class BrokerFinder:
         if self._options.broker_http is not None:
             return self._options.broker_http
         row = self._lease()
-        return Address(row.host, row.port)
+        return HostPort(row.host, row.port)
 
-    def tcp(self) -> Address:
+    def tcp(self) -> HostPort:
         """Return the broker's address of NSQ's TCP protocol. Raises as `http`."""
         if self._options.broker_tcp is not None:
             return self._options.broker_tcp
         if self._options.broker_http is not None:
             return self._options.broker_tcp_address
         row = self._lease()
-        return Address(row.host, broker_tcp_port(row.extra))
+        return HostPort(row.host, broker_tcp_port(row.extra))
 
 
 def broker_service(tcp_port: int) -> Mapping[str, Service]:

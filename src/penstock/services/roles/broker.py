@@ -23,9 +23,9 @@ from penstock.core.garbage_collection import lasting_objects
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import Membership, broker_service
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
@@ -105,26 +105,29 @@ def compose(context: RoleContext) -> Lifecycle:
             loop.run(server.start())
 
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("event loop", loop.start, loop.stop))
+    lifecycle.add_handler(LifecycleHandler("event loop", loop.start, loop.stop))
     lifecycle.add_handler(
-        Handler("broker", start, lambda: loop.run(server.stop())),
-        Stage.SERVER,
+        LifecycleHandler("broker", start, lambda: loop.run(server.stop())),
+        StartStage.SERVER,
     )
     if not context.is_launched:
-        lifecycle.add_handler(_client_file(context), Stage.ANNOUNCEMENTS)
+        lifecycle.add_handler(_client_file(context), StartStage.ANNOUNCEMENTS)
     announcement = _Announcement(context)
     lifecycle.add_handler(
-        Handler("announcement", announcement.start, announcement.stop), Stage.ANNOUNCEMENTS
+        LifecycleHandler("announcement", announcement.start, announcement.stop),
+        StartStage.ANNOUNCEMENTS,
     )
-    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(
+        LifecycleHandler("readiness", context.say_ready), StartStage.ANNOUNCEMENTS
+    )
     return lifecycle
 
 
-def _client_file(context: RoleContext) -> Handler:
+def _client_file(context: RoleContext) -> LifecycleHandler:
     """Publish the addresses of a broker without a launcher for clients of this host."""
     assert context.tcp_listener is not None
     http, tcp = (
-        Address(*one.getsockname()[:2]) for one in (context.listener, context.tcp_listener)
+        HostPort(*one.getsockname()[:2]) for one in (context.listener, context.tcp_listener)
     )
 
     def write() -> None:
@@ -132,7 +135,9 @@ def _client_file(context: RoleContext) -> Handler:
             {**about_process(context.clock), **broker_addresses(http, tcp)}
         )
 
-    return Handler("client file", write, lambda: context.folder.remove_client_file(os.getpid()))
+    return LifecycleHandler(
+        "client file", write, lambda: context.folder.remove_client_file(os.getpid())
+    )
 
 
 class _Announcement:
@@ -190,7 +195,7 @@ class _Announcement:
         assert context.tcp_listener is not None
         store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
         announced = Lifecycle()
-        announced.add_handler(Handler("metadata", stop=store.close))
+        announced.add_handler(LifecycleHandler("metadata", stop=store.close))
         services = broker_service(context.tcp_listener.getsockname()[1])
         is_announced = False
         try:

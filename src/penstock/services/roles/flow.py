@@ -28,7 +28,7 @@ from penstock.services.config import CONFIG_VARIABLE, Options, local_path
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.http_server import HttpServer
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
@@ -209,11 +209,11 @@ def compose(context: RoleContext) -> Lifecycle:
     app = application(routes, token=options.token, metrics=metrics, ready=readiness.state)
     server = HttpServer(app, context.listener, context.guard)
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
-    lifecycle.add_handler(Handler("flow", host.start, host.stop))
-    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
+    lifecycle.add_handler(LifecycleHandler("flow", host.start, host.stop))
+    lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
     presence.add_to(lifecycle, "flow", context.instance, context.address)
     lifecycle.add_handler(
-        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+        LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
     return lifecycle

@@ -47,7 +47,7 @@ from penstock.services.config import Options
 from penstock.services.emitter.emitter import Emitter, send_alert
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.readiness import Check
@@ -201,15 +201,17 @@ def compose(context: RoleContext) -> Lifecycle:
         context.guard,
     )
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
     lifecycle.add_handler(mailbox_handler)
-    lifecycle.add_handler(Handler("lanes", stop=lanes.close))
-    lifecycle.add_handler(Handler("locks", stop=lock_lanes.close))
-    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("election", selector.start, selector.stop), Stage.SERVER)
+    lifecycle.add_handler(LifecycleHandler("lanes", stop=lanes.close))
+    lifecycle.add_handler(LifecycleHandler("locks", stop=lock_lanes.close))
+    lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
+    lifecycle.add_handler(
+        LifecycleHandler("election", selector.start, selector.stop), StartStage.SERVER
+    )
     presence.add_to(lifecycle, "overlord", context.instance, context.address)
     lifecycle.add_handler(
-        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+        LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
     return lifecycle
 

@@ -46,7 +46,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.fork_server import serve
@@ -90,7 +90,7 @@ _LINE_BYTES_MAX = 65_536
 _ORPHAN_GRACE_S = 30.0
 
 
-class PeonProcess:
+class PeonRole:
     """Resources of a task in this process: made once, before the task is known.
 
     Args:
@@ -104,7 +104,7 @@ class PeonProcess:
     def __init__(
         self,
         options: Options,
-        worker: Address,
+        worker: HostPort,
         worker_name: str,
         clock: Clock,
         say: Callable[[], None],
@@ -178,7 +178,7 @@ class PeonProcess:
     def _serve(self, spec: TaskSpec, task: PeonTask, stopping: _Stopping) -> TaskLocation:
         """Start the control API; signals will stop the task."""
         stopping.begin(task)
-        listener = listen(Address(self._options.http.host, 0), "--http")
+        listener = listen(HostPort(self._options.http.host, 0), "--http")
         control = task.control if isinstance(task, StreamingPeonTask) else None
         emitter = service_emitter(self._options, self._clock, "peon", task_dimensions(spec))
         emitter.start()
@@ -275,9 +275,9 @@ class PeonProcess:
             return self._options.broker_http.url
         return str(self._worker.get("/druid-internal/v1/broker"))
 
-    def _find_overlord(self) -> Address:
+    def _find_overlord(self) -> HostPort:
         # The worker reads the leases, so that this process needs no metadata store of its own.
-        return Address.parse(str(self._worker.get("/druid-internal/v1/leader")))
+        return HostPort.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
     def close(self) -> None:
         """Close Spark and the port; an error of one part does not keep others open."""
@@ -380,7 +380,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="penstock.services.roles.peon_start")
     parser.add_argument("--folder")
     parser.add_argument("--options", type=Path, required=True)
-    parser.add_argument("--worker", type=Address.parse, required=True)
+    parser.add_argument("--worker", type=HostPort.parse, required=True)
     parser.add_argument("--worker-name", required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--words-fd", type=int)
@@ -400,7 +400,7 @@ def main(arguments: list[str]) -> int:
     options = config.from_json(given.options.read_text())
     use_umask(options)
     say = _sayer(words)
-    process = PeonProcess(options, given.worker, given.worker_name, SystemClock(), say)
+    process = PeonRole(options, given.worker, given.worker_name, SystemClock(), say)
     folder: str | None = given.folder
     if folder is None:
         # In parallel: a task that needs no Spark does not wait for it.

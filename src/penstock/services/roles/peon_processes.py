@@ -42,9 +42,9 @@ from pathlib import Path
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.errand import Retry
+from penstock.indexing.errand import CallRetry
 from penstock.mailbox import MailboxProcessor
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.fork_server import (
     ForkedProcess,
@@ -82,7 +82,7 @@ class PeonOptions:
     spares: int = 1
     refill_delay_ms: int = 300
     spare_age_max_ms: int = 1_800_000
-    retry: Retry = field(default_factory=lambda: Retry(500, 60_000))
+    retry: CallRetry = field(default_factory=lambda: CallRetry(500, 60_000))
 
 
 class PeonChild:
@@ -147,7 +147,7 @@ class PeonProcesses:
     def __init__(
         self,
         options_file: Path,
-        worker: tuple[Address, str],
+        worker: tuple[HostPort, str],
         spare_log: Path,
         processor: MailboxProcessor,
         clock: Clock,

@@ -21,7 +21,7 @@ from penstock.services.api.sql import SqlRoutes
 from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolder, queries_run_folder
 from penstock.services.http_server import HttpServer
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.metrics_text import metrics_text
 from penstock.services.readiness import Check
@@ -169,20 +169,25 @@ def compose(context: RoleContext) -> Lifecycle:
         context.guard,
     )
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
-    lifecycle.add_handler(Handler("files of answers", answers.open, answers.close))
-    lifecycle.add_handler(Handler("Spark session", stop=sql.close))
-    lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
-    lifecycle.add_handler(Handler("Spark session of projections", stop=projections.close))
-    lifecycle.add_handler(Handler("Spark session that makes projections", stop=maker.close))
-    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
+    lifecycle.add_handler(LifecycleHandler("files of answers", answers.open, answers.close))
+    lifecycle.add_handler(LifecycleHandler("Spark session", stop=sql.close))
+    lifecycle.add_handler(LifecycleHandler("Spark session of expressions", stop=expressions.close))
+    lifecycle.add_handler(LifecycleHandler("Spark session of projections", stop=projections.close))
+    lifecycle.add_handler(
+        LifecycleHandler("Spark session that makes projections", stop=maker.close)
+    )
+    lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
     presence.add_to(lifecycle, "router", context.instance, context.address)
     # Before HTTP, whose stop waits for the requests that they answer.
     lifecycle.add_handler(
-        Handler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)), Stage.ANNOUNCEMENTS
+        LifecycleHandler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)),
+        StartStage.ANNOUNCEMENTS,
     )
-    lifecycle.add_handler(Handler("projections", maker.start, maker.stop), Stage.ANNOUNCEMENTS)
     lifecycle.add_handler(
-        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+        LifecycleHandler("projections", maker.start, maker.stop), StartStage.ANNOUNCEMENTS
+    )
+    lifecycle.add_handler(
+        LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
     return lifecycle

@@ -32,7 +32,7 @@ from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
 from penstock.indexing.secrets import MASK
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.emitter.emitter import Emitter, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.emitter.factory import service_emitter, stop_emitter
@@ -41,7 +41,7 @@ from penstock.services.host.permissions import make_deep_storage, private_data_f
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.option_values import masked
 from penstock.services.readiness import Check, Readiness
 from penstock.storage.deletion_hold import clear_expired
@@ -142,12 +142,12 @@ class RoleContext:
         return str(self.address)
 
     @property
-    def address(self) -> Address:
+    def address(self) -> HostPort:
         """Return the address at which others reach this process."""
         host, port = self.listener.getsockname()[:2]
         if host in ("0.0.0.0", "::"):  # compared, not bound  # noqa: S104
             host = socket.gethostname()
-        return Address(host, port)
+        return HostPort(host, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class InheritedSocket:
     """A listening socket from the parent, by its descriptor; or an address to listen on."""
 
     descriptor: int | None
-    address: Address
+    address: HostPort
     option: str = "--http"
 
     def open(self) -> socket.socket:
@@ -219,7 +219,7 @@ def run_alone(
         "broker": (options.broker_http_address, "--broker-http"),
     }
     # The others are found by their leases and use any port.
-    address, option = addresses.get(name, (Address(options.http.host, 0), "--http"))
+    address, option = addresses.get(name, (HostPort(options.http.host, 0), "--http"))
     listening = [InheritedSocket(None, address, option)]
     if name == "broker":
         listening.append(InheritedSocket(None, options.broker_tcp_address, "--broker-tcp"))
@@ -265,7 +265,8 @@ def run_role(
         _say_what_starts(options)
         lifecycle = compose(context)
         lifecycle.add_handler(
-            Handler("emitter", emitter.start, lambda: stop_emitter(emitter)), Stage.INIT
+            LifecycleHandler("emitter", emitter.start, lambda: stop_emitter(emitter)),
+            StartStage.INIT,
         )
         sockets.callback(DEATHS.listen(lambda death: _alert(death, emitter)))
         try:

@@ -23,9 +23,9 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import Address, Options
+from penstock.services.config import HostPort, Options
 from penstock.services.http_server import HttpServer
-from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
@@ -128,22 +128,24 @@ def compose(context: RoleContext) -> Lifecycle:
     )
 
     lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
+    lifecycle.add_handler(LifecycleHandler("task folders", claim.take, claim.release))
     if not context.is_launched:
         # After the lock, so that no other worker writes the same file.
         lifecycle.add_handler(
-            Handler("options of peons", lambda: _write_options(options_file, options))
+            LifecycleHandler("options of peons", lambda: _write_options(options_file, options))
         )
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
-    lifecycle.add_handler(Handler("task roots", lambda: _register(store, instance, folders, fs)))
-    lifecycle.add_handler(Handler("lanes", stop=lanes.close))
+    lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
+    lifecycle.add_handler(
+        LifecycleHandler("task roots", lambda: _register(store, instance, folders, fs))
+    )
+    lifecycle.add_handler(LifecycleHandler("lanes", stop=lanes.close))
     lifecycle.add_handler(mailbox_handler)
-    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), Stage.SERVER)
+    lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
+    lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), StartStage.SERVER)
     offered = _offered(context.address, worker_options)
     presence.add_to(lifecycle, "worker", instance, context.address, offered)
     lifecycle.add_handler(
-        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+        LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
     return lifecycle
 
@@ -156,7 +158,7 @@ def _waits_of(worker: Worker) -> list[DependencyWait]:
         return []
 
 
-def _tasks(worker: Worker, peons: PeonProcesses, mailbox: MailboxExecutor) -> Handler:
+def _tasks(worker: Worker, peons: PeonProcesses, mailbox: MailboxExecutor) -> LifecycleHandler:
     """Return the handler that begins and ends the work on tasks."""
 
     def start() -> None:
@@ -174,7 +176,7 @@ def _tasks(worker: Worker, peons: PeonProcesses, mailbox: MailboxExecutor) -> Ha
         finally:
             peons.stop()
 
-    return Handler("tasks", start, stop)
+    return LifecycleHandler("tasks", start, stop)
 
 
 def _register(store: MetadataStore, instance: str, folders: list[str], fs: FileSystem) -> None:
@@ -198,7 +200,7 @@ def _worker_options(options: Options) -> WorkerOptions:
     )
 
 
-def _offered(address: Address, options: WorkerOptions) -> dict[str, dict[str, object]]:
+def _offered(address: HostPort, options: WorkerOptions) -> dict[str, dict[str, object]]:
     """Return the worker's announcement, in Druid's form."""
     return {
         "workerNodeService": {

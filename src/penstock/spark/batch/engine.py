@@ -35,9 +35,9 @@ from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
     BatchResult,
+    EngineProgress,
     ExternalInput,
     ParseError,
-    Progress,
     SqlInput,
     WrittenFile,
     refuse_too_many,
@@ -139,7 +139,7 @@ class SparkBatchEngine:
         self._running: dict[str, list[RunningCall]] = {}
         self._cancelled: set[str] = set()
 
-    def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+    def write(self, request: BatchRequest, progress: EngineProgress | None = None) -> BatchResult:
         """Write the input's rows as final segment files; see `BatchEngine.write`.
 
         Raises:
@@ -260,7 +260,7 @@ class _Call:
     running: RunningCall
     folder: str
     scratch: Path
-    progress: Progress | None
+    progress: EngineProgress | None
 
     def run(self) -> BatchResult:
         intervals = tuple(condensed(i for i in self.request.intervals if not i.is_empty))

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
 
-    from penstock.indexing.batch.engine import Progress
+    from penstock.indexing.batch.engine import EngineProgress
 
 
 class _Teller:
     """Sums up the pieces of work of all stages, which Spark reports repeatedly."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: EngineProgress) -> None:
         self._progress = progress
         self._thread = threading.get_ident()
         self._stages: dict[int, tuple[int, int]] = {}
@@ -40,7 +40,7 @@ class _Teller:
 
 
 @contextlib.contextmanager
-def told(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
+def told(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
     """Report the progress of this thread's jobs while the block runs.
 
     Only Spark Connect reports progress; other Spark sessions do not.

@@ -37,7 +37,7 @@ from penstock.flow.processors.files.folders import change_problems
 from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.service_spark import SERVICE_SPARK
@@ -234,7 +234,7 @@ class SparkProcessor(RecordProcessor):
         reasons: dict[int, ProcessError] = {}
         counts: Counter[str] = Counter()
 
-        def look(flowfile: FlowFile) -> Verdict:
+        def look(flowfile: FlowFile) -> FilterVerdict:
             try:
                 name = self.view.of(flowfile, now_ms=now_ms)
             except ProcessError as error:
@@ -244,7 +244,7 @@ class SparkProcessor(RecordProcessor):
                     counts[name] += 1
                     names[flowfile.id] = name
             seen = len(names) + len(reasons)
-            return Verdict.REJECT_AND_STOP if seen >= _LOOKED_AT_MAX else Verdict.REJECT
+            return FilterVerdict.REJECT_AND_STOP if seen >= _LOOKED_AT_MAX else FilterVerdict.REJECT
 
         session.get_where(look)
         ready = counts.keys() >= set(self.needs)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processors.records.formats.columnar import ParquetWriter
-from penstock.flow.processors.records.formats.protocols import BATCH_ROWS, Records, translated
+from penstock.flow.processors.records.formats.protocols import BATCH_ROWS, RecordBatches, translated
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.spark.connect.server_settings import hadoop_path
 
@@ -38,7 +38,7 @@ class WorkFolder:
         self._path = path
         self._inputs = 0
 
-    def add(self, records: Records) -> str:
+    def add(self, records: RecordBatches) -> str:
         """Write the records of one content; return the file's URL.
 
         Raises:
@@ -61,7 +61,7 @@ class WorkFolder:
         """Return the URL to which Spark must write a result."""
         return hadoop_path(self._output(number))
 
-    def output(self, number: int) -> Records:
+    def output(self, number: int) -> RecordBatches:
         """Return the records of a result, in the order of Spark's partitions.
 
         Raises:
@@ -69,10 +69,10 @@ class WorkFolder:
         """
         files = sorted(self._output(number).glob("part-*.parquet"))
         if not files:
-            return Records(pa.schema([]), iter(()))
+            return RecordBatches(pa.schema([]), iter(()))
         with translated(_BROKEN):
             schema = pq.read_schema(files[0])
-        return Records(schema, _batches(files))
+        return RecordBatches(schema, _batches(files))
 
     def _output(self, number: int) -> Path:
         return self._path / f"output-{number}"

@@ -32,7 +32,7 @@ from penstock.spark.batch.input.discovery import (
     type_of,
     type_of_value,
 )
-from penstock.spark.chunk_files import WrittenFile, write_parquet
+from penstock.spark.chunk_files import WrittenParquet, write_parquet
 from penstock.spark.chunk_work import Report
 from penstock.spark.columns import output_columns
 from penstock.spark.messages.delimited import lines_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.rows.dimensions import DimensionType
     from penstock.spark.messages.formats import BesideColumns, TextFormat
-    from penstock.spark.topic.records import Records
+    from penstock.spark.topic.records import WholeRecords
     from penstock.spark.topic.splits import Split
 
 _CUT_INTO: Final = 8
@@ -110,7 +110,7 @@ def found_in(texts: Iterable[str]) -> Found:
     return found
 
 
-def columns_beside(records: Records, names: BesideColumns) -> Found:
+def columns_beside(records: WholeRecords, names: BesideColumns) -> Found:
     """Return the columns beside the values of records that one of them has."""
     found: Found = {}
     if records.headers is not None and names.encoding is not None:
@@ -222,7 +222,7 @@ class AlikeWork:
     interval: Interval
     folder: str
 
-    def write(self, number: int) -> WrittenFile:
+    def write(self, number: int) -> WrittenParquet:
         """Write one file."""
         # Imported here: see `chunkfiles.write_table`.
         import pyarrow.parquet as pq  # noqa: PLC0415

@@ -27,7 +27,7 @@ from penstock.spark.topic.times import as_times
 
 if TYPE_CHECKING:
     from penstock.spark.messages.formats import BesideColumns, TextFormat
-    from penstock.spark.topic.records import Records
+    from penstock.spark.topic.records import WholeRecords
 
 _Places = npt.NDArray[np.int64]
 
@@ -56,7 +56,7 @@ class RecordRows:
             value_time if self._has_time else None,
         )
 
-    def parse_records(self, records: Records) -> Parsed:
+    def parse_records(self, records: WholeRecords) -> Parsed:
         """Return the rows and the bad records of a batch."""
         bad: dict[int, str] = {}
         rows, places = self._rows_of_values(records, bad)
@@ -65,7 +65,7 @@ class RecordRows:
         return Parsed(rows, tuple(BadMessage(at, bad[at]) for at in sorted(bad)))
 
     def _rows_of_values(
-        self, records: Records, bad: dict[int, str]
+        self, records: WholeRecords, bad: dict[int, str]
     ) -> tuple[pa.RecordBatch, _Places]:
         """Return the rows of the values, and the positions of their records."""
         values = records.values
@@ -84,7 +84,7 @@ class RecordRows:
         return parsed.rows.take(pa.array(wanted, mask=wanted < 0)), places
 
     def _with_beside(
-        self, rows: pa.RecordBatch, places: _Places, records: Records, bad: dict[int, str]
+        self, rows: pa.RecordBatch, places: _Places, records: WholeRecords, bad: dict[int, str]
     ) -> tuple[pa.RecordBatch, _Places]:
         """Return the rows with missing values replaced by the other fields."""
         names = [name for name, _ in self._beside.fields]
@@ -110,7 +110,7 @@ class RecordRows:
         return self._filled(rows, beside), places
 
     def _column(
-        self, name: str, records: Records, rows: pa.RecordBatch, wrong: dict[int, str]
+        self, name: str, records: WholeRecords, rows: pa.RecordBatch, wrong: dict[int, str]
     ) -> pa.Array:
         """Return the other fields of a name, unless all values have it themselves.
 
@@ -133,7 +133,7 @@ class RecordRows:
             own = pa.nulls(len(records))
         return own if column is None else pc.coalesce(column, own.cast(pa.string()))
 
-    def _own(self, name: str, records: Records) -> pa.Array | None:
+    def _own(self, name: str, records: WholeRecords) -> pa.Array | None:
         """Return a field that every record has, if the name is one of these."""
         columns = self._columns
         if name == columns.time:
@@ -145,7 +145,7 @@ class RecordRows:
         return records.offsets if name == columns.offset else None
 
     def _key(
-        self, name: str, records: Records, open_: pa.BooleanArray, wrong: dict[int, str]
+        self, name: str, records: WholeRecords, open_: pa.BooleanArray, wrong: dict[int, str]
     ) -> pa.Array | None:
         """Return the keys' values for rows that may use them; None: there are no keys."""
         if records.keys is None or self._columns.key_format is None:

@@ -45,7 +45,7 @@ _MARK: Final = "penstock: mark"
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class ProjectionFolder:
     """Location of a projection's files: `root` is a path or a URL of fsspec."""
 
     root: str
@@ -66,7 +66,7 @@ def make_files(
     plan: ProjectionPlan,
     columns: Columns,
     files: Sequence[TableFile],
-    folder: Folder,
+    folder: ProjectionFolder,
 ) -> Mapping[str, Wrote]:
     """Make the projection's file of each given file; return the written files by name.
 
@@ -102,7 +102,7 @@ def make_files(
 
 
 def write_files(
-    folder: Folder,
+    folder: ProjectionFolder,
     names: Sequence[str],
     columns: Sequence[str],
     batches: Iterable[pa.RecordBatch],

@@ -23,7 +23,7 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
-from penstock.spark.projections.build_job import Folder, make_files
+from penstock.spark.projections.build_job import ProjectionFolder, make_files
 from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import ProjectionPlan
@@ -289,7 +289,9 @@ class ProjectionBuilder:
 
     def _sum_up(self, batch: Sequence[_Wish]) -> None:
         first = batch[0]
-        folder = Folder(self._shelf.root, projection_folder(first.datasource, first.plan.digest))
+        folder = ProjectionFolder(
+            self._shelf.root, projection_folder(first.datasource, first.plan.digest)
+        )
         files = [one.file for one in batch]
         running = RunningCall()
         with self._changed:

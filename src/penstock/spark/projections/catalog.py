@@ -41,7 +41,7 @@ from penstock.indexing.specs import (
     SelectorFilter,
 )
 from penstock.indexing.specs.druid_expressions import (
-    Call,
+    FunctionCall,
     Literal,
     Name,
     as_spark_sql,
@@ -52,7 +52,7 @@ from penstock.indexing.specs.filters import ExpressionFilter, TrueFilter
 from penstock.indexing.specs.rows.projections import ExpressionColumn, Projection, VirtualColumn
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.segments.layout import projection_file, projection_folder
-from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
+from penstock.spark.projections.plan import GroupingKey, Measure, MeasureKind, ProjectionPlan
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
@@ -365,7 +365,7 @@ class _Source:
         self.read.add(found)
         return found
 
-    def key(self, name: str, number: int) -> Key:
+    def key(self, name: str, number: int) -> GroupingKey:
         """Return the key of a grouping column.
 
         Raises:
@@ -377,15 +377,17 @@ class _Source:
             if type_ not in _ORDERED:
                 raise Unresolved(name)
             is_time = column.lower() == TIME_COLUMN
-            return Key(column, quoted(column), Granularity.parse("NONE") if is_time else None)
+            return GroupingKey(
+                column, quoted(column), Granularity.parse("NONE") if is_time else None
+            )
         stored = f"{OWN_PREFIX}key_{number}"
         time = None if TIME_COLUMN in self.virtual else _time_cut(virtual)
         if time is None:
-            return Key(stored, self.computed(virtual))
+            return GroupingKey(stored, self.computed(virtual))
         time_column, type_ = self.column(TIME_COLUMN)
         if type_ != "timestamp":
             raise Unresolved(name)
-        return Key(stored, _cut_sql(time, quoted(time_column)), time)
+        return GroupingKey(stored, _cut_sql(time, quoted(time_column)), time)
 
     def computed(self, column: VirtualColumn, nested: int = 0) -> str:
         """Return a virtual column in Spark SQL over the columns of the datasource.
@@ -453,9 +455,9 @@ def _time_cut(column: VirtualColumn) -> Granularity | None:
     if not isinstance(column, ExpressionColumn):
         return None
     match parse(column.expression):
-        case Call("timestamp_floor", (Name(name), Literal(str(period)))):
+        case FunctionCall("timestamp_floor", (Name(name), Literal(str(period)))):
             pass
-        case Call("date_trunc", (Literal(str(period)), Name(name))):
+        case FunctionCall("date_trunc", (Literal(str(period)), Name(name))):
             if period.upper() not in _TRUNCATED:
                 return None
         case _:

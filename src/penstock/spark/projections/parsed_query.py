@@ -25,7 +25,7 @@ class NoMatch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SelectItem:
     """One select item: tokens from `start` up to `end`.
 
     `alias` is its name, if it has one, without quotes.
@@ -55,7 +55,7 @@ class ParsedQuery:
     found: tuple[Token, ...]
     table: int
     own_name: str
-    items: tuple[Item, ...]
+    items: tuple[SelectItem, ...]
     clauses: dict[str, range]
 
 
@@ -182,24 +182,24 @@ def _behind(clause: str, at: int, found: list[Token]) -> int:
     return at + 2
 
 
-def _items(found: list[Token], end: int) -> Iterator[Item]:
+def _items(found: list[Token], end: int) -> Iterator[SelectItem]:
     for span in commas(found, 1, end):
         if not span:
             raise NoMatch("an item is empty")
         last = found[span.stop - 1]
         _check_last(found, span)
         if len(span) == 1 or not is_name(last):
-            yield Item(span.start, span.stop)
+            yield SelectItem(span.start, span.stop)
             continue
         before = found[span.stop - 2]
         if before.text == "AS":
             if len(span) == 2:
                 raise NoMatch("an item is empty")
-            yield Item(span.start, span.stop - 2, last.name)
+            yield SelectItem(span.start, span.stop - 2, last.name)
         elif _ends_expression(before):
-            yield Item(span.start, span.stop - 1, last.name)
+            yield SelectItem(span.start, span.stop - 1, last.name)
         else:
-            yield Item(span.start, span.stop)
+            yield SelectItem(span.start, span.stop)
 
 
 def _check_last(found: list[Token], span: range) -> None:

@@ -15,7 +15,7 @@ MeasureKind = Literal["rows", "values", "sum", "min", "max"]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class GroupingKey:
     """A column by which rows are grouped.
 
     Attributes:
@@ -59,7 +59,7 @@ class ProjectionPlan:
     """
 
     name: str
-    keys: tuple[Key, ...]
+    keys: tuple[GroupingKey, ...]
     measures: tuple[Measure, ...]
     conditions: tuple[str, ...]
     digest: str

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.core.sql_text import Token, tokens
 from penstock.spark.projections.keywords import KEYWORDS, WITHOUT_ZERO
 from penstock.spark.projections.parsed_query import NoMatch, is_number
-from penstock.spark.projections.plan import Key, MeasureKind, ProjectionPlan
+from penstock.spark.projections.plan import GroupingKey, MeasureKind, ProjectionPlan
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 
@@ -37,7 +37,7 @@ class Computed:
             group.
     """
 
-    key: Key
+    key: GroupingKey
     form: tuple[Normal, ...]
     is_call: bool
     is_fragile: bool
@@ -154,7 +154,7 @@ def closings(form: Sequence[Normal]) -> dict[int, int]:
     return found
 
 
-def _computed(key: Key, types: Mapping[str, str]) -> Computed:
+def _computed(key: GroupingKey, types: Mapping[str, str]) -> Computed:
     form = normal(tokens(key.sql))
     is_call = closings(form).get(1) == len(form) - 1 and form[0][0] == "word"
     is_exact = (is_call and form[0][1] in WITHOUT_ZERO) or _is_whole(form, types)

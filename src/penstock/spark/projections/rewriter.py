@@ -30,7 +30,7 @@ from penstock.spark.projections.keywords import (
     TYPES,
 )
 from penstock.spark.projections.parsed_query import NoMatch, ParsedQuery, is_name, is_number
-from penstock.spark.projections.plan import Key
+from penstock.spark.projections.plan import GroupingKey
 from penstock.spark.projections.projection_columns import Computed, Normal, ProjectionColumns
 from penstock.spark.schema_text import quoted
 
@@ -106,7 +106,7 @@ class QueryRewriter:
     block: ParsedQuery
     forms: tuple[Normal, ...]
     has: ProjectionColumns
-    time: Key | None
+    time: GroupingKey | None
     aliases: frozenset[str]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
 
@@ -269,7 +269,7 @@ class Part:
 
     # the time
 
-    def _time(self, at: int, key: Key) -> int:
+    def _time(self, at: int, key: GroupingKey) -> int:
         cut = key.time
         assert cut is not None
         if not (self._is_part(at, cut) or self._is_compared(at, cut)):

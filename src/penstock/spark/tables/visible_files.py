@@ -21,7 +21,7 @@ from penstock.indexing.specs.rows.declared_projections import (
 from penstock.segments.catalog import Catalog, CatalogView
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
-from penstock.segments.timeline import Skyline
+from penstock.segments.timeline import VisibleTimeline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
 
@@ -33,7 +33,7 @@ DECLARED_FOR_S: Final = 10.0
 class _Published:
     """The files of a datasource's visible segments, and what they were taken from."""
 
-    skyline: Skyline[Segment]
+    skyline: VisibleTimeline[Segment]
     files: tuple[TableFile, ...]
 
 

@@ -19,7 +19,7 @@ from penstock.storage.queue.log_reader import MessageSlice
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class WholeRecords:
     """Records of one stream partition, in order.
 
     A value that is null was sent as none. Times are epoch milliseconds, null where there is none;
@@ -39,9 +39,9 @@ class Records:
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, places: pa.Int64Array) -> Records:
+    def take(self, places: pa.Int64Array) -> WholeRecords:
         """Return the records at these places."""
-        return Records(
+        return WholeRecords(
             self.topic,
             self.partition,
             self.values.take(places),
@@ -57,14 +57,14 @@ class Records:
 class RecordParser(Protocol):
     """Makes rows of whole records. For one thread at a time."""
 
-    def parse_records(self, records: Records) -> Parsed:
+    def parse_records(self, records: WholeRecords) -> Parsed:
         """Return the rows and the bad records of a batch."""
         ...
 
 
 def whole_records(
     slices: Sequence[MessageSlice | RecordSlice], topic: str, partition: int
-) -> Records:
+) -> WholeRecords:
     """Return the records of slices of one kind, of which there is one at least.
 
     Args:
@@ -75,7 +75,7 @@ def whole_records(
     values = pa.concat_arrays([piece.messages for piece in slices])
     of_kafka = [piece for piece in slices if isinstance(piece, RecordSlice)]
     if of_kafka:
-        return Records(
+        return WholeRecords(
             topic,
             partition,
             values,
@@ -93,4 +93,4 @@ def whole_records(
     appended = np.array([piece.append_time_ms for piece in messages], np.int64)
     times_ms = pa.array(np.repeat(appended, counts))
     too_long = {one.base_offset: one.reason for one in messages if isinstance(one, LongLine)}
-    return Records(topic, partition, values, offsets, times_ms, long_lines=too_long)
+    return WholeRecords(topic, partition, values, offsets, times_ms, long_lines=too_long)

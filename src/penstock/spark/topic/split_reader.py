@@ -28,7 +28,7 @@ from penstock.spark.topic.record_locations import (
     read_whole_place,
     shown_place,
 )
-from penstock.spark.topic.records import RecordParser, Records, whole_records
+from penstock.spark.topic.records import RecordParser, WholeRecords, whole_records
 from penstock.spark.topic.splits import SourceRange
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.queue.log_files import index_of_file, list_log_files, log_file_name
@@ -137,7 +137,7 @@ def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.B
                 yield _joined(batch)
 
 
-def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[Records]:
+def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[WholeRecords]:
     """Yield the records with all their fields, in batches of a suitable size for parsing."""
     for source in split:
         with naming(_reading(source, topic)):
@@ -270,7 +270,7 @@ def _records(
         yield BadRecord(offset, reason, messages[found.index].as_py())
 
 
-def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecord]:
+def _bad_among(records: WholeRecords, bad: Sequence[BadMessage]) -> Iterator[BadRecord]:
     """Yield the bad ones of whole records; a record without a value has no bytes to keep."""
     for found in bad:
         value = records.values[found.index].as_py() or b""

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 from penstock.core.errors import Conflict
 from penstock.core.interval_index import IntervalIndex
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import NONE, Chunk, visible_chunks
+from penstock.storage.metadata.chunks.chunk import NONE, ChunkSummary, visible_chunks
 from penstock.storage.metadata.pending_segments import insert_pending, pending_row
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import (
@@ -83,7 +83,7 @@ class _TimeChunk:
     """The content of one interval: its visible chunks, and the pending segments that overlap it."""
 
     def __init__(
-        self, interval: Interval, visible: Sequence[Chunk], pending: Iterable[PendingRow]
+        self, interval: Interval, visible: Sequence[ChunkSummary], pending: Iterable[PendingRow]
     ) -> None:
         self.interval = interval
         # A request for exactly a visible chunk has rows of times that no other chunk covers there.

@@ -20,7 +20,7 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks.chunk import (
     NONE,
-    Chunk,
+    ChunkSummary,
     by_chunk,
     chunks_of,
     hull,
@@ -117,7 +117,7 @@ def overlapping(
     ]
 
 
-def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
+def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[ChunkSummary]:
     """Return the chunks that overlap an interval, visible or not.
 
     A segment of all time does not cause a scan of the history either.
@@ -162,7 +162,9 @@ def _longest(connection: Connection, datasource: str) -> int:
     return connection.execute(_LONGEST, {"of": datasource}).scalar() or 0
 
 
-def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Chunk]:
+def read_chunks(
+    connection: Connection, conditions: Sequence[ColumnElement[bool]]
+) -> list[ChunkSummary]:
     """Return the segments that match the conditions, summed up by interval and version."""
     return _chunks(connection, _SUMS.where(*conditions), conditions, {})
 
@@ -172,7 +174,7 @@ def _chunks(
     query: Select[int, int, str, int, int, int, int],
     conditions: Sequence[ColumnElement[bool]],
     parameters: Mapping[str, str | int],
-) -> list[Chunk]:
+) -> list[ChunkSummary]:
     sums = [
         (Interval(row.start_ms, row.end_ms), row.version, row)
         for row in connection.execute(query, parameters).all()
@@ -183,7 +185,7 @@ def _chunks(
     return [
         _rewritten_chunk(interval, version, row.core, payloads[interval, version])
         if row.overwrite != NONE
-        else Chunk(interval, version, row.core, row.core_there, highest_root=row.root)
+        else ChunkSummary(interval, version, row.core, row.core_there, highest_root=row.root)
         for interval, version, row in sums
     ]
 
@@ -215,9 +217,9 @@ def _payloads(
 
 def _rewritten_chunk(
     interval: Interval, version: str, core_partitions: int, payloads: Mapping[int, str]
-) -> Chunk:
+) -> ChunkSummary:
     """Return a chunk in which segments rewrite others."""
-    return Chunk.of(
+    return ChunkSummary.of(
         interval,
         version,
         payloads.keys(),

@@ -145,14 +145,14 @@ class LogBytes:
         self.size = len(view)
 
 
-class Found(NamedTuple):
+class FoundBlock(NamedTuple):
     """A valid block."""
 
     position: int
     header: BlockHeader
 
 
-class Damage(NamedTuple):
+class BlockDamage(NamedTuple):
     """Bytes [position, end) that are not a block, and the lost messages [first_lost, next_offset).
 
     `next_offset` is None if their number is unknown, because the damage is the end of the last
@@ -370,7 +370,7 @@ def due_of(log: LogBytes, position: int, header: BlockHeader) -> int:
 
 def scan_blocks(
     log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
-) -> Iterator[Found | Damage]:
+) -> Iterator[FoundBlock | BlockDamage]:
     """Iterate over the blocks from `position` to the end, and the damage between them.
 
     Args:
@@ -389,25 +389,25 @@ def scan_blocks(
             found = find_block(log, position + 8, tag=tag, expected=expected, limit=limit)
             if found is None:
                 break
-            yield Damage(position, found.position, expected, found.header.base_offset)
+            yield BlockDamage(position, found.position, expected, found.header.base_offset)
             position, header = found
         elif position + header.length > log.size:
             break  # the header's checksum matches, so no block can follow it
         elif not block_verifies(log, position, header):
-            yield Damage(position, position + header.length, expected, header.end_offset)
+            yield BlockDamage(position, position + header.length, expected, header.end_offset)
             position, expected = position + header.length, header.end_offset
             continue
         elif header.base_offset != expected:
-            yield Damage(position, position, expected, header.base_offset)
-        yield Found(position, header)
+            yield BlockDamage(position, position, expected, header.base_offset)
+        yield FoundBlock(position, header)
         position, expected, tag = position + header.length, header.end_offset, header.tag
     if position < log.size or (limit is not None and expected < limit):
-        yield Damage(position, log.size, expected, limit)
+        yield BlockDamage(position, log.size, expected, limit)
 
 
 def find_block(
     log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
-) -> Found | None:
+) -> FoundBlock | None:
     """Return the next valid block at or after `position`."""
     start = (position + 7) // 8 * 8
     while start < log.size:
@@ -420,7 +420,7 @@ def find_block(
                 and _fits(header, tag, expected, limit)
                 and block_verifies(log, at, header)
             ):
-                return Found(at, header)
+                return FoundBlock(at, header)
         start += _SEARCH_WINDOW_BYTES
     return None
 

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.queue.blocks import (
     FILE_HEADER_BYTES,
-    Damage,
+    BlockDamage,
     FileHeader,
-    Found,
+    FoundBlock,
     LogBytes,
     OffsetRange,
     encode_block,
@@ -46,7 +46,7 @@ from penstock.storage.queue.blocks import (
 from penstock.storage.queue.file_sequence import LogFileSequence
 from penstock.storage.queue.log_files import (
     LogWriter,
-    OpenLog,
+    OpenLogFile,
     log_file_name,
     log_files_among,
     make_tag,
@@ -83,7 +83,7 @@ class _Scan:
     next_offset: int
     last_time_ms: int
     tag: int | None
-    torn: Damage | None = None
+    torn: BlockDamage | None = None
 
 
 def recover_tail(
@@ -94,7 +94,7 @@ def recover_tail(
     *,
     now_ms: int,
     max_bytes_per_file: int,
-    on_block: Callable[[LogBytes, Found], None],
+    on_block: Callable[[LogBytes, FoundBlock], None],
 ) -> RecoveredTail:
     """Open the last log file for writing, after cutting off an unfinished write of a crash.
 
@@ -112,7 +112,7 @@ def recover_tail(
         Unavailable: Disk full or I/O error.
     """
     path = f"{folder}/{log_file_name(base_offset)}"
-    with OpenLog(fs, path) as opened:
+    with OpenLogFile(fs, path) as opened:
         log = opened.map(opened.size())
         scan = _scan(opened, log, base_offset, quarantine, on_block)
     anew = opened.header is None and scan.end <= FILE_HEADER_BYTES
@@ -142,17 +142,17 @@ def recover_tail(
 
 
 def _scan(
-    opened: OpenLog,
+    opened: OpenLogFile,
     log: LogBytes,
     base_offset: int,
     quarantine: Quarantine,
-    on_block: Callable[[LogBytes, Found], None],
+    on_block: Callable[[LogBytes, FoundBlock], None],
 ) -> _Scan:
     start = min(FILE_HEADER_BYTES, log.size) if opened.header is None else FILE_HEADER_BYTES
     created_ms = 0 if opened.header is None else opened.header.created_ms
     scan = _Scan(start, base_offset, created_ms, opened.tag)
     for item in scan_blocks(log, start, tag=opened.tag, expected=base_offset, limit=None):
-        if isinstance(item, Found):
+        if isinstance(item, FoundBlock):
             on_block(log, item)
             scan.end = item.position + item.header.length
             scan.next_offset = item.header.end_offset
@@ -166,7 +166,7 @@ def _scan(
             scan.next_offset = item.next_offset
     if opened.header is None and scan.end == start and log.size:
         # No block and no header: the whole file is one torn tail.
-        scan.torn = Damage(0, log.size, base_offset, None)
+        scan.torn = BlockDamage(0, log.size, base_offset, None)
     return scan
 
 

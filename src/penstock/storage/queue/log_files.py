@@ -25,10 +25,10 @@ from penstock.core.errors import NotFound, Unavailable
 from penstock.storage.queue.blocks import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
+    BlockDamage,
     BlockHeader,
-    Damage,
     FileHeader,
-    Found,
+    FoundBlock,
     LogBytes,
     encode_file_header,
     magic_positions,
@@ -253,14 +253,14 @@ class LogWriter:
         self._suspect = False
 
     def _write_again(self, file: AppendFile, end: int) -> None:
-        with OpenLog(self._fs, self._path) as log:
+        with OpenLogFile(self._fs, self._path) as log:
             content = log.map(end)
         # Bytes from before the file was opened may hold damage that is known and skipped.
         start = max(self._synced, self._appended_from)
         header = parse_block_header(content.view[start : start + BLOCK_HEADER_BYTES])
         expected = self.base_offset if header is None else header.base_offset
         for item in scan_blocks(content, start, tag=self.tag, expected=expected, limit=None):
-            if isinstance(item, Damage):
+            if isinstance(item, BlockDamage):
                 raise Unavailable(
                     f"{self._path}: an fsync failed and the system lost bytes at "
                     f"{item.position}: check the disk, then restart; the loss is counted"
@@ -274,7 +274,7 @@ class LogWriter:
             self._file = None
 
 
-class OpenLog:
+class OpenLogFile:
     """A log file opened for reading: a context manager with its header and its search."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -314,7 +314,7 @@ class OpenLog:
         base_offset: int,
         limit: int | None,
         hint: tuple[int, int] | None = None,
-    ) -> Iterator[Found | Damage]:
+    ) -> Iterator[FoundBlock | BlockDamage]:
         """Iterate from the block that holds `offset`, or the next one.
 
         Args:
@@ -332,7 +332,7 @@ class OpenLog:
             sure = guess is None
         while True:
             for item in scan_blocks(log, position, tag=self.tag, expected=expected, limit=limit):
-                if isinstance(item, Damage):
+                if isinstance(item, BlockDamage):
                     if not sure:
                         break
                     if item.next_offset is not None and item.next_offset <= offset:
@@ -364,7 +364,7 @@ class OpenLog:
                 low = found.position + max(found.header.length, 8)
         return best
 
-    def _probe(self, position: int, end: int) -> Found | None:
+    def _probe(self, position: int, end: int) -> FoundBlock | None:
         """Return the first valid block header between `position` and `end`."""
         size = _FIRST_PROBE_BYTES
         while position < end:
@@ -373,7 +373,7 @@ class OpenLog:
             for index in magic_positions(window):
                 header = parse_block_header(window[index : index + BLOCK_HEADER_BYTES])
                 if header is not None and self.tag in (None, header.tag):
-                    return Found(position + index, header)
+                    return FoundBlock(position + index, header)
             position += size
             size = min(size * 2, _LAST_PROBE_BYTES)
         return None

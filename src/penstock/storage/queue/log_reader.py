@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
 from penstock.storage.filesystem import FileSystem, OsFileSystem
-from penstock.storage.queue.blocks import Found, LogBytes, messages_of
+from penstock.storage.queue.blocks import FoundBlock, LogBytes, messages_of
 from penstock.storage.queue.log_files import (
     OffsetsDeleted,
-    OpenLog,
+    OpenLogFile,
     index_of_file,
     list_log_files,
     log_file_name,
@@ -79,14 +79,14 @@ def read_range(
             return
         limit = bases[index + 1] if index + 1 < len(bases) else None
         try:
-            opened = OpenLog(fs, f"{folder}/{log_file_name(bases[index])}")
+            opened = OpenLogFile(fs, f"{folder}/{log_file_name(bases[index])}")
         except NotFound:
             left = [base for base in list_log_files(fs, folder) if base > bases[index]]
             raise _deleted(folder, start, left[0] if left else end) from None
         with opened:
             log = opened.map(opened.size())
             for item in opened.blocks(log, start, base_offset=bases[index], limit=limit):
-                if not isinstance(item, Found):
+                if not isinstance(item, FoundBlock):
                     continue
                 if item.header.base_offset >= end:
                     return
@@ -97,7 +97,7 @@ def read_range(
 
 
 def _slices(
-    log: LogBytes, found: Found, start: int, end: int, max_bytes: int
+    log: LogBytes, found: FoundBlock, start: int, end: int, max_bytes: int
 ) -> Iterator[MessageSlice]:
     header = found.header
     skip = max(start - header.base_offset, 0)

@@ -25,8 +25,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from penstock.storage.queue.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, Found, LogBytes
-from penstock.storage.queue.log_files import OpenLog, log_file_name
+from penstock.storage.queue.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, FoundBlock, LogBytes
+from penstock.storage.queue.log_files import OpenLogFile, log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ class FileMarks:
         self.marks: dict[int, tuple[int, int]] = {}
         self.complete = False
 
-    def take(self, log: LogBytes, found: Found) -> None:
+    def take(self, log: LogBytes, found: FoundBlock) -> None:
         """Add a valid block; call it in the order of blocks."""
         header = found.header
         self.complete = self.complete or header.base_offset == self._base_offset
@@ -170,11 +170,11 @@ def read_marks(
         if files[0].complete and (len(files) > 1 or not last.before):
             break
         files.insert(0, FileMarks(bases[index]))
-        with OpenLog(fs, f"{folder}/{log_file_name(bases[index])}") as opened:
+        with OpenLogFile(fs, f"{folder}/{log_file_name(bases[index])}") as opened:
             log = opened.map(opened.size())
             for item in opened.blocks(
                 log, bases[index], base_offset=bases[index], limit=bases[index + 1]
             ):
-                if isinstance(item, Found):
+                if isinstance(item, FoundBlock):
                     files[0].take(log, item)
     return files

@@ -24,7 +24,7 @@ from penstock.core.errors import PenstockError, counted
 
 if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
-    from penstock.storage.queue.blocks import Damage, LogBytes
+    from penstock.storage.queue.blocks import BlockDamage, LogBytes
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Quarantine:
         self.bytes_quarantined = 0
         self.torn_bytes = 0
 
-    def record(self, base_offset: int, log: LogBytes, damage: Damage) -> None:
+    def record(self, base_offset: int, log: LogBytes, damage: BlockDamage) -> None:
         """Count damage, and copy its bytes.
 
         Args:

@@ -20,8 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.storage.queue.blocks import Block, Damage, Found, block_of, find_block
-from penstock.storage.queue.log_files import OffsetsDeleted, OpenLog, index_of_file, log_file_name
+from penstock.storage.queue.blocks import Block, BlockDamage, FoundBlock, block_of, find_block
+from penstock.storage.queue.log_files import (
+    OffsetsDeleted,
+    OpenLogFile,
+    index_of_file,
+    log_file_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +116,7 @@ class DiskQueueReader:
             if offset >= extent.latest or (blocks and max_bytes <= 0):
                 break
             try:
-                opened = OpenLog(self._fs, self._path(extent.bases[index]))
+                opened = OpenLogFile(self._fs, self._path(extent.bases[index]))
             except NotFound as error:
                 raise self._deleted(offset, extent.limit(index) or extent.latest) from error
             with opened:
@@ -122,7 +127,7 @@ class DiskQueueReader:
 
     def _read_file(
         self,
-        opened: OpenLog,
+        opened: OpenLogFile,
         extent: QueueExtent,
         index: int,
         offset: int,
@@ -139,7 +144,7 @@ class DiskQueueReader:
         border = None
         hint = self._place(offset, base)
         for item in opened.blocks(log, offset, base_offset=base, limit=limit, hint=hint):
-            if isinstance(item, Damage):
+            if isinstance(item, BlockDamage):
                 with self._damage_mutex:
                     self._quarantine.record(base, log, item)
                 continue
@@ -175,18 +180,18 @@ class DiskQueueReader:
         after = bisect_left(extent.bases, time_ms, key=self.created_ms)
         index = max(0, after - 1)
         base, limit = extent.bases[index], extent.limit(index)
-        with OpenLog(self._fs, self._path(base)) as opened:
+        with OpenLogFile(self._fs, self._path(base)) as opened:
             log = opened.map(extent.end if limit is None else opened.size())
             near = opened.seek(log.size, lambda header: header.append_time_ms < time_ms)
             offset = base if near is None else near[0]
             for item in opened.blocks(log, offset, base_offset=base, limit=limit):
-                if isinstance(item, Found) and item.header.append_time_ms >= time_ms:
+                if isinstance(item, FoundBlock) and item.header.append_time_ms >= time_ms:
                     return item.header.base_offset
         return extent.latest if limit is None else limit
 
     def created_ms(self, base: int) -> int:
         """Return the creation time of a log file: a lower bound of its messages' times."""
-        with OpenLog(self._fs, self._path(base)) as opened:
+        with OpenLogFile(self._fs, self._path(base)) as opened:
             if opened.header is not None:
                 return opened.header.created_ms
             log = opened.map(opened.size())

@@ -1,7 +1,7 @@
 """ListenHTTP: a processor that receives HTTP requests as FlowFiles.
 
-`ListenHTTP` owns the properties and the commit. `Receiver` is the ASGI application that holds
-requests until a trigger takes them, and `ReceivingServer` owns the socket and runs on its own
+`ListenHTTP` owns the properties and the commit. `RequestReceiver` is the ASGI application that
+holds requests until a trigger takes them, and `ReceivingServer` owns the socket and runs on its own
 event loop; only `begin_stop` may be called from other threads.
 
     arrives  → refused: 401 404 405 413 503       nothing was kept
@@ -107,7 +107,7 @@ class ReceivedRequest:
         self._answer(taken)
 
 
-class Receiver:
+class RequestReceiver:
     """ASGI application that keeps requests for triggers.
 
     Args:
@@ -254,7 +254,7 @@ class ReceivingServer:
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: RequestReceiver,
         listener: socket.socket,
         hosts: HostPolicy,
         certificate: str = "",
@@ -382,7 +382,7 @@ class ListenHTTP(Processor):
     )
 
     _loop: LoopThread
-    _receiver: Receiver
+    _receiver: RequestReceiver
     _server: ReceivingServer
     bound_port: int = 0
 
@@ -401,7 +401,7 @@ class ListenHTTP(Processor):
             InvalidRequest: The address or the certificate is invalid.
         """
         listener = _listen(self.host, self.port)
-        self._receiver = Receiver(
+        self._receiver = RequestReceiver(
             self._options(),
             self._attributes_of,
             lambda: context.is_available(self.success),

@@ -18,8 +18,8 @@ from penstock.flow.processor import SIZE, Processor, ProcessSession, Property, P
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     ReadingOptions,
+    RecordBatches,
     RecordOutput,
-    Records,
     RecordSource,
     RecordWriter,
     WritingOptions,
@@ -31,7 +31,7 @@ from penstock.flow.processors.records.formats.record_formats import (
     record_writer,
 )
 from penstock.flow.processors.records.formats.schema_text import parse_schema
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 
 RECORD_COUNT: Final = "record.count"
 SCHEMA: Final = PropertyType("schema", parse_schema)
@@ -100,7 +100,7 @@ class RecordProcessor(Processor):
 
     def records(
         self, session: ProcessSession, flowfile: FlowFile, options: ReadingOptions
-    ) -> Records:
+    ) -> RecordBatches:
         """Open the content of a FlowFile as records.
 
         Raises:
@@ -127,15 +127,15 @@ def told(format_: RecordFormat, count: int) -> dict[str, str]:
     return {MIME_TYPE: MIME_TYPES[format_], RECORD_COUNT: str(count)}
 
 
-def accept_only(ids: AbstractSet[int]) -> Callable[[FlowFile], Verdict]:
+def accept_only(ids: AbstractSet[int]) -> Callable[[FlowFile], FilterVerdict]:
     """Return a filter that accepts these FlowFiles, and stops as early as possible."""
     left = len(ids)
 
-    def judge(flowfile: FlowFile) -> Verdict:
+    def judge(flowfile: FlowFile) -> FilterVerdict:
         nonlocal left
         if flowfile.id not in ids:
-            return Verdict.REJECT
+            return FilterVerdict.REJECT
         left -= 1
-        return Verdict.ACCEPT if left else Verdict.ACCEPT_AND_STOP
+        return FilterVerdict.ACCEPT if left else FilterVerdict.ACCEPT_AND_STOP
 
     return judge

@@ -41,7 +41,7 @@ from penstock.flow.processors.records.split import (
     FRAGMENT_INDEX,
     ORIGINAL_NAME,
 )
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """Result of planning.
 
     Attributes:
@@ -127,7 +127,7 @@ class Plan:
 
 def plan_bins(
     waiting: Sequence[MergeBins], bounds: BinBounds, now_ms: int, *, must: bool = False
-) -> Plan:
+) -> MergePlan:
     """Plan by number, size and age.
 
     Args:
@@ -158,12 +158,12 @@ def plan_bins(
     left.sort(key=lambda one_bin: one_bin.since_ms)
     over = max(len(left) - bounds.max_bins, int(must and not ready))
     ready += left[:over]
-    return Plan(ready, [], _due_ms(left[over:], bounds), waits=bool(left[over:]))
+    return MergePlan(ready, [], _due_ms(left[over:], bounds), waits=bool(left[over:]))
 
 
 def plan_parts(
     waiting: Sequence[MergeBins], bounds: BinBounds, now_ms: int, *, must: bool = False
-) -> Plan:
+) -> MergePlan:
     """Plan by parts: a bin is ready when all parts of one split FlowFile are present.
 
     Args:
@@ -186,7 +186,7 @@ def plan_parts(
     left.sort(key=lambda one_bin: one_bin.since_ms)
     over = max(len(left) - bounds.max_bins, int(must and not ready and not incomplete))
     incomplete += left[:over]
-    return Plan(ready, incomplete, _due_ms(left[over:], bounds), waits=bool(left[over:]))
+    return MergePlan(ready, incomplete, _due_ms(left[over:], bounds), waits=bool(left[over:]))
 
 
 def _is_old(one_bin: Bin, bounds: BinBounds, now_ms: int) -> bool:
@@ -204,7 +204,7 @@ _PIECE_BYTES: Final = 1 << 20
 MERGE_COUNT: Final = "merge.count"
 
 
-class Strategy(enum.Enum):
+class MergeStrategy(enum.Enum):
     """Rule that decides which FlowFiles are merged together."""
 
     BINS = "bins"
@@ -242,7 +242,9 @@ class MergeRecord(RecordProcessor):
         RecordFormat, about="Format of the result; without it, that of the input."
     )
     strategy = Property(
-        Strategy, default="bins", about="bins: by the bounds; parts: the parts of a split FlowFile."
+        MergeStrategy,
+        default="bins",
+        about="bins: by the bounds; parts: the parts of a split FlowFile.",
     )
     correlation = Property(
         str,
@@ -295,7 +297,7 @@ class MergeRecord(RecordProcessor):
         taken = {flowfile.id: flowfile for flowfile in session.get_where(accept_only(wanted))}
         for one_bin in plan.ready:
             flowfiles = _of(one_bin, taken)
-            if self.strategy is Strategy.PARTS and len(flowfiles) < len(one_bin.waiting):
+            if self.strategy is MergeStrategy.PARTS and len(flowfiles) < len(one_bin.waiting):
                 session.transfer(flowfiles)  # one expired meanwhile: the others continue to wait
             else:
                 self._merge(context, session, flowfiles)
@@ -305,12 +307,16 @@ class MergeRecord(RecordProcessor):
             for flowfile in _of(one_bin, taken):
                 fail(context, session, flowfile, self.failure, reason)
 
-    def _plan(self, session: ProcessSession, now_ms: int) -> Plan:
+    def _plan(self, session: ProcessSession, now_ms: int) -> MergePlan:
         waiting: list[MergeBins] = []
 
-        def look(flowfile: FlowFile) -> Verdict:
+        def look(flowfile: FlowFile) -> FilterVerdict:
             waiting.append(self._waiting(flowfile))
-            return Verdict.REJECT_AND_STOP if len(waiting) >= _LOOKED_AT_MAX else Verdict.REJECT
+            return (
+                FilterVerdict.REJECT_AND_STOP
+                if len(waiting) >= _LOOKED_AT_MAX
+                else FilterVerdict.REJECT
+            )
 
         session.get_where(look)
         bounds = BinBounds(
@@ -321,12 +327,12 @@ class MergeRecord(RecordProcessor):
             max_age_ms=self.max_age,
             max_bins=self.max_bins,
         )
-        planned = plan_parts if self.strategy is Strategy.PARTS else plan_bins
+        planned = plan_parts if self.strategy is MergeStrategy.PARTS else plan_bins
         return planned(waiting, bounds, now_ms, must=len(waiting) >= _LOOKED_AT_MAX)
 
     def _waiting(self, flowfile: FlowFile) -> MergeBins:
         attributes = flowfile.attributes
-        is_part = self.strategy is Strategy.PARTS
+        is_part = self.strategy is MergeStrategy.PARTS
         name = FRAGMENT_ID if is_part else self.correlation
         return MergeBins(
             id=flowfile.id,
@@ -356,7 +362,7 @@ class MergeRecord(RecordProcessor):
             target = self.output_format or self.input_format
             attributes = {**told(target, count), MERGE_COUNT: str(len(flowfiles))}
             name = flowfiles[0].attributes.get(ORIGINAL_NAME)
-            if self.strategy is Strategy.PARTS and name is not None:
+            if self.strategy is MergeStrategy.PARTS and name is not None:
                 attributes[FILENAME] = name
             session.put_attributes(made, attributes)
             session.counters.add("records", count)

@@ -7,7 +7,7 @@ they are published.
     intent durable → published with its sequence number → FlowFiles committed, intent deleted
 
 After a crash in between, the same batch is published again with the same number, which the
-broker accepts once. `PublishIntents` is pure; `Publisher` is the base of all processors that
+broker accepts once. `PublishIntents` is pure; `TopicPublisher` is the base of all processors that
 publish to a topic.
 
 Invariants: a FlowFile is transferred to success when all of its messages are durable at the
@@ -46,14 +46,14 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.topics.service_addresses import SERVICE
-from penstock.flow.queue.queue import Verdict
+from penstock.flow.queue.queue import FilterVerdict
 
 _PRODUCER: Final = "producer"
 _SEQUENCE: Final = "sequence"
 _OPEN: Final = "open"
 
 
-class Batch(msgspec.Struct, frozen=True):
+class PublishBatch(msgspec.Struct, frozen=True):
     """Batch of messages for one topic.
 
     Attributes:
@@ -77,12 +77,12 @@ class Batch(msgspec.Struct, frozen=True):
         """Return whether it is a part of one FlowFile."""
         return self.end >= 0
 
-    def part(self, start: int, end: int) -> Batch:
+    def part(self, start: int, end: int) -> PublishBatch:
         """Return the batch of a part of its FlowFile."""
         return msgspec.structs.replace(self, start=start, end=end)
 
 
-_decoder: Final = msgspec.json.Decoder(tuple[Batch, ...])
+_decoder: Final = msgspec.json.Decoder(tuple[PublishBatch, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class PublishIntents:
 
     producer: str
     sequence: int = 0
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[PublishBatch, ...] = ()
 
-    def open(self, batches: Sequence[Batch]) -> PublishIntents:
+    def open(self, batches: Sequence[PublishBatch]) -> PublishIntents:
         """Return a copy with batches to publish, which get the next numbers."""
         numbered = tuple(
             msgspec.structs.replace(batch, sequence=number)
@@ -156,7 +156,7 @@ def _check_body(size: int) -> None:
         raise InvalidRequest(f"{size:,} bytes in one batch: use 1 B to 64 MB")
 
 
-class Publisher(Processor):
+class TopicPublisher(Processor):
     """Base class of processors that publish to a topic, exactly once."""
 
     input = InputRequirement.REQUIRED
@@ -268,7 +268,7 @@ class Publisher(Processor):
 
     def _batches(
         self, flowfiles: Sequence[FlowFile], context: ProcessContext, session: ProcessSession
-    ) -> list[Batch]:
+    ) -> list[PublishBatch]:
         now_ms = context.clock.now_ms()
         groups: dict[tuple[str, str], list[str]] = {}
         for flowfile in flowfiles:
@@ -282,7 +282,9 @@ class Publisher(Processor):
                 fail(context, session, flowfile, self.failure, error)
                 continue
             groups.setdefault(group, []).append(flowfile.attributes[UUID])
-        batches = [Batch(0, topic, key, tuple(uuids)) for (topic, key), uuids in groups.items()]
+        batches = [
+            PublishBatch(0, topic, key, tuple(uuids)) for (topic, key), uuids in groups.items()
+        ]
         # A FlowFile larger than a batch was selected alone.
         is_large = self.by_lines and any(f.size > self.batch_bytes for f in flowfiles)
         return [batch.part(0, 0) for batch in batches] if is_large else batches
@@ -313,7 +315,7 @@ class Publisher(Processor):
     def _publish_whole(
         self,
         intents: PublishIntents,
-        batch: Batch,
+        batch: PublishBatch,
         found: Sequence[FlowFile],
         session: ProcessSession,
     ) -> None:
@@ -337,7 +339,7 @@ class Publisher(Processor):
     def _publish_parts(
         self,
         intents: PublishIntents,
-        batch: Batch,
+        batch: PublishBatch,
         flowfile: FlowFile,
         context: ProcessContext,
         session: ProcessSession,
@@ -361,7 +363,7 @@ class Publisher(Processor):
             session.put_attributes(flowfile, {POSITION: str(batch.start)})
             raise
 
-    def _part(self, batch: Batch, flowfile: FlowFile, session: ProcessSession) -> bytes:
+    def _part(self, batch: PublishBatch, flowfile: FlowFile, session: ProcessSession) -> bytes:
         with session.read(flowfile) as content:
             content.seek(batch.start)
             if batch.end > batch.start:
@@ -377,7 +379,7 @@ class Publisher(Processor):
             )
         return lines
 
-    def _publish_lines(self, intents: PublishIntents, batch: Batch, lines: bytes) -> None:
+    def _publish_lines(self, intents: PublishIntents, batch: PublishBatch, lines: bytes) -> None:
         if not lines.strip(b"\r\n"):
             return  # only line breaks: no message
         self._broker.publish_encoded(
@@ -390,7 +392,7 @@ class Publisher(Processor):
         )
 
 
-class PublishTopic(Publisher):
+class PublishTopic(TopicPublisher):
     """Publishes the content of FlowFiles to a topic: one message each, or one for each line.
 
     Each message is published once, whichever process is killed: batches are numbered, and the
@@ -433,8 +435,8 @@ class PublishTopic(Publisher):
 def _begun(intents: PublishIntents, session: ProcessSession) -> list[FlowFile]:
     wanted = {uuid for batch in intents.batches for uuid in batch.uuids}
 
-    def accept(flowfile: FlowFile) -> Verdict:
-        return Verdict.ACCEPT if flowfile.attributes[UUID] in wanted else Verdict.REJECT
+    def accept(flowfile: FlowFile) -> FilterVerdict:
+        return FilterVerdict.ACCEPT if flowfile.attributes[UUID] in wanted else FilterVerdict.REJECT
 
     return session.get_where(accept)
 
@@ -447,16 +449,16 @@ class _Selection:
         self._left_bytes = size_bytes
         self._taken = 0
 
-    def __call__(self, flowfile: FlowFile) -> Verdict:
+    def __call__(self, flowfile: FlowFile) -> FilterVerdict:
         if self._taken and flowfile.size > self._left_bytes:
-            return Verdict.REJECT_AND_STOP
+            return FilterVerdict.REJECT_AND_STOP
         self._taken += 1
         self._left_bytes -= flowfile.size
         is_last = self._taken >= self._count or self._left_bytes <= 0
-        return Verdict.ACCEPT_AND_STOP if is_last else Verdict.ACCEPT
+        return FilterVerdict.ACCEPT_AND_STOP if is_last else FilterVerdict.ACCEPT
 
 
-def _producer(intents: PublishIntents, batch: Batch) -> tuple[str, int]:
+def _producer(intents: PublishIntents, batch: PublishBatch) -> tuple[str, int]:
     # Without a key the name determines the stream partition: several names use several partitions.
     number = "" if batch.key else f".{batch.sequence % _SPREAD}"
     return f"{intents.producer}{number}", batch.sequence

@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
-from penstock.flow.processors.topics.publish_topic import POSITION, Publisher
+from penstock.flow.processors.topics.publish_topic import POSITION, TopicPublisher
 from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"
@@ -29,7 +29,7 @@ _KNOWN_MS: Final = 30_000
 _KNOWN_MAX: Final = 1_000
 
 
-class PutDatasource(Publisher):
+class PutDatasource(TopicPublisher):
     """Writes records, one JSON document per line, to a datasource, exactly once.
 
     They go to the topic that the datasource's supervisor reads, so a supervisor must exist, and it

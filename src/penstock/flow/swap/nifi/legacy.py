@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.nifi.primitives import ByteReader, Cut
+from penstock.flow.swap.nifi.primitives import ByteReader, TruncatedInput
 from penstock.flow.swap.nifi.swap_files import FlowFileBatches, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
@@ -50,7 +50,7 @@ class LegacySwapFile(FlowFileBatches):
             at = reader.position
             count, size_bytes = reader.int32(), reader.int64()
             max_id = reader.int64() if self._version > 7 else None
-        except Cut as cut:
+        except TruncatedInput as cut:
             raise reader.corrupt(str(cut), cut.position) from cut
         self._expect(count, at)
         self._read_one = self._flowfile
@@ -63,7 +63,7 @@ class LegacySwapFile(FlowFileBatches):
         if version < 3:
             at = reader.position
             if not reader.data[at : at + 1]:
-                raise Cut(at)
+                raise TruncatedInput(at)
             if reader.data[at] != _CREATE:
                 raise reader.corrupt(f"unexpected action {reader.data[at]}: expected {_CREATE}")
             reader.skip(1)

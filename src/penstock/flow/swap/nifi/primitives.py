@@ -24,7 +24,7 @@ _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 
 
-class Cut(Exception):
+class TruncatedInput(Exception):
     """The bytes end before the value does.
 
     Args:
@@ -67,7 +67,7 @@ class ByteReader:
         """
         start, end = self.position, self.position + layout.size
         if end > self.size:
-            raise Cut(start)
+            raise TruncatedInput(start)
         self.position = end
         return layout.unpack_from(self.data, start)
 
@@ -78,7 +78,7 @@ class ByteReader:
             Cut: The byte is missing.
         """
         if self.position >= self.size:
-            raise Cut(self.position)
+            raise TruncatedInput(self.position)
         self.position += 1
         return self.data[self.position - 1] != 0
 
@@ -113,7 +113,7 @@ class ByteReader:
         if count < 0:
             raise self.corrupt(f"invalid count of {count}", start)
         if count * least_bytes > self.size - self.position:
-            raise Cut(start)
+            raise TruncatedInput(start)
         return count
 
     def utf(self) -> str:
@@ -167,7 +167,7 @@ class ByteReader:
     def _take(self, start: int, length: int) -> bytes:
         end = self.position + length
         if end > self.size:
-            raise Cut(start)
+            raise TruncatedInput(start)
         found = self.data[self.position : end]
         self.position = end
         return found

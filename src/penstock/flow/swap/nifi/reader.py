@@ -18,7 +18,7 @@ from typing import Final, cast
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.legacy import LegacySwapFile
-from penstock.flow.swap.nifi.primitives import ByteReader, Cut
+from penstock.flow.swap.nifi.primitives import ByteReader, TruncatedInput
 from penstock.flow.swap.nifi.schema import (
     Field,
     Repetition,
@@ -62,7 +62,7 @@ class SchemaSwapFile(FlowFileBatches):
         reader = self._reader
         try:
             self._read_front(reader)
-        except Cut as cut:
+        except TruncatedInput as cut:
             raise reader.corrupt(str(cut), cut.position) from cut
 
     def _read_front(self, reader: ByteReader) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.nifi.primitives import ByteReader, Cut
+from penstock.flow.swap.nifi.primitives import ByteReader, TruncatedInput
 from penstock.storage.content.claims import ResourceClaim
 
 
@@ -141,7 +141,7 @@ class FlowFileBatches:
             start = reader.position
             try:
                 batch.append(read(reader))
-            except Cut as cut:
+            except TruncatedInput as cut:
                 self.damage = reader.corrupt(str(cut), start)
                 break
             except CorruptData as error:

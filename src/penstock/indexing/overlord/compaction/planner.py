@@ -45,7 +45,7 @@ DUE_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class SegmentTally:
     """Bytes, segments and intervals of one kind."""
 
     bytes: int = 0
@@ -65,12 +65,12 @@ class CompactionPlan:
     """
 
     due: tuple[Interval, ...]
-    awaiting: Tally
-    compacted: Tally
-    skipped: Tally
+    awaiting: SegmentTally
+    compacted: SegmentTally
+    skipped: SegmentTally
 
 
-_NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
+_NOTHING: Final = CompactionPlan((), SegmentTally(), SegmentTally(), SegmentTally())
 
 
 def plan_compaction(
@@ -106,8 +106,8 @@ def _are_free(units: Table, busy: list[Interval]) -> NDArray[np.bool_]:
     return free
 
 
-def _tally(units: Table) -> Tally:
-    return Tally(int(units["bytes"].sum()), int(units["segments"].sum()), len(units))
+def _tally(units: Table) -> SegmentTally:
+    return SegmentTally(int(units["bytes"].sum()), int(units["segments"].sum()), len(units))
 
 
 _JUDGED_MAX: Final = 1_000

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.errors import Unavailable
-from penstock.indexing.errand import Errand, Retry
+from penstock.indexing.errand import CallRetry, Errand
 from penstock.indexing.events import NoEvents
 
 if TYPE_CHECKING:
@@ -173,10 +173,10 @@ class DutyRounds:
             duty.run()
 
 
-def _retry(interval_ms: int) -> Retry:
+def _retry(interval_ms: int) -> CallRetry:
     """Return the retry delays of a duty: short for a short period, whose results are awaited."""
     first_ms = min(interval_ms, _RETRY_MS)
-    return Retry(first_ms, 10 * first_ms)
+    return CallRetry(first_ms, 10 * first_ms)
 
 
 def _failed(name: str, error: Exception) -> None:

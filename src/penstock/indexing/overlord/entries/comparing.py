@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import PenstockError
     from penstock.indexing.errand import Calls
-    from penstock.indexing.overlord.entries.entry import Entry
-    from penstock.indexing.overlord.entries.table import EntryTable
+    from penstock.indexing.overlord.entries.entry import QueuedTask
+    from penstock.indexing.overlord.entries.table import QueuedTasks
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -47,10 +47,10 @@ class StoredTasks:
         self,
         metadata: MetadataStore,
         calls: Calls,
-        table: EntryTable,
+        table: QueuedTasks,
         *,
-        came: Callable[[Entry], None],
-        gone: Callable[[Entry], None],
+        came: Callable[[QueuedTask], None],
+        gone: Callable[[QueuedTask], None],
         compared: Callable[[], None],
     ) -> None:
         self._metadata = metadata
@@ -66,13 +66,13 @@ class StoredTasks:
         """Stop all callbacks."""
         self._stopped = True
 
-    def take_over(self) -> list[tuple[Entry, str | None]]:
+    def take_over(self) -> list[tuple[QueuedTask, str | None]]:
         """Return entries of all active tasks, oldest first, each with the worker that may have it.
 
         Raises:
             Unavailable: The metadata store does not answer.
         """
-        taken: list[tuple[Entry, str | None]] = []
+        taken: list[tuple[QueuedTask, str | None]] = []
         for row in reversed(self._metadata.tasks.list(active=True)):
             entry = self._entry_of(row)
             if entry is not None:
@@ -131,7 +131,7 @@ class StoredTasks:
         if entry is not None:
             self._came(entry)
 
-    def _entry_of(self, row: TaskRow) -> Entry | None:
+    def _entry_of(self, row: TaskRow) -> QueuedTask | None:
         """Return a task's entry; None if its payload is invalid, which is stored as its failure."""
         try:
             task = parse_task(dict(row.payload))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Removal
-    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.entries.entry import QueuedTask
     from penstock.indexing.overlord.runner.runner import TaskEnd
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -61,7 +61,7 @@ class TaskEnds:
         *,
         retry_ms: int,
         worker_of: Callable[[str], str | None],
-        stored: Callable[[Entry, TaskEnd], None],
+        stored: Callable[[QueuedTask, TaskEnd], None],
     ) -> None:
         self._metadata = metadata
         self._processor = processor
@@ -71,7 +71,7 @@ class TaskEnds:
         self.waits: Final = WaitTable(clock)
         self._worker_of = worker_of
         self._stored = stored
-        self._unstored: dict[str, Entry] = {}
+        self._unstored: dict[str, QueuedTask] = {}
         self._storing = False  # A mail or a timer will store them.
         self._stopped = False
 
@@ -79,7 +79,7 @@ class TaskEnds:
         """Stop storing."""
         self._stopped = True
 
-    def soon(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
+    def soon(self, ends: Sequence[tuple[QueuedTask, TaskEnd]]) -> None:
         """Store ends soon, together with all others reported until then, with retries.
 
         The first end of an entry is kept.
@@ -97,7 +97,7 @@ class TaskEnds:
         """Do not store a task's end: the task was removed."""
         self._unstored.pop(task_id, None)
 
-    def store(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
+    def store(self, ends: Sequence[tuple[QueuedTask, TaskEnd]]) -> None:
         """Store ends in one transaction, now, without calling `stored`.
 
         Raises:

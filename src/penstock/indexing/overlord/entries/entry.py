@@ -19,7 +19,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True)
-class Entry:
+class QueuedTask:
     """An active task; `end` is set while its end is not stored yet.
 
     Attributes:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.overlord.entries.entry import Entry, Stage
+from penstock.indexing.overlord.entries.entry import QueuedTask, Stage
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.task_index import ActiveTask, RunnerState, TaskIndex
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.runner.worker_table import Item
+    from penstock.indexing.overlord.runner.worker_table import RunnerTask
     from penstock.indexing.task_spec import TaskSpec
 
 
-class EntryTable:
+class QueuedTasks:
     """The entries by id. On the overlord's mailbox.
 
     Attributes:
@@ -27,7 +27,7 @@ class EntryTable:
 
     def __init__(self) -> None:
         self.index: Final = TaskIndex()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, QueuedTask] = {}
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -40,20 +40,20 @@ class EntryTable:
         """Return the next number: entries created from now on have larger ones."""
         return next(self._numbers)
 
-    def make(self, task: TaskSpec, created_ms: int) -> Entry:
+    def make(self, task: TaskSpec, created_ms: int) -> QueuedTask:
         """Return an entry for a task; `put` adds it to the table."""
-        return Entry(task, created_ms, self.next_number())
+        return QueuedTask(task, created_ms, self.next_number())
 
-    def get(self, task_id: str) -> Entry | None:
+    def get(self, task_id: str) -> QueuedTask | None:
         """Return the entry of a task, None if it is not active."""
         return self._entries.get(task_id)
 
-    def unended(self, task_id: str) -> Entry | None:
+    def unended(self, task_id: str) -> QueuedTask | None:
         """Return the entry of a task, None if the task is not active or its end was reported."""
         entry = self._entries.get(task_id)
         return None if entry is None or entry.end is not None else entry
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[QueuedTask]:
         """Return a copy of the entries, oldest first."""
         return list(self._entries.values())
 
@@ -62,7 +62,7 @@ class EntryTable:
         active = self.index.get(task_id)
         return None if active is None else active.worker
 
-    def put(self, entry: Entry, item: Item | None) -> None:
+    def put(self, entry: QueuedTask, item: RunnerTask | None) -> None:
         """Add or update an entry; its progress is the runner's item, if any, else its stage."""
         self._entries[entry.task.id] = entry
         self.index.put(_shown(entry, item))
@@ -73,7 +73,7 @@ class EntryTable:
         self.index.remove(task_id)
 
 
-def _shown(entry: Entry, item: Item | None) -> ActiveTask:
+def _shown(entry: QueuedTask, item: RunnerTask | None) -> ActiveTask:
     if item is None:
         handed = entry.stage is Stage.HANDED
         state = RunnerState.PENDING if handed else RunnerState.WAITING

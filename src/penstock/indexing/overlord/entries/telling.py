@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.events import Events
-    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.entries.entry import QueuedTask
     from penstock.indexing.ports import TaskState
 
 PERIOD_MS: Final = 60_000
@@ -36,19 +36,19 @@ class TaskTimes:
         self._clock = clock
         self._ends: Counter[tuple[TaskState, str]] = Counter()
 
-    def handed(self, entry: Entry) -> None:
+    def handed(self, entry: QueuedTask) -> None:
         """A task has its locks; reported the first time only."""
         if entry.handed_ms is None:
             entry.handed_ms = self._clock.now_ms()
             self._tell("task/waiting/time", entry.handed_ms - entry.created_ms, entry)
 
-    def runs(self, entry: Entry) -> None:
+    def runs(self, entry: QueuedTask) -> None:
         """A task runs at a worker; reported the first time only."""
         if entry.handed_ms is not None and entry.running_ms is None:
             entry.running_ms = self._clock.now_ms()
             self._tell("task/pending/time", entry.running_ms - entry.handed_ms, entry)
 
-    def ended(self, entry: Entry, state: TaskState) -> None:
+    def ended(self, entry: QueuedTask, state: TaskState) -> None:
         """A task's end has been stored."""
         self._ends[state, entry.task.datasource] += 1
         if entry.running_ms is not None:
@@ -63,7 +63,7 @@ class TaskTimes:
             self._events.measured(f"task/{end.lower()}/count", number, dataSource=datasource)
         self._ends.clear()
 
-    def _tell(self, metric: str, took_ms: int, entry: Entry, **more: str) -> None:
+    def _tell(self, metric: str, took_ms: int, entry: QueuedTask, **more: str) -> None:
         task = entry.task
         self._events.measured(
             metric,

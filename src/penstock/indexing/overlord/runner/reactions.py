@@ -41,7 +41,7 @@ class Phase(Enum):
     RUNNING = "running"
 
 
-class Place(Enum):
+class TaskLocationSeen(Enum):
     """Place of a task in the runner, relative to the worker that announces it."""
 
     UNKNOWN = "unknown"
@@ -72,9 +72,9 @@ class Reaction(Enum):
     """Have the worker stop or forget it."""
 
 
-def react(state: TaskState, place: Place) -> Reaction:
+def react(state: TaskState, place: TaskLocationSeen) -> Reaction:
     """Return the reaction to a worker that announces a task in a state."""
-    if place in {Place.UNKNOWN, Place.ELSEWHERE}:
+    if place in {TaskLocationSeen.UNKNOWN, TaskLocationSeen.ELSEWHERE}:
         return Reaction.DISMISS
     return Reaction.END if state.complete else Reaction.RUN
 

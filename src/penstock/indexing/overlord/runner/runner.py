@@ -30,7 +30,7 @@ from penstock.indexing.ports import TaskState
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
-    from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker, WorkerView
+    from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTask, WorkerView
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -126,7 +126,7 @@ class Runner:
         if item is not None:
             self._table.locate(item, location)
 
-    def item(self, task_id: str) -> Item | None:
+    def item(self, task_id: str) -> RunnerTask | None:
         """Return the runner's item of a task, None if there is none."""
         return self._table.items.get(task_id)
 
@@ -182,7 +182,7 @@ class Runner:
         for task, name in placed:
             self._send(self._table.items[task.id], self._table.workers[name])
 
-    def _send(self, item: Item, worker: KnownWorker) -> None:
+    def _send(self, item: RunnerTask, worker: KnownWorker) -> None:
         client, task, name = worker.client, item.task, worker.name
         assert client is not None
         self._table.put(item, worker, Phase.SENDING)

@@ -1,6 +1,6 @@
 """The runner's table of tasks and their workers.
 
-State of the overlord's mailbox; calls no worker. Every change of an `Item` is made here and
+State of the overlord's mailbox; calls no worker. Every change of an `RunnerTask` is made here and
 reported to the listener. Invariants:
 
 - a task is either pending or among the items of the worker that it names, never both;
@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError, counted
 from penstock.indexing.overlord.runner.ports import TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import PendingTasks
-from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker
+from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Table:
     """
 
     def __init__(self, clock: Clock, listener: RunnerListener) -> None:
-        self.items: dict[str, Item] = {}
+        self.items: dict[str, RunnerTask] = {}
         self.pending = PendingTasks()
         self.workers: dict[str, KnownWorker] = {}
         self._clock = clock
@@ -62,9 +62,9 @@ class Table:
         """Return a worker; a new one counts as silent from now on."""
         return self.workers.setdefault(name, KnownWorker(name, self._clock.monotonic_s()))
 
-    def add(self, task: TaskSpec) -> Item:
+    def add(self, task: TaskSpec) -> RunnerTask:
         """Add a task; the caller must set its place."""
-        item = self.items[task.id] = Item(task, next(self._numbers))
+        item = self.items[task.id] = RunnerTask(task, next(self._numbers))
         return item
 
     def restore(self, task: TaskSpec, worker: str) -> None:
@@ -73,30 +73,30 @@ class Table:
         item.phase, item.since, item.worker = Phase.RESTORED, self._event, worker
         self.worker(worker).items[task.id] = item
 
-    def wait(self, item: Item) -> None:
+    def wait(self, item: RunnerTask) -> None:
         """Make a task pending."""
         self.pending.add(item.pending())
         self.enter(item, Phase.PENDING)
 
-    def put(self, item: Item, worker: KnownWorker, phase: Phase) -> None:
+    def put(self, item: RunnerTask, worker: KnownWorker, phase: Phase) -> None:
         """Assign a task to a worker."""
         self.pending.remove(item.task.id)
         item.worker = worker.name
         worker.items[item.task.id] = item
         self.enter(item, phase)
 
-    def enter(self, item: Item, phase: Phase) -> None:
+    def enter(self, item: RunnerTask, phase: Phase) -> None:
         """Set the phase of a task."""
         item.phase, item.since = phase, self.next_event()
         self._listener.changed(item.task.id)
 
-    def locate(self, item: Item, location: TaskLocation) -> None:
+    def locate(self, item: RunnerTask, location: TaskLocation) -> None:
         """Set the address of a task's peon."""
         if item.location != location:
             item.location = location
             self._listener.changed(item.task.id)
 
-    def take_back(self, items: Sequence[Item]) -> None:
+    def take_back(self, items: Sequence[RunnerTask]) -> None:
         """Make tasks pending again whose workers certainly do not have them.
 
         This is stored, or the next overlord would conclude that the tasks disappeared there.
@@ -113,7 +113,7 @@ class Table:
             tasks = counted(len(items), "task")
             _log.warning("cannot store the return of %s to the queue: %s", tasks, error)
 
-    def end(self, ends: Sequence[tuple[Item, TaskState, str]]) -> None:
+    def end(self, ends: Sequence[tuple[RunnerTask, TaskState, str]]) -> None:
         """Report how tasks ended, once for each task."""
         fresh = [end for end in ends if not end[0].ended]
         for item, _state, _error in fresh:

@@ -17,8 +17,8 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.runner.reactions import (
     Miss,
     Phase,
-    Place,
     Reaction,
+    TaskLocationSeen,
     missing,
     react,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
     from penstock.indexing.overlord.runner.table import Table
     from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
-    from penstock.indexing.overlord.runner.worker_table import Item, KnownWorker
+    from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTask
     from penstock.indexing.ports import (
         WorkerChanges,
         WorkerClient,
@@ -204,7 +204,7 @@ class Hearing:
         for told in tasks:
             item = self._table.items.get(told.id)
             wanted = None if item is not None else self._listener.wanted(told.id)
-            place = Place.QUEUED if wanted else Place.UNKNOWN
+            place = TaskLocationSeen.QUEUED if wanted else TaskLocationSeen.UNKNOWN
             if item is not None:
                 place = self._place(item, worker)
             reaction = react(told.state, place)
@@ -214,7 +214,7 @@ class Hearing:
             if item is None:
                 assert wanted is not None
                 item = self._table.add(wanted)
-            if place is Place.ABSENT:
+            if place is TaskLocationSeen.ABSENT:
                 self._take_over(item, worker)
             self._belongs(item, worker, told)
             if reaction is Reaction.END:
@@ -222,15 +222,15 @@ class Hearing:
         self._standing.ended(worker, [state for item, state, _ in ends if not item.ended])
         self._table.end(ends)
 
-    def _place(self, item: Item, worker: KnownWorker) -> Place:
+    def _place(self, item: RunnerTask, worker: KnownWorker) -> TaskLocationSeen:
         """Return the place of a task relative to a worker that announces it."""
         place = item.place(worker.name)
-        if place is not Place.ELSEWHERE or item.worker in self._standing.announced:
+        if place is not TaskLocationSeen.ELSEWHERE or item.worker in self._standing.announced:
             return place
         other = self._table.workers.get(item.worker or "")
-        return place if other is not None and other.client is not None else Place.ABSENT
+        return place if other is not None and other.client is not None else TaskLocationSeen.ABSENT
 
-    def _take_over(self, item: Item, worker: KnownWorker) -> None:
+    def _take_over(self, item: RunnerTask, worker: KnownWorker) -> None:
         """Move a task to a worker if it is stored at one that is not known under its name."""
         task_id, former = item.task.id, item.worker or ""
         _log.info("task %s of worker %s is at worker %s", task_id, former, worker.name)
@@ -241,7 +241,7 @@ class Hearing:
         except PenstockError as error:
             _log.warning("cannot store that task %s is at %s: %s", task_id, worker.name, error)
 
-    def _belongs(self, item: Item, worker: KnownWorker, told: WorkerTask) -> None:
+    def _belongs(self, item: RunnerTask, worker: KnownWorker, told: WorkerTask) -> None:
         """Update a task that its worker reports as running."""
         location = told.location or item.location
         if item.phase is Phase.RUNNING and (item.location, item.waits) == (location, told.waits):

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.indexing.overlord.runner.reactions import Phase, Place
+from penstock.indexing.overlord.runner.reactions import Phase, TaskLocationSeen
 from penstock.indexing.overlord.runner.selection import Kind, Pending, WorkerCandidate
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace, TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Item:
+class RunnerTask:
     """A task in the runner.
 
     Attributes:
@@ -62,13 +62,13 @@ class Item:
         kind = Kind(task.type, task.datasource, supervisor_id)
         return Pending(task.id, kind, task.priority, self.number, task.availability_group)
 
-    def place(self, worker: str) -> Place:
+    def place(self, worker: str) -> TaskLocationSeen:
         """Return its place relative to a worker."""
         if self.worker is None:
-            return Place.PENDING
+            return TaskLocationSeen.PENDING
         if self.worker != worker:
-            return Place.ELSEWHERE
-        return Place.HERE if self.phase is Phase.RUNNING else Place.HANDED
+            return TaskLocationSeen.ELSEWHERE
+        return TaskLocationSeen.HERE if self.phase is Phase.RUNNING else TaskLocationSeen.HANDED
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class KnownWorker:
     place: HistoryPlace = field(default_factory=HistoryPlace)
     asking: bool = False
     resync: bool = False
-    items: dict[str, Item] = field(default_factory=dict)
+    items: dict[str, RunnerTask] = field(default_factory=dict)
     last_end_ms: int = 0
     given_up: bool = False
     rests_until_s: float = 0.0

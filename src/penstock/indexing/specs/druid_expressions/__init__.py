@@ -10,8 +10,8 @@ from penstock.indexing.specs.druid_expressions.parser import parse
 from penstock.indexing.specs.druid_expressions.translation import translate
 from penstock.indexing.specs.druid_expressions.tree import (
     Binary,
-    Call,
     Expression,
+    FunctionCall,
     Literal,
     Name,
     Unary,
@@ -20,8 +20,8 @@ from penstock.indexing.specs.druid_expressions.tree import (
 
 __all__ = [
     "Binary",
-    "Call",
     "Expression",
+    "FunctionCall",
     "Literal",
     "Name",
     "Unary",

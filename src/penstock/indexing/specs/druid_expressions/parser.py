@@ -14,8 +14,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import place
 from penstock.indexing.specs.druid_expressions.tree import (
     Binary,
-    Call,
     Expression,
+    FunctionCall,
     Literal,
     Name,
     Unary,
@@ -166,7 +166,7 @@ class _Parser:
                 self._at += 1
                 arguments.append(self.expression(0, depth + 1))
         self.expect(")")
-        return Call(token.text.lower(), tuple(arguments))
+        return FunctionCall(token.text.lower(), tuple(arguments))
 
     def _number(self, token: _Token, *, negative: bool) -> int | float:
         sign = -1 if negative else 1

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.core.durations import WEEK_MS, Period, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
-from penstock.indexing.specs.druid_expressions.tree import Call, Expression, Literal
+from penstock.indexing.specs.druid_expressions.tree import Expression, FunctionCall, Literal
 
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
 _EXTRACTED: Final = {
@@ -41,7 +41,7 @@ _ISO_PATTERN: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 Translate = Callable[[Expression], str]
 
 
-def translate_time(node: Call, value: Translate) -> str:
+def translate_time(node: FunctionCall, value: Translate) -> str:
     """Return a call of one of the time functions in Spark SQL.
 
     Args:

@@ -23,8 +23,8 @@ from penstock.indexing.specs.druid_expressions.functions import (
 from penstock.indexing.specs.druid_expressions.times import translate_time
 from penstock.indexing.specs.druid_expressions.tree import (
     Binary,
-    Call,
     Expression,
+    FunctionCall,
     Literal,
     Name,
     Unary,
@@ -84,7 +84,7 @@ def type_of(node: Expression) -> Type | None:
             return "BOOLEAN" if operator == "!" else type_of(operand)
         case Binary(operator, left, right):
             return _type_of_operator(operator, type_of(left), type_of(right))
-        case Call():
+        case FunctionCall():
             return _type_of_call(node)
 
 
@@ -99,7 +99,7 @@ def _type_of_operator(operator: str, left: Type | None, right: Type | None) -> T
     return "LONG" if sides == {"LONG"} else None
 
 
-def _type_of_call(node: Call) -> Type | None:
+def _type_of_call(node: FunctionCall) -> Type | None:
     name, arguments = node.function, node.arguments
     if name in {"nvl", "coalesce"} and "STRING" in map(type_of, arguments):
         return "STRING"
@@ -129,7 +129,7 @@ def _sql(node: Expression) -> str:
             return f"(NOT {_condition(operand)})" if operator == "!" else f"(-{_value(operand)})"
         case Binary():
             return _operator(node)
-        case Call():
+        case FunctionCall():
             return _call(node)
 
 
@@ -175,7 +175,7 @@ def _operator(node: Binary) -> str:
     return f"({_value(left)} {operator} {_value(right)})"
 
 
-def _call(node: Call) -> str:
+def _call(node: FunctionCall) -> str:
     name = node.function
     if name in TEMPLATES:
         return _from_template(node)
@@ -196,7 +196,7 @@ def _call(node: Call) -> str:
     raise InvalidRequest(f"{name}() is not a supported function of Druid{hint}")
 
 
-def _from_template(node: Call) -> str:
+def _from_template(node: FunctionCall) -> str:
     texts = TEMPLATES[node.function].texts
     count = len(node.arguments)
     text = texts.get(count) or (texts.get(None) if count else None)
@@ -207,7 +207,7 @@ def _from_template(node: Call) -> str:
     return text.format(*values, all=", ".join(values))
 
 
-def _special(node: Call) -> str:
+def _special(node: FunctionCall) -> str:
     arguments, count = node.arguments, len(node.arguments)
     match node.function, count:
         case "if", 3:

@@ -48,14 +48,14 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function of arguments; its name in lower case."""
 
     function: str
     arguments: tuple[Expression, ...]
 
 
-Expression = Literal | Name | Unary | Binary | Call
+Expression = Literal | Name | Unary | Binary | FunctionCall
 
 
 def as_text(node: Expression) -> str:
@@ -70,7 +70,7 @@ def as_text(node: Expression) -> str:
             return f"{operator}({as_text(operand)})"
         case Binary(operator, left, right):
             return f"({as_text(left)}) {operator} ({as_text(right)})"
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             return f"{function}({', '.join(map(as_text, arguments))})"
 
 

@@ -16,7 +16,14 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from penstock.indexing.specs.aggregators import Aggregator
-from penstock.indexing.specs.druid_expressions import Binary, Call, Expression, Name, Unary, parse
+from penstock.indexing.specs.druid_expressions import (
+    Binary,
+    Expression,
+    FunctionCall,
+    Name,
+    Unary,
+    parse,
+)
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.model import (
@@ -337,7 +344,7 @@ def _names(node: Expression) -> Iterator[str]:
         case Binary(_, left, right):
             yield from _names(left)
             yield from _names(right)
-        case Call(_, arguments):
+        case FunctionCall(_, arguments):
             for argument in arguments:
                 yield from _names(argument)
         case _:

@@ -16,7 +16,7 @@ from penstock.core.errors import NotFound
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.queue.drop_requests import DropRequest
 from penstock.flow.queue.listing import AttributeIs
-from penstock.services.api.endpoints import Call, Endpoint, Parameter
+from penstock.services.api.endpoints import Endpoint, EndpointCall, EndpointParameter
 from penstock.services.api.flow import forms
 
 NOT_THERE: Final = {404: "There is no object of this name."}
@@ -24,10 +24,14 @@ NOT_THERE: Final = {404: "There is no object of this name."}
 
 _LISTED_MAX: Final = 1_000
 _REQUESTS_MAX: Final = 100
-_CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
-_ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
-_VALUE: Final = Parameter("value", "its value")
-_LIMIT: Final = Parameter("limit", "maximum number, up to 1000", type="integer", default="100")
+_CONNECTION: Final = EndpointParameter(
+    "connection", "which connection, by its id or name", required=True
+)
+_ATTRIBUTE: Final = EndpointParameter("attribute", "name of an attribute")
+_VALUE: Final = EndpointParameter("value", "its value")
+_LIMIT: Final = EndpointParameter(
+    "limit", "maximum number, up to 1000", type="integer", default="100"
+)
 
 
 class QueueEndpoints:
@@ -49,11 +53,15 @@ class QueueEndpoints:
 
     def all(self) -> list[Endpoint]:
         """Return the endpoints."""
-        number = Parameter("request", "number of the request", required=True, type="integer")
-        named = Parameter("attribute", _ATTRIBUTE.about, required=True)
+        number = EndpointParameter(
+            "request", "number of the request", required=True, type="integer"
+        )
+        named = EndpointParameter("attribute", _ATTRIBUTE.about, required=True)
         chosen = [_CONNECTION, _ATTRIBUTE, _VALUE]
         queue = "/flow/queue"
-        table: list[tuple[str, str, str, Callable[[Call], object], list[Parameter]]] = [
+        table: list[
+            tuple[str, str, str, Callable[[EndpointCall], object], list[EndpointParameter]]
+        ] = [
             ("GET", queue, "List FlowFiles of a connection.", self._list, [*chosen, _LIMIT]),
             (
                 *("GET", f"{queue}/count", "Count FlowFiles by the value of an attribute."),
@@ -65,7 +73,7 @@ class QueueEndpoints:
         ]
         return [Endpoint(*row, errors=NOT_THERE) for row in table]
 
-    def _list(self, call: Call) -> object:
+    def _list(self, call: EndpointCall) -> object:
         queue = self._controller().queue(call.text("connection"))
         limit = call.number("limit", 1, _LISTED_MAX)
         attribute = call.get("attribute")
@@ -79,7 +87,7 @@ class QueueEndpoints:
             "flowFiles": [forms.flowfile_json(one, now_ms) for one in found],
         }
 
-    def _count(self, call: Call) -> object:
+    def _count(self, call: EndpointCall) -> object:
         queue = self._controller().queue(call.text("connection"))
         counts = queue.looking.count_by(call.text("attribute"))
         limit = call.number("limit", 1, _LISTED_MAX)
@@ -89,7 +97,7 @@ class QueueEndpoints:
             "counts": [{"value": value, "count": count} for value, count in most[:limit]],
         }
 
-    def _drop(self, call: Call) -> object:
+    def _drop(self, call: EndpointCall) -> object:
         queue = self._controller().queue(call.text("connection"))
         attribute = call.get("attribute")
         chosen = None if attribute is None else AttributeIs(attribute, call.get("value") or "")
@@ -101,16 +109,16 @@ class QueueEndpoints:
                 self._drops.popitem(last=False)
         return forms.drop_json(number, request.progress)
 
-    def _drop_progress(self, call: Call) -> object:
+    def _drop_progress(self, call: EndpointCall) -> object:
         number, request = self._request(call)
         return forms.drop_json(number, request.progress)
 
-    def _cancel_drop(self, call: Call) -> object:
+    def _cancel_drop(self, call: EndpointCall) -> object:
         number, request = self._request(call)
         request.cancel()
         return forms.drop_json(number, request.progress)
 
-    def _request(self, call: Call) -> tuple[int, DropRequest]:
+    def _request(self, call: EndpointCall) -> tuple[int, DropRequest]:
         number = call.number("request", 0, 1 << 53)
         with self._mutex:
             request = self._drops.get(number)

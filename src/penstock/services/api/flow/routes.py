@@ -24,13 +24,20 @@ from penstock.flow.graph.export import to_yaml, without_secrets
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.endpoints import Body, Call, Endpoint, Parameter, open_api, routes_of
+from penstock.services.api.endpoints import (
+    Body,
+    Endpoint,
+    EndpointCall,
+    EndpointParameter,
+    open_api,
+    routes_of,
+)
 from penstock.services.api.flow import forms
 from penstock.services.api.flow.queues import NOT_THERE, QueueEndpoints
 
 _COMMANDS_MAX: Final = 8
 _BUSY: Final = {503: "Too many commands wait, or the flow is not open: try again."}
-_TARGET: Final = Parameter("target", "which component or group, by its id or name")
+_TARGET: Final = EndpointParameter("target", "which component or group, by its id or name")
 _YAML: Final = "application/yaml"
 
 
@@ -64,14 +71,18 @@ class FlowRoutes:
 
     def _flow_endpoints(self) -> list[Endpoint]:
         flow = Body("The flow, in YAML or JSON.", "application/yaml")
-        file = Parameter("file", "name of the file, for problems", default="")
+        file = EndpointParameter("file", "name of the file, for problems", default="")
         return [
             Endpoint(
                 "GET",
                 "/flow",
                 "Show the flow that runs.",
                 self._show,
-                [Parameter("format", "json with the revision, or yaml as a file", default="json")],
+                [
+                    EndpointParameter(
+                        "format", "json with the revision, or yaml as a file", default="json"
+                    )
+                ],
             ),
             Endpoint(
                 "PUT",
@@ -79,8 +90,8 @@ class FlowRoutes:
                 "Make this the flow that runs.",
                 self._apply,
                 [
-                    Parameter("revision", "the revision that was changed", type="integer"),
-                    Parameter("dryRun", "only report what would change", type="boolean"),
+                    EndpointParameter("revision", "the revision that was changed", type="integer"),
+                    EndpointParameter("dryRun", "only report what would change", type="boolean"),
                     file,
                 ],
                 flow,
@@ -101,15 +112,15 @@ class FlowRoutes:
                 "List warnings and errors of components.",
                 self._bulletins,
                 [
-                    Parameter("after", "only bulletins after this number", default="0"),
-                    Parameter("component", "only bulletins of one component, by its id"),
+                    EndpointParameter("after", "only bulletins after this number", default="0"),
+                    EndpointParameter("component", "only bulletins of one component, by its id"),
                 ],
             ),
         ]
 
     def _run_endpoints(self) -> list[Endpoint]:
-        one = Parameter("target", _TARGET.about, required=True)
-        table: list[tuple[str, str, Callable[[Call], object], Parameter]] = [
+        one = EndpointParameter("target", _TARGET.about, required=True)
+        table: list[tuple[str, str, Callable[[EndpointCall], object], EndpointParameter]] = [
             ("start", "Start a component, a group or everything.", self._start, _TARGET),
             ("stop", "Stop a component, a group or everything.", self._stop, _TARGET),
             ("run-once", "Trigger a stopped processor once.", self._run_once, one),
@@ -142,31 +153,31 @@ class FlowRoutes:
     def _flow(self) -> FlowController:
         return self._controller()
 
-    def _start(self, call: Call) -> object:
+    def _start(self, call: EndpointCall) -> object:
         with self._turn():
             return {"started": list(self._flow().start(call.get("target")))}
 
-    def _stop(self, call: Call) -> object:
+    def _stop(self, call: EndpointCall) -> object:
         with self._turn():
             return {"stopped": list(self._flow().stop(call.get("target")))}
 
-    def _run_once(self, call: Call) -> object:
+    def _run_once(self, call: EndpointCall) -> object:
         with self._turn():
             self._flow().run_once(call.text("target"))
         return {}
 
-    def _terminate(self, call: Call) -> object:
+    def _terminate(self, call: EndpointCall) -> object:
         self._flow().terminate(call.text("target"))
         return {}
 
-    def _show(self, call: Call) -> object:
+    def _show(self, call: EndpointCall) -> object:
         flow = self._flow()
         if call.text("format") != "yaml":
             return forms.applied_json(flow.applied)
         text = to_yaml(without_secrets(flow.applied.flow, flow.types))
         return PlainTextResponse(text, media_type=_YAML)
 
-    def _apply(self, call: Call) -> object:
+    def _apply(self, call: EndpointCall) -> object:
         flow = self._flow()
         try:
             read = read_flow(call.body, call.text("file"))
@@ -181,7 +192,7 @@ class FlowRoutes:
             return _refused(error)
         return _changed(flow.applied, list(changes))
 
-    def _validate(self, call: Call) -> object:
+    def _validate(self, call: EndpointCall) -> object:
         try:
             read = read_flow(call.body, call.text("file"))
             self._flow().check(read.flow, read.places)
@@ -189,11 +200,11 @@ class FlowRoutes:
             return _refused(error)
         return {"valid": True, "name": read.flow.name}
 
-    def _status(self, _call: Call) -> object:
+    def _status(self, _call: EndpointCall) -> object:
         flow = self._flow()
         return forms.status_json(flow.status(), flow.events)
 
-    def _bulletins(self, call: Call) -> object:
+    def _bulletins(self, call: EndpointCall) -> object:
         board = self._flow().bulletins
         found = board.read(after=call.number("after", 0, 1 << 53), component=call.get("component"))
         return {"count": board.count, "bulletins": [forms.bulletin_json(one) for one in found]}

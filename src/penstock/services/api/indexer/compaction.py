@@ -19,7 +19,7 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.compaction.duty import AuditOf, CompactionConfigs
-from penstock.indexing.overlord.compaction.planner import CompactionPlan, Tally
+from penstock.indexing.overlord.compaction.planner import CompactionPlan, SegmentTally
 from penstock.indexing.specs.compaction import (
     CompactionConfig,
     parse_cluster_compaction,
@@ -221,7 +221,7 @@ def _status(name: str, configs: CompactionConfigs, plan: CompactionPlan) -> dict
     return shown
 
 
-def _number(tally: Tally, what: str) -> int:
+def _number(tally: SegmentTally, what: str) -> int:
     return {
         "bytes": tally.bytes,
         "segmentCount": tally.segments,

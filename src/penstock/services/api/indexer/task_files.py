@@ -14,7 +14,7 @@ import orjson
 from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
 from penstock.services.api.process_clients import chat_path
-from penstock.services.config import Address
+from penstock.services.config import HostPort
 from penstock.services.http_client import JsonClient
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class WorkerHandles(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenLog:
+class OpenTaskLog:
     """A log that is being forwarded: its offset, total size, and bytes."""
 
     offset: int
@@ -89,7 +89,7 @@ class TaskFiles:
         self._store = store
         self._live_report = live_report
 
-    def log(self, task_id: str, offset: int) -> OpenLog:
+    def log(self, task_id: str, offset: int) -> OpenTaskLog:
         """Start to read a log.
 
         Args:
@@ -105,7 +105,7 @@ class TaskFiles:
             return one, one.read_log(task_id, offset, READ_BYTES_MAX)
 
         reader, first = self._from_first(task_id, "log", begin)
-        return OpenLog(first.offset, first.size, _parts(reader, task_id, first))
+        return OpenTaskLog(first.offset, first.size, _parts(reader, task_id, first))
 
     def report(self, task_id: str) -> object:
         """Return a task's report; of a running task the current one. Raises as `log`."""
@@ -162,7 +162,7 @@ def peon_reports(token: str | None) -> Reports:
     """
 
     def ask(task_id: str, location: TaskLocation) -> object:
-        address = Address(location.host, location.port)
+        address = HostPort(location.host, location.port)
         client = JsonClient(f"http://{address}", token=token, timeout_s=_PEON_TIMEOUT_S)
         return client.get(chat_path(task_id, "liveReports"))
 

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.overlord import Overlord, TaskView
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import Wait
+from penstock.indexing.overlord.wait_reasons import WaitReason
 from penstock.indexing.secrets import masked
 from penstock.services.answers import part
 from penstock.services.api.asgi import (
@@ -110,18 +110,18 @@ class TaskRoutes:
     def why(self, request: Request) -> Response:
         """Return what a task waits for: nothing if it runs or has ended."""
         view = self._overlord.task(self._id(request))
-        waits: list[Wait] = []
+        waits: list[WaitReason] = []
         if view.row.active:
             try:
                 waits = settled(self._desk.why(view.row.id))
-                waits += [Wait("dependency", str(wait)) for wait in view.waits]
+                waits += [WaitReason("dependency", str(wait)) for wait in view.waits]
                 waits = waits or self._retries(view)
             except NotFound:  # It has ended meanwhile.
                 view = self._overlord.task(view.row.id)
         found = [wait.to_json() for wait in waits]
         return JsonResponse({"task": view.row.id, "status": task_to_json(view), "waits": found})
 
-    def _retries(self, view: TaskView) -> list[Wait]:
+    def _retries(self, view: TaskView) -> list[WaitReason]:
         """Return the waits that a running task itself reports."""
         if view.runner_state != RunnerState.RUNNING or view.location is None:
             return []
@@ -161,7 +161,7 @@ class TaskRoutes:
         return self._overlord.upkeep.metadata.is_stored_name(name)
 
 
-def _retry_of(report: object) -> Wait | None:
+def _retry_of(report: object) -> WaitReason | None:
     """Return the retry that a running task waits for, from its report; None if nothing failed."""
     payload = part(report, "ingestionStatsAndErrors", "payload")
     next_try = part(payload, "nextTry")
@@ -169,7 +169,7 @@ def _retry_of(report: object) -> Wait | None:
         return None
     tries, most = part(payload, "failedTries"), part(payload, "failedTriesMax")
     end = f"; with {most} it fails" if isinstance(most, int) else ", and it retries without a limit"
-    return Wait(
+    return WaitReason(
         "retry",
         f"its next attempt of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
         f" last reason: {part(payload, 'lastFailure')}",

@@ -15,8 +15,8 @@ from penstock.services.answers import objects, whole
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow.flow_client import (
     FlowDocument,
+    FlowRefused,
     Object,
-    Refused,
     ask,
     ask_object,
     end_with,
@@ -28,7 +28,7 @@ File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standar
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-class Format(StrEnum):
+class FlowFormat(StrEnum):
     """Format of a flow document."""
 
     YAML = "yaml"
@@ -130,12 +130,14 @@ def diff(file: File, as_json: Json = False) -> None:
 
 
 def export(
-    format_: Annotated[Format, typer.Option("--format", help="yaml or json.")] = Format.YAML,
+    format_: Annotated[
+        FlowFormat, typer.Option("--format", help="yaml or json.")
+    ] = FlowFormat.YAML,
 ) -> None:
     """Print the applied flow as a file that can be applied; it contains no secrets."""
     answer = ask("GET", "/flow", {"format": "yaml"})
     text = answer if isinstance(answer, str) else json.dumps(answer)
-    if format_ is Format.JSON:
+    if format_ is FlowFormat.JSON:
         # Imported here, because only this command needs them, and importing them is slow.
         from penstock.flow.graph.export import to_json  # noqa: PLC0415
         from penstock.flow.graph.yaml_reader import read_flow  # noqa: PLC0415
@@ -148,7 +150,7 @@ def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bo
     query = {"file": file.name, "revision": revision, "dryRun": "true" if dry_run else None}
     try:
         return ask_object("PUT", "/flow", query, file.content)
-    except Refused as refused:
+    except FlowRefused as refused:
         end_with(refused.problems, as_json=as_json)
 
 

@@ -68,7 +68,7 @@ def ask(
     if status >= 300:
         problems = _problems(content)
         if problems:
-            raise Refused(problems)
+            raise FlowRefused(problems)
         raise error_of_answer(status, content, f"{method} {api.base_url}{path}")
     return json.loads(content) if kind.startswith("application/json") else content.decode()
 
@@ -81,7 +81,7 @@ def ask_object(
     return answer if isinstance(answer, dict) else {}
 
 
-class Refused(Exception):
+class FlowRefused(Exception):
     """The server refuses a flow because of `problems`."""
 
     def __init__(self, problems: Sequence[FlowProblem]) -> None:

@@ -37,7 +37,7 @@ def roots_of(number: int, payload: JsonObject) -> RootRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkSummary:
     """The used segments of one interval and version, summed up.
 
     Attributes:
@@ -68,7 +68,7 @@ class Chunk:
         numbers: Collection[int],
         core_partitions: int,
         rewrites: Mapping[int, RootRange] | None = None,
-    ) -> Chunk:
+    ) -> ChunkSummary:
         """Return the chunk of segments with these numbers.
 
         Args:
@@ -97,9 +97,9 @@ class Chunk:
         """Whether all core partitions exist; only then does the chunk hide others."""
         return self.core_there >= self.core_partitions and not self.torn
 
-    def joined(self, other: Chunk) -> Chunk:
+    def joined(self, other: ChunkSummary) -> ChunkSummary:
         """Return the chunk with other segments of its interval and version; none may rewrite."""
-        return Chunk(
+        return ChunkSummary(
             self.interval,
             self.version,
             max(self.core_partitions, other.core_partitions),
@@ -138,7 +138,7 @@ def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, 
     return len(there), torn
 
 
-class Skyline:
+class CoveredIntervals:
     """The covered times within one interval."""
 
     def __init__(self, interval: Interval) -> None:
@@ -170,9 +170,9 @@ class Skyline:
         self._ends[first:last] = [end_ms]
 
 
-def not_hidden(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
+def not_hidden(chunks: Iterable[ChunkSummary], interval: Interval) -> list[ChunkSummary]:
     """Return the chunks, complete or not, that are not entirely hidden within `interval`."""
-    skyline = Skyline(interval)
+    skyline = CoveredIntervals(interval)
     found = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
         if skyline.is_open(chunk.interval):
@@ -182,7 +182,7 @@ def not_hidden(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
     return found
 
 
-def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
+def visible_chunks(chunks: Iterable[ChunkSummary], interval: Interval) -> list[ChunkSummary]:
     """Return the complete chunks that are not entirely hidden within `interval`."""
     return [chunk for chunk in not_hidden(chunks, interval) if chunk.complete]
 
@@ -195,10 +195,10 @@ def by_chunk(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], list[Segm
     return groups
 
 
-def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
+def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], ChunkSummary]:
     """Return the chunks of rows of one datasource, by interval and version."""
     return {
-        (interval, version): Chunk.of(
+        (interval, version): ChunkSummary.of(
             interval,
             version,
             [row.partition_number for row in members],

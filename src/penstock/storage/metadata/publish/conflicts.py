@@ -49,7 +49,7 @@ from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, us
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.chunks.chunk import Chunk
+    from penstock.storage.metadata.chunks.chunk import ChunkSummary
     from penstock.storage.metadata.rows import Basis, PublishRequest, SegmentRow
 
 
@@ -147,7 +147,7 @@ def refusal_of_places(
         return None
     beside = _Beside(connection, request.datasource, [row.interval for row in placed])
     seen: set[str] = set()
-    hidden: dict[str, tuple[SegmentRow, Chunk]] = {}
+    hidden: dict[str, tuple[SegmentRow, ChunkSummary]] = {}
     for row in placed:
         if (clash := beside.clash(row.interval, row.version)) is not None:
             return _refused_clash(request, row, clash)
@@ -195,10 +195,10 @@ class _Beside:
         }
         self._chunks = sorted(found.values(), key=lambda chunk: chunk.interval)
         self._longest_ms = max((chunk.interval.length_ms for chunk in self._chunks), default=0)
-        self._others: dict[tuple[Interval, str], list[Chunk]] = {}
-        self._clashes: dict[tuple[Interval, str], Chunk | None] = {}
+        self._others: dict[tuple[Interval, str], list[ChunkSummary]] = {}
+        self._clashes: dict[tuple[Interval, str], ChunkSummary | None] = {}
 
-    def others(self, interval: Interval, version: str) -> list[Chunk]:
+    def others(self, interval: Interval, version: str) -> list[ChunkSummary]:
         """Return the visible chunks within an interval; none if the version's own is among them."""
         key = interval, version
         if key not in self._others:
@@ -207,7 +207,7 @@ class _Beside:
             self._others[key] = [] if mine else visible
         return self._others[key]
 
-    def clash(self, interval: Interval, version: str) -> Chunk | None:
+    def clash(self, interval: Interval, version: str) -> ChunkSummary | None:
         """Return another, hidden chunk of the version that overlaps an interval.
 
         The rest of a group that lacks members is hidden, but nevertheless in the timeline.
@@ -222,7 +222,7 @@ class _Beside:
             self._clashes[key] = next(found, None)
         return self._clashes[key]
 
-    def _overlapping(self, interval: Interval) -> list[Chunk]:
+    def _overlapping(self, interval: Interval) -> list[ChunkSummary]:
         chunks = self._chunks
         first = bisect_right(
             chunks, interval.start_ms - self._longest_ms - 1, key=lambda one: one.interval.start_ms
@@ -232,7 +232,7 @@ class _Beside:
 
 
 def _append_refused(
-    request: PublishRequest, row: SegmentRow, chunk: Chunk, what: str
+    request: PublishRequest, row: SegmentRow, chunk: ChunkSummary, what: str
 ) -> PublishOutcome:
     return PublishOutcome(
         ok=False,
@@ -244,7 +244,7 @@ def _append_refused(
     )
 
 
-def _refused_clash(request: PublishRequest, row: SegmentRow, chunk: Chunk) -> PublishOutcome:
+def _refused_clash(request: PublishRequest, row: SegmentRow, chunk: ChunkSummary) -> PublishOutcome:
     return PublishOutcome(
         ok=False,
         reason=(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.chunks.chunk import Chunk
+    from penstock.storage.metadata.chunks.chunk import ChunkSummary
     from penstock.storage.metadata.rows import JsonObject
 
 # Keys of the number of core partitions in shard specs.
@@ -101,7 +101,7 @@ def without_lost_cores(connection: Connection, rows: Sequence[SegmentRow]) -> li
     ]
 
 
-def _core_in_use(connection: Connection, datasource: str, chunk: Chunk) -> bool:
+def _core_in_use(connection: Connection, datasource: str, chunk: ChunkSummary) -> bool:
     place = chunk_named(datasource, chunk.interval, chunk.version)
     found = connection.execute(_CORE_IN_USE, {**place, "core": chunk.core_partitions})
     return found.first() is not None

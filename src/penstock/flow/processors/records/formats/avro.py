@@ -24,8 +24,8 @@ from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
     ReadingOptions,
+    RecordBatches,
     RecordOutput,
-    Records,
     RecordSource,
     no_memory_left,
     translated,
@@ -57,7 +57,7 @@ _BROKEN: Final = (
 )  # fmt: skip
 
 
-def read_avro(source: RecordSource, options: ReadingOptions) -> Records:
+def read_avro(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records.
 
     Raises:
@@ -91,7 +91,7 @@ def read_avro(source: RecordSource, options: ReadingOptions) -> Records:
                 rows.clear()
                 yield batch if wanted is None else fitted(batch, wanted)
 
-    return Records(found if wanted is None else wanted, batches())
+    return RecordBatches(found if wanted is None else wanted, batches())
 
 
 class AvroWriter:

@@ -22,8 +22,8 @@ from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
     BadRecords,
     ReadingOptions,
+    RecordBatches,
     RecordOutput,
-    Records,
     RecordSink,
     RecordSource,
     translated,
@@ -35,7 +35,7 @@ _NO_PARQUET: Final = "the content is not a readable Parquet file"
 _NO_ARROW: Final = "the content is not a readable Arrow file or stream"
 
 
-def read_parquet(source: RecordSource, options: ReadingOptions) -> Records:
+def read_parquet(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records.
 
     Raises:
@@ -62,7 +62,7 @@ def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 
-def read_arrow(source: RecordSource, options: ReadingOptions) -> Records:
+def read_arrow(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records of a file or a stream.
 
     Raises:
@@ -178,7 +178,7 @@ def _guarded(batches: Iterator[object], doing: str) -> Iterator[pa.RecordBatch]:
 
 def _projected(
     found: pa.Schema, batches: Iterator[pa.RecordBatch], options: ReadingOptions
-) -> Records:
+) -> RecordBatches:
     wanted = options.schema
     with translated("the names of the columns cannot be read"):
         names = found.names
@@ -186,7 +186,7 @@ def _projected(
         if count > 1:
             raise BadRecords(f"duplicate column name {name!r}: names must be unique")
     if wanted is None:
-        return Records(found, batches)
+        return RecordBatches(found, batches)
     if options.refuse_others and (others := [n for n in names if n not in wanted.names]):
         raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow other fields")
-    return Records(wanted, (fitted(batch, wanted) for batch in batches))
+    return RecordBatches(wanted, (fitted(batch, wanted) for batch in batches))

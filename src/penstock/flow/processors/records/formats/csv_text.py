@@ -27,8 +27,8 @@ from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     BadRecords,
     ReadingOptions,
+    RecordBatches,
     RecordOutput,
-    Records,
     RecordSink,
     RecordSource,
     WritingOptions,
@@ -46,7 +46,7 @@ _NARROW: Final = (
 )
 
 
-def read_csv(source: RecordSource, options: ReadingOptions) -> Records:
+def read_csv(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records.
 
     Raises:
@@ -65,7 +65,7 @@ def read_csv(source: RecordSource, options: ReadingOptions) -> Records:
         for batch in csv_texts(source, options, names):
             yield fitted(batch, schema)
 
-    return Records(schema, batches())
+    return RecordBatches(schema, batches())
 
 
 class CsvWriter:

@@ -24,7 +24,7 @@ from penstock.flow.processors.records.formats.json_lines import (
 from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     ReadingOptions,
-    Records,
+    RecordBatches,
     RecordSource,
 )
 
@@ -50,7 +50,7 @@ _QUOTE: Final = 34
 _Flags = npt.NDArray[np.bool_]
 
 
-def read_json(source: RecordSource, options: ReadingOptions) -> Records:
+def read_json(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records.
 
     Raises:

@@ -24,7 +24,7 @@ from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
     BadRecords,
     ReadingOptions,
-    Records,
+    RecordBatches,
     RecordSource,
     record_too_long,
     translated,
@@ -47,7 +47,7 @@ _NO_SIGNS: Final = bytes(set(range(256)) - set(b'"[]{}'))
 _CELLS_MAX: Final = 16 << 20
 
 
-def read_json_lines(source: RecordSource, options: ReadingOptions) -> Records:
+def read_json_lines(source: RecordSource, options: ReadingOptions) -> RecordBatches:
     """Read records.
 
     Raises:
@@ -56,7 +56,7 @@ def read_json_lines(source: RecordSource, options: ReadingOptions) -> Records:
     return read_chunks(lambda: chunks(pieces(source.open), options.record_max_bytes), options)
 
 
-def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -> Records:
+def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -> RecordBatches:
     """Read records from chunks of whole lines; the chunks may be requested twice.
 
     Raises:
@@ -77,7 +77,7 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
     settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
     [only] = tables or [_parse(b"")]
     if only is not None and settled == only.schema:
-        return Records(settled, iter(only.combine_chunks().to_batches()))
+        return RecordBatches(settled, iter(only.combine_chunks().to_batches()))
     return _by_schema(open_, settled, refuse_others=True, is_checked=True)
 
 
@@ -272,7 +272,7 @@ def _by_schema(
     *,
     refuse_others: bool,
     is_checked: bool = False,
-) -> Records:
+) -> RecordBatches:
     """Return the records by their schema; `is_checked`: the nesting depth was already checked."""
     parse = line_parser(schema, refuse_others=refuse_others, is_checked=is_checked)
     records_max = _CELLS_MAX // (len(schema) + 1)
@@ -287,7 +287,7 @@ def _by_schema(
             cuts = [0, *ends[records_max - 1 :: records_max].tolist(), len(chunk)]
             yield from (parse(chunk[a:b]) for a, b in itertools.pairwise(cuts) if a < b)
 
-    return Records(schema, batches())
+    return RecordBatches(schema, batches())
 
 
 def line_parser(

@@ -112,7 +112,7 @@ class WritingOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordBatches:
     """Records of one content.
 
     Attributes:

@@ -31,8 +31,8 @@ from penstock.flow.processors.records.formats.json_lines import read_json_lines
 from penstock.flow.processors.records.formats.json_text import JsonLinesWriter, JsonListWriter
 from penstock.flow.processors.records.formats.protocols import (
     ReadingOptions,
+    RecordBatches,
     RecordOutput,
-    Records,
     RecordSource,
     RecordWriter,
     WritingOptions,
@@ -65,7 +65,7 @@ CELLS_MAX: Final = 2 << 20
 BATCH_BYTES_MAX: Final = 32 << 20
 """Approximate maximum size in bytes of a batch with more than one row."""
 
-_READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], Records]]] = {
+_READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], RecordBatches]]] = {
     RecordFormat.JSON_LINES: read_json_lines,
     RecordFormat.JSON: read_json,
     RecordFormat.CSV: read_csv,
@@ -75,14 +75,16 @@ _READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], R
 }
 
 
-def read_records(format_: RecordFormat, source: RecordSource, options: ReadingOptions) -> Records:
+def read_records(
+    format_: RecordFormat, source: RecordSource, options: ReadingOptions
+) -> RecordBatches:
     """Open content as records.
 
     Raises:
         BadRecords: The content does not have the format, or does not fit the schema.
     """
     records = _READERS[format_](source, options)
-    return Records(records.schema, _bounded(records.batches, options.record_max_bytes))
+    return RecordBatches(records.schema, _bounded(records.batches, options.record_max_bytes))
 
 
 def _bounded(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
