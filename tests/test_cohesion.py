@@ -89,44 +89,6 @@ SHARED_CLASS_NAMES = {
 }
 
 
-def test_small_modules_double_names_and_gerunds_are_found(source: Path) -> None:
-    modules = cohesion.read_modules(source)
-    small = {module.short for module, _ in cohesion.small_with_one_importer(modules)}
-    assert small == {"reading", "shelf.named", "shelf.parts"}
-    twice = cohesion.classes_that_exist_twice(modules)
-    assert {name: [m.short for m in where] for name, where in twice.items()} == {
-        "Reader": ["other", "reading"]
-    }
-    assert [module.short for module in cohesion.named_by_gerunds(modules)] == ["reading"]
-
-
-# The product itself
-
-# Modules of less than 100 lines with one importer, and why each stays apart.
-SMALL_MODULES = {
-    "core.uuids": "the one place that makes random ids",
-    "flow.processors.builtin": "the table of processors, whose entries are read by name",
-    "flow.session.batch_limit": "a policy that outlives the session which asks it",
-    "flow.session.counters": "public for authors of processors",
-    "indexing.batch.task_kinds": "the table of batch tasks",
-    "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
-    "indexing.overlord.entries.admission": "goes into the task store (moves.md)",
-    "indexing.source.topic": "one module for each kind of stream",
-    "services.api.indexer.routes": "the list of all routes",
-    "services.api.sql_answer": "an ASGI response; `sql` holds the route",
-    "services.cli.flow.commands": "one module for each group of commands",
-    "services.cli.imports.commands": "one module for each group of commands",
-    "services.cli.indexing.workers": "one module for each group of commands",
-    "spark.batch.progress": "goes into the engine when that is split (moves.md)",
-    "spark.connect.python_daemon": "Spark starts it by its path",
-    "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
-    "spark.flow.builtin": "the table of processors that need Spark",
-    "spark.flow.sql": "one module for each processor",
-}
-# Public class names that exist twice; it may only become smaller.
-SHARED_CLASS_NAMES_MAX = 48
-
-
 def test_small_modules_with_one_importer_have_a_reason() -> None:
     modules = cohesion.read_modules(cohesion.ROOT / "src")
     small = {module.short for module, _ in cohesion.small_with_one_importer(modules)}

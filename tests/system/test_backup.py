@@ -81,7 +81,7 @@ def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path, shared_s
         with BrokerClient(rig.server.broker_http) as broker:
             copied = sum(one.latest for one in broker.offsets(TOPIC).partitions)
         rig.until("what was copied", lambda: found()[0] >= copied)
-        count, distinct, first, last, cents = seen = found()
+        count, distinct, first, last, _ = seen = found()
         assert acknowledged <= count == distinct == copied <= most
         # Batches after the begin may be missing: a partition is copied after the other.
         known = f'SELECT count(*), sum(cents) FROM "{TOPIC}" WHERE seq < {acknowledged}'

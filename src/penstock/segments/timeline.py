@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Member", "PartitionChunk", "Piece", "Timeline", "VisibleTimeline"]
 
-Member: TypeAlias = "tuple[Interval, str, Chunk[T]]"
+Member: TypeAlias = "tuple[Interval, str, PartitionChunk[T]]"
 """Interval, version and chunk."""
 
 _Key: TypeAlias = "tuple[Interval, str]"

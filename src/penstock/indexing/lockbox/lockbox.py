@@ -332,8 +332,8 @@ class Acquire:
     Attributes:
         requests: The requests.
         together: Whether to grant all or none.
-        waits: Whether no worker has the task. Its locks then yield to others, until a `PlaceCommand`
-            says that a worker has it, or the task itself requests locks.
+        waits: Whether no worker has the task. Its locks then yield to others, until a
+            `PlaceCommand` says that a worker has it, or the task itself requests locks.
     """
 
     requests: tuple[LockRequest, ...]
