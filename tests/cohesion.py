@@ -8,6 +8,7 @@ re-exports is followed to the module that defines it, and the `__init__` is no i
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -57,10 +58,15 @@ class Module:
         }
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of its tree."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def imported(self) -> list[tuple[str, str | None]]:
         """What it imports: (module, name of it or None for the module itself)."""
         found: list[tuple[str, str | None]] = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found.extend((alias.name, None) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -77,14 +83,14 @@ class Module:
         """Modules that its texts name, as import paths of classes do; docstrings left out."""
         docstrings = {
             id(node.body[0].value)
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
         return {
             match
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and id(node) not in docstrings
@@ -92,6 +98,7 @@ class Module:
         }
 
 
+@functools.cache
 def read_modules(source: Path) -> dict[str, Module]:
     """Return all modules of the package below a `src` folder, by dotted name."""
     found: dict[str, Module] = {}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -26,6 +29,27 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("nightly", max_examples=20_000, deadline=None)
+
+# Tests sync files some hundred thousand times. None of them cuts the power of the machine, so
+# their files may be in memory, where that costs nothing; where memory is scarce they stay on disk.
+IN_MEMORY = Path("/dev/shm")
+IN_MEMORY_BYTES_MIN = 8 << 30
+
+
+def _memory_bytes() -> int:
+    """Return how many bytes both the machine and its file system in memory have left."""
+    try:
+        usable = shutil.disk_usage(IN_MEMORY).free
+        left = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        return 0
+    return min(usable, int(left[1]) * 1024 if left else 0)
+
+
+# Not in the processes of a test run: they follow the first one.
+if "TMPDIR" not in os.environ and _memory_bytes() >= IN_MEMORY_BYTES_MIN:
+    os.environ["TMPDIR"] = str(IN_MEMORY)
+    tempfile.tempdir = None
 
 # A JVM of a test lives for a minute: what its best compiler wins it takes three times to compile.
 # With the first compiler alone Java reserves 48 MB for compiled code, which the Spark of the Spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,18 @@ NARROW = re.compile(r"# narrow: \S.*$")
 LOGGERS = {"logger", "_logger", "LOG", "self.logger", "self._logger"}
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -71,7 +82,7 @@ def test_modules_functions_and_classes_keep_their_sizes() -> None:
     for path in SOURCES:
         text = path.read_text()
         name = path.relative_to(ROOT)
-        tree = ast.parse(text)
+        tree = tree_of(path)
         if text.count("\n") > MODULE_LINES_MAX:
             over.append(f"{name}: {text.count(chr(10))} lines")
         for node in functions(tree):
@@ -80,7 +91,7 @@ def test_modules_functions_and_classes_keep_their_sizes() -> None:
             parameters = len(node.args.args) + len(node.args.kwonlyargs) - 1
             if node.name == "__init__" and parameters > CONSTRUCTOR_PARAMETERS_MAX:
                 over.append(f"{name}:{node.lineno}: a constructor with {parameters} parameters")
-        for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for cls in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef)):
             public = [
                 node
                 for node in cls.body
@@ -141,7 +152,7 @@ def test_a_number_in_a_sentence_and_its_noun_agree() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not [str(path) for path in SOURCES if not ast.get_docstring(tree_of(path))]
 
 
 def test_work_of_spark_names_the_memory_limit_that_it_exceeds() -> None:
@@ -229,10 +240,12 @@ def catches_all(handler: ast.ExceptHandler) -> bool:
 
 def narrow_restores(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and exceptions of handlers that restore, and catch few."""
+    if "except" not in text:
+        return
     lines = text.splitlines()
     tree = ast.parse(text)
     loggers = loggers_of(tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Try | ast.TryStar):
             continue
         # With a handler beside it that restores after the others, this one only translates, too.

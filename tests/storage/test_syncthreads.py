@@ -86,15 +86,15 @@ def test_without_its_threads_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch, 
             _no_thread(thread)
         start(thread)
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(Unavailable, match="sync: cannot start a thread to fsync"):
             SyncThreads(clock=SystemClock())
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("sync_"):
             thread.join(30)
-    assert threading.active_count() == before
+    assert not [one for one in threading.enumerate() if one not in before and one.is_alive()]
 
 
 def test_no_thread_is_needed_once_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,26 @@ def _end_of_queries(options: Options) -> Callable[[], object] | None:
     return partial(kill_leftover, queries_run_folder(DataFolder(options.data_dir.absolute())))
 
 
+def _count_projections(registry: MetricRegistry, answering: SqlParts) -> None:
+    """Show the counters of projections as metrics."""
+    maker = answering.maker
+    for name, help_text, counter in (
+        (
+            "penstock_sql_projected_total",
+            "Queries answered by projections",
+            answering.projections.used,
+        ),
+        ("penstock_projection_files_made_total", "Files of projections made", maker.made),
+        ("penstock_projection_files_failed_total", "Files that could not be made", maker.failed),
+        (
+            "penstock_projection_files_dropped_total",
+            "Files dropped because the queue was full",
+            maker.dropped,
+        ),
+    ):
+        registry.read("counter", name, help_text, partial(getattr, counter, "value"))
+
+
 def compose(context: RoleContext) -> Lifecycle:
     """Build the process."""
     options, clock = context.options, context.clock
@@ -102,7 +122,7 @@ def compose(context: RoleContext) -> Lifecycle:
     answering = sql_parts(
         *(sessions, tables, options.deep_storage_address, clock), None, bounds, answers
     )
-    sql, projections, maker = answering.sql, answering.projections, answering.maker
+    sql, maker = answering.sql, answering.maker
     expressions = ExpressionCheck(sessions)
     presence = Membership(options, store, clock)
     deep_store = DeepStore(options.deep_storage_address)
@@ -119,17 +139,7 @@ def compose(context: RoleContext) -> Lifecycle:
     broker = BrokerFinder(options, directory.broker)
     registry = MetricRegistry()
     registry.read("counter", "penstock_faults_total", FAULTS, presence.faults, part="discovery")
-    for name, help_text, counter in (
-        ("penstock_sql_projected_total", "Queries answered by projections", projections.used),
-        ("penstock_projection_files_made_total", "Files of projections made", maker.made),
-        ("penstock_projection_files_failed_total", "Files that could not be made", maker.failed),
-        (
-            "penstock_projection_files_dropped_total",
-            "Files dropped because the queue was full",
-            maker.dropped,
-        ),
-    ):
-        registry.read("counter", name, help_text, partial(getattr, counter, "value"))
+    _count_projections(registry, answering)
     parts = RouterParts(
         store=store,
         directory=directory,
@@ -173,7 +183,9 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(LifecycleHandler("files of answers", answers.open, answers.close))
     lifecycle.add_handler(LifecycleHandler("Spark session", stop=sql.close))
     lifecycle.add_handler(LifecycleHandler("Spark session of expressions", stop=expressions.close))
-    lifecycle.add_handler(LifecycleHandler("Spark session of projections", stop=projections.close))
+    lifecycle.add_handler(
+        LifecycleHandler("Spark session of projections", stop=answering.projections.close)
+    )
     lifecycle.add_handler(
         LifecycleHandler("Spark session that makes projections", stop=maker.close)
     )
