@@ -95,8 +95,9 @@ class Terminals:
                 self._clock.wait(self._pause, 0.2)
 
     def close(self) -> None:
-        for process in reversed(self._running):
+        for process in self._running:
             process.terminate()
+        for process in reversed(self._running):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
             process.kill()
