@@ -56,9 +56,10 @@ class Client:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        argv = command(kind)  # which skips the test if the client is not installed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            command(kind),
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -58,7 +58,7 @@ class PublishCommands:
         self._gate = gate
 
     def publish(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
-        """Execute one or more consecutive PUBs. This and the other commands raise `Refused`."""
+        """Execute one or more consecutive PUBs. All commands raise `CommandRefused`."""
         assert isinstance(command, c.Publish)
         messages = command.messages
         size = sum(map(len, messages))
