@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
+from penstock.flow.scheduling.component_lifecycle import LIFECYCLE
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {}
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
+    "Component of a flow": ("penstock.flow.scheduling.component_lifecycle", LIFECYCLE),
+}
 _HEAD: Final = """\
 # State machines
 

@@ -22,9 +22,10 @@ the threads are abandoned.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,57 @@ class Desired(Enum):
     DISABLED = "disabled"
 
 
+class LifecycleState(Enum):
+    """State of the machine: the state that users see, and the desired state.
+
+    Attributes:
+        component_state: State that users see.
+        desired: Desired state.
+        runs: Whether runs may begin.
+        is_once: Whether only one run may begin.
+        is_stopping: Whether current runs finish and no new one begins.
+        is_at_rest: Whether the component does nothing, and will do nothing before the next request.
+    """
+
+    STOPPED = "stopped", ComponentState.STOPPED, Desired.STOPPED
+    DISABLED = "disabled", ComponentState.DISABLED, Desired.DISABLED
+    STARTING = "starting", ComponentState.STARTING, Desired.RUNNING
+    STARTING_ONCE = "starting for one run", ComponentState.STARTING, Desired.RUN_ONCE
+    START_CANCELLED = "starting, then stops", ComponentState.STARTING, Desired.STOPPED
+    RETRYING = "waiting to retry its start", ComponentState.STARTING, Desired.RUNNING
+    RUNNING = "running", ComponentState.RUNNING, Desired.RUNNING
+    RUN_ONCE = "run once", ComponentState.RUN_ONCE, Desired.RUN_ONCE
+    RUN_ONCE_THEN_START = "run once, then starts", ComponentState.RUN_ONCE, Desired.RUNNING
+    STOPPING = "stopping", ComponentState.STOPPING, Desired.STOPPED
+    RESTARTING = "stopping, then starts", ComponentState.STOPPING, Desired.RUNNING
+
+    def __init__(self, text: str, component_state: ComponentState, desired: Desired) -> None:
+        del text  # makes the value unique
+        self.component_state = component_state
+        self.desired = desired
+        self.is_once = component_state is ComponentState.RUN_ONCE
+        self.runs = self.is_once or component_state is ComponentState.RUNNING
+        self.is_stopping = component_state is ComponentState.STOPPING
+        self.is_at_rest = component_state in (ComponentState.STOPPED, ComponentState.DISABLED)
+
+
+class ComponentEvent(Enum):
+    """Event in the lifecycle of a component: first the requests, then reports of its owner."""
+
+    START = "start requested"
+    RUN_ONCE = "single run requested"
+    STOP = "stop requested"
+    TERMINATE = "termination requested"
+    ENABLE = "enable requested"
+    DISABLE = "disable requested"
+    READY = "valid and prepared"
+    FAILED = "invalid, or its preparation failed and its resources are released"
+    RETRY_DUE = "retry delay over, or the cause of the failure fixed"
+    SINGLE_RUN_ENDED = "single run ended, or found nothing to do"
+    DRAINED = "notified of the stop, and no run is active"
+    FINISHED = "resources released"
+
+
 class Effect(Enum):
     """Effect of a transition; effects are carried out in order."""
 
@@ -65,6 +117,95 @@ class Effect(Enum):
     FINISH = "have it release its resources"
     GIVE_UP = "abandon its threads"
     SETTLED = "notify callers that wait for its end"
+
+
+_S, _E = LifecycleState, ComponentEvent
+
+# A refusal's reason is the remedy; the caller puts the component and its state in front of it.
+LIFECYCLE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
+    LifecycleState,
+    {
+        _E.START: Row(
+            {
+                _S.STOPPED: go(_S.STARTING, Effect.BEGIN),
+                _S.STARTING_ONCE: go(_S.STARTING),
+                _S.START_CANCELLED: go(_S.STARTING),
+                _S.RUN_ONCE: go(_S.RUN_ONCE_THEN_START),
+                _S.STOPPING: go(_S.RESTARTING),
+                _S.DISABLED: Refusal("enable it, then start"),
+            },
+            otherwise=IGNORED,
+        ),
+        _E.RUN_ONCE: Row(
+            {
+                _S.STOPPED: go(_S.STARTING_ONCE, Effect.BEGIN),
+                _S.DISABLED: Refusal("enable it, then run once"),
+            },
+            otherwise=Refusal("stop it before it runs once"),
+        ),
+        _E.STOP: Row(
+            {
+                _S.STARTING: go(_S.START_CANCELLED),
+                _S.STARTING_ONCE: go(_S.START_CANCELLED),
+                _S.RETRYING: go(_S.STOPPED, Effect.CANCEL_WAIT, Effect.SETTLED),
+                _S.RUNNING: go(_S.STOPPING, Effect.UNSCHEDULE),
+                _S.RUN_ONCE: go(_S.STOPPING, Effect.UNSCHEDULE),
+                _S.RUN_ONCE_THEN_START: go(_S.STOPPING, Effect.UNSCHEDULE),
+                _S.RESTARTING: go(_S.STOPPING),
+            },
+            otherwise=IGNORED,
+        ),
+        _E.TERMINATE: Row(
+            {
+                _S.STOPPED: IGNORED,
+                _S.DISABLED: IGNORED,
+                _S.START_CANCELLED: go(_S.STOPPED, Effect.GIVE_UP, Effect.SETTLED),
+                _S.STOPPING: go(_S.STOPPED, Effect.GIVE_UP, Effect.SETTLED),
+                _S.RESTARTING: go(_S.STARTING, Effect.GIVE_UP, Effect.SETTLED, Effect.BEGIN),
+            },
+            otherwise=Refusal("stop it before it is terminated"),
+        ),
+        _E.ENABLE: Row({_S.DISABLED: go(_S.STOPPED)}, otherwise=IGNORED),
+        _E.DISABLE: Row(
+            {_S.STOPPED: go(_S.DISABLED), _S.DISABLED: IGNORED},
+            otherwise=Refusal("stop it before it is disabled"),
+        ),
+        _E.READY: Row(
+            {
+                _S.STARTING: go(_S.RUNNING, Effect.SCHEDULE),
+                _S.STARTING_ONCE: go(_S.RUN_ONCE, Effect.SCHEDULE),
+                _S.START_CANCELLED: go(_S.STOPPING, Effect.UNSCHEDULE),
+            }
+        ),
+        _E.FAILED: Row(
+            {
+                _S.STARTING: go(_S.RETRYING, Effect.WAIT),
+                _S.STARTING_ONCE: go(_S.STOPPED, Effect.SETTLED),
+                _S.START_CANCELLED: go(_S.STOPPED, Effect.SETTLED),
+            }
+        ),
+        _E.RETRY_DUE: Row({_S.RETRYING: go(_S.STARTING, Effect.BEGIN)}),
+        _E.SINGLE_RUN_ENDED: Row(
+            {
+                _S.RUN_ONCE: go(_S.STOPPING, Effect.UNSCHEDULE),
+                _S.RUN_ONCE_THEN_START: go(_S.RESTARTING, Effect.UNSCHEDULE),
+            }
+        ),
+        _E.DRAINED: Row(
+            {
+                _S.STOPPING: go(_S.STOPPING, Effect.FINISH),
+                _S.RESTARTING: go(_S.RESTARTING, Effect.FINISH),
+            }
+        ),
+        _E.FINISHED: Row(
+            {
+                _S.STOPPING: go(_S.STOPPED, Effect.SETTLED),
+                _S.RESTARTING: go(_S.STARTING, Effect.SETTLED, Effect.BEGIN),
+            }
+        ),
+    },
+    initial=[LifecycleState.STOPPED],
+)
 
 
 _NOTHING: Sequence[Effect] = ()

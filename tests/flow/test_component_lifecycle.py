@@ -1,0 +1,179 @@
+"""The lifecycle of a component: every sequence of events that its table and its owner allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Conflict
+from penstock.core.state_machine import Refusal, Transition
+from penstock.flow.scheduling.component_lifecycle import (
+    LIFECYCLE,
+    ComponentEvent,
+    ComponentLifecycle,
+    ComponentState,
+    Desired,
+    Effect,
+    LifecycleState,
+)
+
+S, E = LifecycleState, ComponentEvent
+
+REQUESTS = (E.START, E.RUN_ONCE, E.STOP, E.TERMINATE, E.ENABLE, E.DISABLE)
+# Events that the owner reports once an effect was carried out.
+ANSWERS = {
+    Effect.BEGIN: (E.READY, E.FAILED),
+    Effect.WAIT: (E.RETRY_DUE,),
+    Effect.UNSCHEDULE: (E.DRAINED,),
+    Effect.FINISH: (E.FINISHED,),
+}
+
+
+@dataclass(frozen=True)
+class Story:
+    """State of the machine, and what its owner does at that moment.
+
+    Attributes:
+        state: State of the machine.
+        under_way: Effect that was begun and has not been answered.
+        acquired: The component has resources, since `READY`.
+        waiters: Callers wait for its end.
+    """
+
+    state: LifecycleState = S.STOPPED
+    under_way: Effect | None = None
+    acquired: bool = False
+    waiters: bool = False
+
+    def events(self) -> Iterator[ComponentEvent]:
+        """Return the events that its owner may report now."""
+        yield from REQUESTS
+        if self.under_way is not None:
+            yield from ANSWERS[self.under_way]
+        if self.state.is_once:
+            yield E.SINGLE_RUN_ENDED
+
+    def after(self, event: ComponentEvent) -> Story:
+        """Return what an event makes of it, and check the order of the effects."""
+        outcome = LIFECYCLE.transition(self.state, event)
+        if isinstance(outcome, Refusal):
+            assert event in REQUESTS
+            return self
+        now = replace(self, state=outcome.state)
+        if event not in REQUESTS and event is not E.SINGLE_RUN_ENDED:
+            now = replace(now, under_way=None)
+        if event is E.READY:
+            now = replace(now, acquired=True)
+        if event is E.FINISHED:
+            now = replace(now, acquired=False)
+        if event in (E.STOP, E.RUN_ONCE):
+            now = replace(now, waiters=True)
+        for effect in outcome.effects:
+            now = now.carried_out(effect)
+        return now.checked()
+
+    def carried_out(self, effect: Effect) -> Story:
+        """Return it after its owner began an effect."""
+        if effect is Effect.SETTLED:
+            return replace(self, waiters=False)
+        if effect is Effect.GIVE_UP:
+            return replace(self, under_way=None, acquired=False)
+        if effect is Effect.CANCEL_WAIT:
+            assert self.under_way is Effect.WAIT
+            return replace(self, under_way=None)
+        assert self.under_way is None, f"{effect} while {self.under_way} is under way"
+        if effect is Effect.SCHEDULE:
+            assert self.acquired
+            return self
+        assert self.acquired == (effect in (Effect.UNSCHEDULE, Effect.FINISH))
+        return replace(self, under_way=effect)
+
+    def checked(self) -> Story:
+        """Check the invariants."""
+        state = self.state
+        if state.is_at_rest:
+            assert self.under_way is None
+            assert not self.acquired
+            assert not state.runs
+            assert state.desired in (Desired.STOPPED, Desired.DISABLED)
+            return replace(self, waiters=False)  # a request in this state is answered at once
+        if state.runs:
+            assert self.under_way is None
+            assert self.acquired
+        else:
+            assert self.under_way is not None, "nothing would ever happen"
+        assert state.is_stopping <= self.acquired
+        assert (self.under_way is Effect.WAIT) == (state is S.RETRYING)
+        return self
+
+
+def test_every_sequence_of_events_keeps_the_invariants_and_reaches_every_cell() -> None:
+    """All stories of any length: there are few, as each is only its state and what is under way."""
+    known, left, asked = {Story()}, [Story()], set()
+    while left:
+        story = left.pop()
+        for event in story.events():
+            asked.add((story.state, event))
+            after = story.after(event)
+            if after not in known:
+                known.add(after)
+                left.append(after)
+    decided = {
+        (state, event)
+        for event in E
+        for state in S
+        if isinstance(LIFECYCLE.outcome(state, event), Transition)
+    }
+    assert decided <= asked, "a cell that can never happen"
+
+
+@pytest.mark.parametrize("state", S)
+def test_a_start_or_a_stop_decides_what_the_component_ends_as(state: LifecycleState) -> None:
+    for event, desired in [(E.START, Desired.RUNNING), (E.STOP, Desired.STOPPED)]:
+        outcome = LIFECYCLE.transition(state, event)
+        if state is S.DISABLED:
+            assert isinstance(outcome, Refusal) == (event is E.START)
+        else:
+            assert isinstance(outcome, Transition)
+            assert outcome.state.desired is desired
+
+
+OLD = {
+    E.START: ComponentLifecycle.start,
+    E.RUN_ONCE: ComponentLifecycle.run_once,
+    E.STOP: ComponentLifecycle.stop,
+    E.TERMINATE: ComponentLifecycle.terminate,
+    E.ENABLE: ComponentLifecycle.enable,
+    E.DISABLE: ComponentLifecycle.disable,
+    E.READY: ComponentLifecycle.ready,
+    E.FAILED: ComponentLifecycle.failed,
+    E.RETRY_DUE: ComponentLifecycle.waited,
+    E.SINGLE_RUN_ENDED: ComponentLifecycle.ran,
+    E.DRAINED: ComponentLifecycle.drained,
+    E.FINISHED: ComponentLifecycle.finished,
+}
+
+
+@given(st.lists(st.integers(0, 2**16), max_size=80))
+def test_the_table_does_what_the_methods_did(choices: Sequence[int]) -> None:
+    story, life = Story(), ComponentLifecycle("one")
+    for choice in choices:
+        events = list(story.events())
+        event = events[choice % len(events)]
+        outcome = LIFECYCLE.transition(story.state, event)
+        if isinstance(outcome, Refusal):
+            with pytest.raises(Conflict) as refused:
+                OLD[event](life)
+            assert str(refused.value) == f"one is {life.state.value}: {outcome.reason}"
+        else:
+            assert outcome.effects == tuple(OLD[event](life))
+        story = story.after(event)
+        assert (story.state.component_state, story.state.desired) == (life.state, life.desired)
+        assert story.state.runs == life.runs
+        assert story.state.is_at_rest == life.is_at_rest
+        assert (story.state is S.RETRYING) == life._waits
+        assert isinstance(life.state, ComponentState)
