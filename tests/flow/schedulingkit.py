@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from penstock.flow.scheduling.component import TriggerRun
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.schedulable import Outcome, Run
@@ -122,6 +123,7 @@ class World:
         self.mailbox = MailboxProcessor(clock=self.clock)
         self.flights: list[Flight] = []
         self.states: list[tuple[str, ComponentState]] = []
+        self._last: dict[str, ComponentState] = {}
         self.parts: dict[str, Part] = {}
         self.most = 0
         self.scheduler = Scheduler(
@@ -129,7 +131,6 @@ class World:
             self,
             clock=self.clock,
             options=SchedulerOptions(**options),
-            on_state=lambda name, state: self.states.append((name, state)),
         )
 
     # The pool
@@ -151,7 +152,11 @@ class World:
         self.flights.clear()
 
     def _part_of(self, work: object) -> Part | None:
-        return getattr(work, "_schedulable", None)
+        if not isinstance(work, TriggerRun):
+            return None
+        part = work.component.schedulable
+        assert isinstance(part, Part)
+        return part
 
     # The test
 
@@ -179,7 +184,6 @@ class World:
 
     def done(self, future: Future[T]) -> T:
         """Run what waits, without time, and return what the future has."""
-        self.mailbox.drain()
         self.settle()
         return future.result(timeout=0)
 
@@ -197,8 +201,17 @@ class World:
     def _step(self) -> bool:
         if not self.mailbox.mailbox.has_mail():
             return False
-        self.mailbox.drain()
+        while self.mailbox.mailbox.has_mail():
+            self.mailbox.run_mailbox_step()
+            self._note_states()
         return True
+
+    def _note_states(self) -> None:
+        for name, component in self.scheduler._components.items():
+            state = component.state.component_state
+            if state is not self._last.get(name, ComponentState.STOPPED):
+                self.states.append((name, state))
+            self._last[name] = state
 
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping wherever something is due."""

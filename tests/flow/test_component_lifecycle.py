@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from penstock.core.errors import Conflict
 from penstock.core.state_machine import Refusal, Transition
 from penstock.flow.scheduling.component_lifecycle import (
     LIFECYCLE,
     ComponentEvent,
-    ComponentLifecycle,
-    ComponentState,
     Desired,
     Effect,
     LifecycleState,
@@ -140,40 +135,3 @@ def test_a_start_or_a_stop_decides_what_the_component_ends_as(state: LifecycleSt
         else:
             assert isinstance(outcome, Transition)
             assert outcome.state.desired is desired
-
-
-OLD = {
-    E.START: ComponentLifecycle.start,
-    E.RUN_ONCE: ComponentLifecycle.run_once,
-    E.STOP: ComponentLifecycle.stop,
-    E.TERMINATE: ComponentLifecycle.terminate,
-    E.ENABLE: ComponentLifecycle.enable,
-    E.DISABLE: ComponentLifecycle.disable,
-    E.READY: ComponentLifecycle.ready,
-    E.FAILED: ComponentLifecycle.failed,
-    E.RETRY_DUE: ComponentLifecycle.waited,
-    E.SINGLE_RUN_ENDED: ComponentLifecycle.ran,
-    E.DRAINED: ComponentLifecycle.drained,
-    E.FINISHED: ComponentLifecycle.finished,
-}
-
-
-@given(st.lists(st.integers(0, 2**16), max_size=80))
-def test_the_table_does_what_the_methods_did(choices: Sequence[int]) -> None:
-    story, life = Story(), ComponentLifecycle("one")
-    for choice in choices:
-        events = list(story.events())
-        event = events[choice % len(events)]
-        outcome = LIFECYCLE.transition(story.state, event)
-        if isinstance(outcome, Refusal):
-            with pytest.raises(Conflict) as refused:
-                OLD[event](life)
-            assert str(refused.value) == f"one is {life.state.value}: {outcome.reason}"
-        else:
-            assert outcome.effects == tuple(OLD[event](life))
-        story = story.after(event)
-        assert (story.state.component_state, story.state.desired) == (life.state, life.desired)
-        assert story.state.runs == life.runs
-        assert story.state.is_at_rest == life.is_at_rest
-        assert (story.state is S.RETRYING) == life._waits
-        assert isinstance(life.state, ComponentState)

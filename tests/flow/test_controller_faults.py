@@ -12,7 +12,7 @@ from controller_kit import LINE, World, apply, queued, states, wait_counted
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.flow.controller import components
-from penstock.flow.controller.connection_queues import QueueBoard
+from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
@@ -127,7 +127,9 @@ def test_a_change_that_was_made_in_part_ends_the_process_and_is_completed_by_a_r
     controller.start()
     wait_counted(controller, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(QueueBoard, method, once(getattr(QueueBoard, method), error, after=after))
+        patched.setattr(
+            ConnectionQueues, method, once(getattr(ConnectionQueues, method), error, after=after)
+        )
         raised = in_part(error)
         with pytest.raises(raised):
             apply(controller, LONGER)

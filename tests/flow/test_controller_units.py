@@ -9,17 +9,26 @@ import pytest
 from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
-from penstock.flow.controller.connection_queues import QueueBoard
-from penstock.flow.controller.processor_node import Ends, ProcessorUnit, UnitPlan
+from penstock.flow.controller.component_connections import ComponentConnections
+from penstock.flow.controller.connection_queues import ConnectionQueues
+from penstock.flow.controller.processor_node import ProcessorNode, ProcessorPlan
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.scheduling.activity import make_ready
-from penstock.flow.scheduling.trigger_run import TimedRun
+from penstock.flow.scheduling.component import prepare
+from penstock.flow.scheduling.schedulable import TimedRun
 from penstock.flow.session.services import SessionServices
+
+
+class Deaf:
+    """A scheduler that ignores all signals."""
+
+    def wake(self, component_id: str) -> None: ...
+
+    def yield_for(self, component_id: str, wait_ms: float) -> None: ...
 
 
 class Slow(Processor):
@@ -64,26 +73,26 @@ def test_a_start_that_was_given_up_does_not_meet_the_next_one(opened: Opened, fa
     services = SessionServices(
         opened.repository, opened.content, opened.clock, lambda: "u", opened.fs
     )
-    plan = UnitPlan(ProcessorIdentity("p", "P"), lambda: Slow, dict, frozenset(), {})
+    plan = ProcessorPlan(ProcessorIdentity("p", "P"), lambda: Slow, dict, frozenset(), {})
     state = StateManager("p", opened.repository)
-    unit = ProcessorUnit(plan, Ends(), state, services, lambda _wait_ms: None, lambda: None)
+    node = ProcessorNode(plan, ComponentConnections(), state, services, Deaf())
 
-    hanging = threading.Thread(target=make_ready, args=(unit,))
+    hanging = threading.Thread(target=prepare, args=(node,))
     hanging.start()
     assert Slow.entered.wait(60)
-    unit.on_terminated()  # as the scheduler does when a start takes too long
-    assert not make_ready(unit).problems
+    node.on_terminated()  # as the scheduler does when a start takes too long
+    assert not prepare(node).problems
     Slow.go_on.set()
     hanging.join()
 
     first, second = Slow.made
-    assert unit.has_work(0), "the second start stands"
+    assert node.has_work(0), "the second start stands"
     assert not second.ended
     assert first.ended is not fails, "what failed lets go itself; nobody else would have the other"
-    unit.on_unscheduled()
-    unit.on_stopped()
+    node.on_unscheduled()
+    node.on_stopped()
     assert second.ended
-    assert not unit.has_work(0)
+    assert not node.has_work(0)
 
 
 def test_what_a_start_found_is_not_kept_beside_the_queues(opened: Opened) -> None:
@@ -91,7 +100,7 @@ def test_what_a_start_found_is_not_kept_beside_the_queues(opened: Opened) -> Non
     opened.close()
     again = Opened.open(opened.fs)
     assert again.repository.recovered.queues.keys() == {"q"}
-    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    board = ConnectionQueues(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
     assert not again.repository.recovered.queues
     assert board.orphaned == ["q"]
     queue = board.add("q", QueueOptions(), [])
@@ -104,7 +113,7 @@ def test_expired_flowfiles_whose_removal_is_refused_stay_in_their_queue(opened: 
     opened.put("q", opened.make("one"), opened.make("two"))
     opened.close()
     again = Opened.open(opened.fs)
-    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    board = ConnectionQueues(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
     queue = board.add("q", QueueOptions(expiration_ms=1_000), [])
     again.fs.fail_next("append")
     board.expire()
@@ -157,26 +166,66 @@ def test_one_flowfile_that_raises_holds_up_no_others(
     opened.put("q", *map(opened.make, names))
     opened.close()
     again = Opened.open(opened.fs)
-    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    board = ConnectionQueues(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
     queue = board.add("q", QueueOptions(), [])
     others = [board.add(f"q{number}", QueueOptions(), []) for number in range(idle_inputs)]
     services = SessionServices(again.repository, again.content, again.clock, lambda: "u", again.fs)
-    plan = UnitPlan(
+    plan = ProcessorPlan(
         ProcessorIdentity("p", "P"), lambda: kind, dict, frozenset({Raising.success.name}), {}
     )
     state = StateManager("p", again.repository)
-    ends = Ends([queue, *others])
-    unit = ProcessorUnit(plan, ends, state, services, lambda _wait_ms: None, lambda: None)
-    unit.on_scheduled()
+    connections = ComponentConnections([queue, *others])
+    node = ProcessorNode(plan, connections, state, services, Deaf())
+    node.on_scheduled()
     failures = 0
-    while unit.has_work(again.clock.now_ms()):
+    while node.has_work(again.clock.now_ms()):
         try:
-            unit.trigger(TimedRun(unit, again.clock, 0, lambda: True))
+            node.trigger(TimedRun(again.clock, 0))
         except (KeyError, SessionMisuse):
             failures += 1
     assert 1 <= failures <= 3, "7, 3, 1"
     assert Raising.batches[0] == 7
-    assert unit.statistics.removed_count == 6
+    assert node.statistics.removed_count == 6
     assert [one.attributes["text"] for one in queue.looking.first(10)] == ["bad"]
     assert queue.next_due_ms() is not None, "it is penalized"
+    again.close()
+
+
+class One(Processor):
+    """Takes one FlowFile at a time."""
+
+    success = Relationship("All.")
+    supports_batching = True
+    triggers = 0
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        del context
+        One.triggers += 1
+        flowfile = session.get()
+        if flowfile is not None:
+            session.transfer(flowfile, self.success)
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "repeat_ms", "room", "moved"), [(100, 0, 10, 4), (0, 5, 10, 4), (0, 5, 2, 2)]
+)
+def test_a_run_ends_when_no_work_or_no_room_is_left(
+    opened: Opened, duration_ms: int, repeat_ms: int, room: int, moved: int
+) -> None:
+    """The virtual clock stands still, so the run has time for all."""
+    opened.put("in", *[opened.make(str(number)) for number in range(4)])
+    opened.close()
+    again = Opened.open(opened.fs)
+    queues = ConnectionQueues(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    source = queues.add("in", QueueOptions(), [])
+    destination = queues.add("out", QueueOptions(backpressure_count=room), [])
+    services = SessionServices(again.repository, again.content, again.clock, lambda: "u", again.fs)
+    plan = ProcessorPlan(ProcessorIdentity("p", "P"), lambda: One, dict, frozenset(), {})
+    connections = ComponentConnections([source], {One.success.name: [destination]})
+    node = ProcessorNode(plan, connections, StateManager("p", again.repository), services, Deaf())
+    node.on_scheduled()
+    One.triggers = 0
+    assert node.trigger(TimedRun(again.clock, duration_ms, repeat_ms)).worked
+    assert One.triggers == moved, "no trigger without work or room"
+    assert (source.size.count, destination.size.count) == (4 - moved, moved)
     again.close()

@@ -7,9 +7,15 @@ from dataclasses import replace
 import pytest
 from schedulingkit import World
 
+from penstock.flow.controller.component_connections import (
+    Input,
+    Output,
+    funnel_has_work,
+    has_work,
+    is_open,
+)
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.readiness import Input, Output, funnel_has_work, has_work, is_open
 from penstock.flow.scheduling.schedulable import Outcome
 from penstock.flow.scheduling.strategy import ComponentSchedule, Missed, SchedulingStrategy, every
 

@@ -13,9 +13,8 @@ from schedulingkit import World
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.schedulable import NOTHING_DONE
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
-from penstock.flow.scheduling.trigger_run import TimedRun
 from penstock.testing.clock import VirtualClock
 
 
@@ -241,58 +240,43 @@ def test_a_wall_clock_that_is_set_moves_cron_times() -> None:
     ],
 )
 def test_how_long_a_run_goes_on(elapsed_ms: int, answers: dict[str, bool], expected: bool) -> None:
-    world = World()
-    part = world.add("one", is_source=True)
-    run = TimedRun(part, world.clock, 100, lambda: True)
-    world.clock.advance(ms=elapsed_ms)
+    clock = VirtualClock()
+    run = TimedRun(clock, 100)
+    clock.advance(ms=elapsed_ms)
     assert run.goes_on(**answers) is expected
 
 
-def test_a_run_ends_when_nothing_is_left_or_nobody_wants_it() -> None:
-    world = World()
-    part = world.add("one")
-    wanted = [True]
-    run = TimedRun(part, world.clock, 100, lambda: wanted[0])
-    assert not run.goes_on()
-    part.queue = [0]
+def test_a_run_ends_when_nobody_wants_it() -> None:
+    run = TimedRun(VirtualClock(), 100)
     assert run.goes_on()
-    part.is_full = True
+    run.is_wanted = False
     assert not run.goes_on()
-    part.is_full = False
-    wanted[0] = False
-    assert not run.goes_on()
-    wanted[0] = True
+    run.is_wanted = True
     run.is_terminated = True
     assert not run.goes_on()
-    assert not TimedRun(part, VirtualClock(), 0, lambda: True).goes_on()
+    assert not TimedRun(VirtualClock(), 0).goes_on()
 
 
-def test_a_run_repeats_for_a_short_time_while_there_is_work_and_room() -> None:
-    world = World()
-    part = world.add("one")
-    wanted = [True]
+def test_a_run_repeats_for_a_short_time() -> None:
+    clock = VirtualClock()
 
     def run(repeat_ms: int = 5) -> TimedRun:
-        return TimedRun(part, world.clock, 0, lambda: wanted[0], repeat_ms)
+        return TimedRun(clock, 0, repeat_ms)
 
-    assert not run().repeats()
-    part.queue = [0]
     assert run().repeats()
     assert not run().repeats(yielded=True)
     assert not run(0).repeats()
     late = run()
-    world.clock.advance(ms=5)
+    clock.advance(ms=5)
     assert not late.repeats()
     endless = run()
     assert sum(endless.repeats() for _ in range(1_000)) == 100
-    part.is_full = True
-    assert not run().repeats()
-    part.is_full = False
     given_up = run()
     given_up.is_terminated = True
     assert not given_up.repeats()
-    wanted[0] = False
-    assert not run().repeats()
+    unwanted = run()
+    unwanted.is_wanted = False
+    assert not unwanted.repeats()
 
 
 @given(seed=st.integers(0, 2**32), threads=st.integers(1, 4))

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 from call_faults_kit import Faults
-from hypothesis import given
-from hypothesis import strategies as st
 from schedulingkit import Part, World
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.component import ScheduledComponent
-from penstock.flow.scheduling.component_lifecycle import (
-    ComponentLifecycle,
-    ComponentState,
-    Desired,
-    Effect,
-)
+from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
@@ -349,65 +342,6 @@ def test_who_waits_hears_of_the_close() -> None:
 def test_options_are_checked(name: str) -> None:
     with pytest.raises(InvalidRequest, match=name):
         SchedulerOptions(**{name: 0})
-
-
-ASKED: Sequence[Callable[[ComponentLifecycle], Sequence[Effect]]] = [
-    ComponentLifecycle.start,
-    ComponentLifecycle.stop,
-    ComponentLifecycle.run_once,
-    ComponentLifecycle.terminate,
-    ComponentLifecycle.enable,
-    ComponentLifecycle.disable,
-]
-
-
-@given(st.lists(st.integers(0, 2**16), max_size=60))
-def test_whatever_happens_each_success_is_ended_once_and_nothing_is_forgotten(
-    choices: list[int],
-) -> None:
-    """A driver that lets only what is under way end, in any order with what people ask."""
-    life = ComponentLifecycle("one")
-    open_calls: list[Effect] = []  # BEGIN, UNSCHEDULE, FINISH, WAIT: what goes on outside
-    scheduled = 0
-
-    def carry_out(effects: Sequence[Effect]) -> None:
-        nonlocal scheduled
-        for effect in effects:
-            if effect is Effect.SCHEDULE:
-                scheduled += 1
-                assert scheduled == 1
-            elif effect is Effect.GIVE_UP:
-                open_calls.clear()
-                scheduled = 0
-            elif effect is Effect.CANCEL_WAIT:
-                open_calls.remove(Effect.WAIT)
-            elif effect is not Effect.SETTLED:
-                assert not open_calls, (effect, open_calls)
-                open_calls.append(effect)
-
-    for choice in choices:
-        if choice % 2 and open_calls:
-            effect = open_calls.pop()
-            if effect is Effect.BEGIN:
-                carry_out(life.ready() if choice % 4 == 1 else life.failed())
-            elif effect is Effect.WAIT:
-                carry_out(life.waited())
-            elif effect is Effect.UNSCHEDULE:
-                carry_out(life.drained())
-            else:
-                scheduled = 0
-                carry_out(life.finished())
-        elif choice % 7 == 0:
-            carry_out(life.ran())
-        else:
-            try:
-                carry_out(ASKED[choice % len(ASKED)](life))
-            except Conflict:
-                continue
-        assert life.is_at_rest == (not open_calls and not scheduled)
-        if life.is_at_rest:
-            assert life.desired in (Desired.STOPPED, Desired.DISABLED)
-        assert life.runs <= (scheduled == 1)
 
 
 COMMANDS: dict[str, Callable[[World], Future[None]]] = {

@@ -33,3 +33,12 @@ class ContentMissing(NotFound):
 
 class Terminated(Closed):
     """The processor was terminated while this thread worked for it; its session is rolled back."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception as one line of text; only its type name if `str()` raises."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - code of a user's exception must not end the caller
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

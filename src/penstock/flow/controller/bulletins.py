@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.flow.errors import error_text
 from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.model import BulletinLevel
 from penstock.flow.log_context import COMPONENT
-from penstock.flow.scheduling.activity import told
 
 LOGGER_NAME: Final = "penstock.flow"
 
@@ -92,7 +92,7 @@ class BulletinBoard(logging.Handler):
         if record.levelno < self.levels.get(component, logging.WARNING):
             return
         if record.exc_info is not None and record.exc_info[1] is not None:
-            why = told(record.exc_info[1])
+            why = error_text(record.exc_info[1])
             text = text if why in text else f"{text}: {why}"
         # The message may contain only the id. Replace it by the name; at the start of the text it
         # only repeats the component of the bulletin.

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.connection_queues import Ring
-from penstock.flow.controller.processor_node import Ends, ProcessorUnit
+from penstock.flow.controller.component_connections import (
+    ComponentConnections,
+    funnel_has_work,
+    is_open,
+)
+from penstock.flow.controller.connection_queues import ConnectionListener
+from penstock.flow.controller.processor_node import ProcessorNode
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
 from penstock.flow.errors import Terminated
 from penstock.flow.graph.flow_index import (
@@ -31,7 +36,6 @@ from penstock.flow.graph.flow_index import (
 from penstock.flow.graph.source_locations import listed, nearest
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.flow.scheduling.readiness import funnel_has_work, is_open
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
@@ -41,7 +45,7 @@ from penstock.flow.session.transaction import SessionTransaction
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.flow.controller.connection_queues import QueueBoard
+    from penstock.flow.controller.connection_queues import ConnectionQueues
     from penstock.flow.controller.cron_progress import CronProgress
     from penstock.flow.controller.plans import Plans
     from penstock.flow.graph.diff import FlowChange
@@ -64,32 +68,36 @@ class FunnelNode:
 
     Args:
         component_id: Id of the component.
-        ends: Its connections; outgoing ones belong to the relationship `OUT`.
+        connections: Its connections; outgoing ones belong to the relationship `OUT`.
         state: Unused: it has no state.
         services: Services of sessions.
     """
 
     def __init__(
-        self, component_id: str, ends: Ends, state: StateManager, services: SessionServices
+        self,
+        component_id: str,
+        connections: ComponentConnections,
+        state: StateManager,
+        services: SessionServices,
     ) -> None:
-        self._ends = ends
+        self._connections = connections
         self._services = services
         names = frozenset([OUT.name])
-        self._wiring = Wiring(component_id, state, ends.inputs, ends.outputs, names)
+        self._wiring = Wiring(component_id, state, connections.inputs, connections.outputs, names)
         self._open: set[SessionTransaction] = set()
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether FlowFiles can be moved."""
-        outputs = [one for rooms in self._ends.rooms([OUT.name]) for one in rooms]
-        return funnel_has_work(self._ends.looked_at(now_ms), outputs)
+        outputs = [one for rooms in self._connections.output_states([OUT.name]) for one in rooms]
+        return funnel_has_work(self._connections.input_states(now_ms), outputs)
 
     def next_due_ms(self) -> int | None:
         """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
-        return self._ends.next_due_ms()
+        return self._connections.next_due_ms()
 
     def is_open(self) -> bool:
         """Return whether its output has room."""
-        return is_open(self._ends.rooms([OUT.name]))
+        return is_open(self._connections.output_states([OUT.name]))
 
     def problems(self) -> Sequence[str]:
         """Return an empty sequence: it has no configuration."""
@@ -160,7 +168,7 @@ class FlowComponents:
     def __init__(
         self,
         scheduler: Scheduler,
-        queues: QueueBoard,
+        queues: ConnectionQueues,
         services: SessionServices,
         firings: CronProgress,
     ) -> None:
@@ -170,7 +178,7 @@ class FlowComponents:
         self._firings = firings
         self.schedules: Mapping[str, ComponentSchedule] = {}
         self._known = _Known()
-        self._units: dict[str, ProcessorUnit | FunnelNode] = {}
+        self._units: dict[str, ProcessorNode | FunnelNode] = {}
         self._states: dict[str, StateManager] = {}
 
     @property
@@ -295,7 +303,7 @@ class FlowComponents:
             if unit is None:
                 asked += self._add(placed, plans)
                 continue
-            if isinstance(unit, ProcessorUnit):
+            if isinstance(unit, ProcessorNode):
                 unit.plan = plans.units[one]  # of a running processor: for its next start
             if plans.schedules[one] != self.schedules[one]:
                 asked.append(self._scheduler.reschedule(one, plans.schedules[one]))
@@ -311,7 +319,7 @@ class FlowComponents:
             unit = self._units.get(one)
             if one not in by_id or unit is None:
                 continue
-            done = unit.statistics if isinstance(unit, ProcessorUnit) else IDLE
+            done = unit.statistics if isinstance(unit, ProcessorNode) else IDLE
             kind = placed.processor.type if placed.processor is not None else ""
             found.append(
                 ComponentStatus(
@@ -356,24 +364,21 @@ class FlowComponents:
                 queue = self._queues.change(one, plan.options, None if same else plan.prioritizers)
             assert placed.source is not None, "validated"
             assert placed.destination is not None, "validated"
-            queue.listener = Ring(self._scheduler.wake, placed.source.id, placed.destination.id)
+            queue.listener = ConnectionListener(
+                self._scheduler, placed.source.id, placed.destination.id
+            )
 
     def _add(self, placed: PlacedComponent, plans: Plans) -> list[Future[None]]:
         one = placed.id
         state = self._states.setdefault(one, StateManager(one, self._services.repository))
-        ends = self._ends(placed, plans.index)
+        connections = self._connections_of(placed, plans.index)
         schedule = plans.schedules[one]
-        unit: ProcessorUnit | FunnelNode
+        unit: ProcessorNode | FunnelNode
         if placed.processor is None:
-            unit = FunnelNode(one, ends, state, self._services)
+            unit = FunnelNode(one, connections, state, self._services)
         else:
-            unit = ProcessorUnit(
-                plans.units[one],
-                ends,
-                state,
-                self._services,
-                lambda wait_ms: self._scheduler.yield_for(one, wait_ms),
-                lambda: self._scheduler.wake(one),
+            unit = ProcessorNode(
+                plans.units[one], connections, state, self._services, self._scheduler
             )
         served_ms = self._firings.served_ms(one, schedule)
         asked = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
@@ -382,7 +387,7 @@ class FlowComponents:
             asked.append(self._scheduler.disable(one))
         return asked
 
-    def _ends(self, placed: PlacedComponent, index: FlowIndex) -> Ends:
+    def _connections_of(self, placed: PlacedComponent, index: FlowIndex) -> ComponentConnections:
         inputs = [self._queues.find(one.id) for one in index.incoming.get(placed.id, ())]
         outputs: dict[str, list[FlowFileQueue]] = {}
         for connection in index.outgoing.get(placed.id, ()):
@@ -390,7 +395,7 @@ class FlowComponents:
             names = connection.connection.relationships or (OUT.name,)
             for name in names:
                 outputs.setdefault(name, []).append(queue)
-        return Ends(inputs, outputs)
+        return ComponentConnections(inputs, outputs)
 
 
 def _known(index: FlowIndex) -> _Known:

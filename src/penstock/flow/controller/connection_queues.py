@@ -25,36 +25,37 @@ if TYPE_CHECKING:
     from penstock.flow.queue.budget import HeapBudget
     from penstock.flow.queue.queue_size import QueueOptions
     from penstock.flow.repository.repository import FlowFileRepository
+    from penstock.flow.scheduling.schedulable import SchedulerSignals
 
 _logger = logging.getLogger(__name__)
 
 
-class Ring:
+class ConnectionListener:
     """`QueueListener` that wakes the components at both ends of a connection.
 
     Args:
-        wake: Wakes a component by its id.
+        signals: The scheduler.
         source: Component that puts FlowFiles into the queue.
         destination: Component that takes FlowFiles from it.
     """
 
-    def __init__(self, wake: Callable[[str], None], source: str, destination: str) -> None:
-        self._wake = wake
+    def __init__(self, signals: SchedulerSignals, source: str, destination: str) -> None:
+        self._signals = signals
         self._source = source
         self._destination = destination
 
     def on_work(self, queue: str) -> None:
         """Wake the destination."""
         del queue
-        self._wake(self._destination)
+        self._signals.wake(self._destination)
 
     def on_space(self, queue: str) -> None:
         """Wake the source."""
         del queue
-        self._wake(self._source)
+        self._signals.wake(self._source)
 
 
-class QueueBoard:
+class ConnectionQueues:
     """All queues of a flow. Used by the controller's thread; `find` by any thread.
 
     Attributes:

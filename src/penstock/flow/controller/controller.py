@@ -26,7 +26,7 @@ from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import FlowComponents
-from penstock.flow.controller.connection_queues import QueueBoard
+from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.cron_progress import CronProgress
 from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.processor_types import RegistryTypes
@@ -144,7 +144,7 @@ class FlowController:
         self.events: Sequence[RecoveryEvent] = self._repository.recovered.events
         background = resources.enter_context(ThreadPoolExecutor(1, "flow-swap"))
         self._budget = HeapBudget(options.heap_bytes)
-        self._queues = QueueBoard(self._repository, clock, self._budget, background.submit)
+        self._queues = ConnectionQueues(self._repository, clock, self._budget, background.submit)
         self._services = SessionServices(self._repository, self._content, clock, new_uuid, fs)
         self._scheduling = MailboxThread(
             "flow-scheduler",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.flow.controller.processor_node import UnitPlan
+from penstock.flow.controller.processor_node import ProcessorPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
@@ -73,7 +73,7 @@ class Plans:
         self._values = values()
         self._places = places or SourceLocations()
         self.schedules: dict[str, scheduling.ComponentSchedule] = {}
-        self.units: dict[str, UnitPlan] = {}
+        self.units: dict[str, ProcessorPlan] = {}
         self.queues: dict[str, QueuePlan] = {}
         self.problems: list[FlowProblem] = []
         for component in index.components:
@@ -138,7 +138,7 @@ class Plans:
             groups=groups,
         )
 
-    def _unit(self, placed: PlacedComponent, processor: Processor) -> UnitPlan:
+    def _unit(self, placed: PlacedComponent, processor: Processor) -> ProcessorPlan:
         group = placed.group
         identity = ProcessorIdentity(
             placed.id,
@@ -157,7 +157,7 @@ class Plans:
             )
             for name, retry in processor.retry.items()
         }
-        return UnitPlan(
+        return ProcessorPlan(
             identity,
             lambda: self._registry.find(processor.type),
             lambda: self._fetch().properties(placed),
@@ -212,7 +212,7 @@ class Planning:
         return Plans(index, values, self._registry, places)
 
 
-def _never(placed: PlacedComponent, why: str) -> UnitPlan:
+def _never(placed: PlacedComponent, why: str) -> ProcessorPlan:
     """Return the plan of a processor that cannot start."""
 
     def refuse() -> type[FlowProcessor]:
@@ -221,4 +221,4 @@ def _never(placed: PlacedComponent, why: str) -> UnitPlan:
         )
 
     identity = ProcessorIdentity(placed.id, str(placed), placed.group.names)
-    return UnitPlan(identity, refuse, dict, frozenset(), {})
+    return ProcessorPlan(identity, refuse, dict, frozenset(), {})

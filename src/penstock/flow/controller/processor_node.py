@@ -1,7 +1,7 @@
 """Processor of a flow as the scheduler runs it: its instance, its sessions, and their counts.
 
 Owns one processor's instance from a start to its stop, and its open sessions. Does not own when it
-runs (`scheduling`), nor its queues (`queueing`).
+runs (`scheduling`), nor its queues (`connection_queues`).
 
 Invariants: an instance serves one start. Threads of a terminated processor keep the old instance,
 and their sessions raise. A trigger ends with its session committed or rolled back, whatever it
@@ -13,18 +13,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
-from penstock.flow.errors import ProcessError, Terminated
+from penstock.flow.controller.component_connections import has_work, is_open
+from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
-from penstock.flow.queue.queue_size import Availability
-from penstock.flow.scheduling.activity import call, told
-from penstock.flow.scheduling.readiness import Input, Output, has_work, is_open
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
@@ -32,58 +29,14 @@ from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
+    from penstock.flow.controller.component_connections import ComponentConnections
     from penstock.flow.processor_state import StateManager
-    from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.relationships import RelationshipRetry
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Connections of a component.
-
-    Attributes:
-        inputs: Queues of incoming connections.
-        outputs: Queues of outgoing connections, by relationship.
-    """
-
-    inputs: Sequence[FlowFileQueue] = ()
-    outputs: Mapping[str, Sequence[FlowFileQueue]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        away = {queue.id for queues in self.outputs.values() for queue in queues}
-        object.__setattr__(self, "loops", frozenset(q.id for q in self.inputs if q.id in away))
-
-    loops: frozenset[str] = field(init=False)
-
-    def looked_at(self, now_ms: int) -> list[Input]:
-        """Return the current state of the inputs."""
-        return [
-            Input(queue.availability(now_ms) is Availability.AVAILABLE, queue.id in self.loops)
-            for queue in self.inputs
-        ]
-
-    def rooms(self, relationships: Sequence[str]) -> list[list[Output]]:
-        """Return the current state of the connections of each relationship."""
-        return [
-            [
-                Output(queue.is_full, queue.id in self.loops)
-                for queue in self.outputs.get(relationship, ())
-            ]
-            for relationship in relationships
-        ]
-
-    def next_due_ms(self) -> int | None:
-        """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
-        due = (queue.next_due_ms() for queue in self.inputs)
-        return min((one for one in due if one is not None), default=None)
-
-    def loop_is_full(self) -> bool:
-        """Return whether a connection of the component to itself is full."""
-        return any(queue.is_full for queue in self.inputs if queue.id in self.loops)
+    from penstock.flow.scheduling.schedulable import SchedulerSignals
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPlan:
+class ProcessorPlan:
     """Plan of a processor.
 
     Attributes:
@@ -102,21 +55,21 @@ class UnitPlan:
     retries: Mapping[str, RelationshipRetry]
 
 
-class _Living:
+class _Instance:
     """Instance of a processor for one start, and the host of its context."""
 
-    def __init__(self, unit: ProcessorUnit, processor: Processor) -> None:
+    def __init__(self, node: ProcessorNode, processor: Processor) -> None:
         self.processor = processor
         self.relationships = tuple(processor.relationships())
         self.is_wanted = True
         self.yields = 0
-        self._unit = unit
-        plan = unit.plan
+        self._node = node
+        plan = node.plan
         self.wiring = Wiring(
             plan.identity.id,
-            unit.state,
-            unit.ends.inputs,
-            unit.ends.outputs,
+            node.state,
+            node.connections.inputs,
+            node.connections.outputs,
             frozenset(self.relationships),
             plan.auto_terminated,
             plan.retries,
@@ -125,24 +78,27 @@ class _Living:
             plan.identity.yield_ms,
             self.yield_for,
         )
-        self.context = ProcessContext(plan.identity, self, unit.state, unit.services.clock)
+        self.context = ProcessContext(plan.identity, self, node.state, node.services.clock)
 
     def let_go(self) -> None:
         """Have the instance release its resources, even if its start was abandoned meanwhile."""
         processor = self.processor
         hooks = {"on_unscheduled": processor.on_unscheduled, "on_stopped": processor.on_stopped}
         for name, hook in hooks.items():
-            for problem in call(name, partial(hook, self.context)).problems:
-                self.context.log.warning("after an abandoned start, %s", problem)
+            try:
+                hook(self.context)
+            except BaseException as error:  # noqa: BLE001 - code of a user; also catches sys.exit()
+                text = error_text(error)
+                self.context.log.warning("after an abandoned start, %s raised %s", name, text)
 
     def yield_for(self, wait_ms: int) -> None:
         """Do not trigger the processor for this time."""
         self.yields += 1
-        self._unit.leave_alone(wait_ms)
+        self._node.signals.yield_for(self._node.plan.identity.id, wait_ms)
 
     def wake(self) -> None:
         """Check for work, because new input has arrived."""
-        self._unit.wake()
+        self._node.signals.wake(self._node.plan.identity.id)
 
     def is_scheduled(self) -> bool:
         """Return whether the processor should continue to run."""
@@ -150,18 +106,22 @@ class _Living:
 
     def is_connected(self, relationship: str) -> bool:
         """Return whether this relationship has an outgoing connection."""
-        return bool(self._unit.ends.outputs.get(relationship))
+        return bool(self._node.connections.outputs.get(relationship))
 
     def is_available(self, relationship: str) -> bool:
         """Return whether every connection of this relationship has room."""
-        return not any(queue.is_full for queue in self._unit.ends.outputs.get(relationship, ()))
+        return not any(
+            queue.is_full for queue in self._node.connections.outputs.get(relationship, ())
+        )
 
     def has_input(self) -> bool:
         """Return whether the processor has an incoming connection from another component."""
-        return any(queue.id not in self._unit.ends.loops for queue in self._unit.ends.inputs)
+        return any(
+            queue.id not in self._node.connections.loops for queue in self._node.connections.inputs
+        )
 
 
-class ProcessorUnit:
+class ProcessorNode:
     """`Schedulable` for one processor.
 
     Its mutex protects the sum of its sessions' counts, because sessions end on several threads, and
@@ -169,36 +129,27 @@ class ProcessorUnit:
 
     Attributes:
         plan: Plan of the processor.
-        ends: Its connections.
+        connections: Its connections.
         state: Its persistent state.
         services: Services of its sessions.
-
-    Args:
-        plan: Plan of the processor.
-        ends: Its connections.
-        state: Its persistent state.
-        services: Services of its sessions.
-        leave_alone: Tells the scheduler not to trigger it for some milliseconds.
-        wake: Tells the scheduler to check for work.
+        signals: The scheduler.
     """
 
     def __init__(
         self,
-        plan: UnitPlan,
-        ends: Ends,
+        plan: ProcessorPlan,
+        connections: ComponentConnections,
         state: StateManager,
         services: SessionServices,
-        leave_alone: Callable[[int], None],
-        wake: Callable[[], None],
+        signals: SchedulerSignals,
     ) -> None:
         self.plan = plan
-        self.ends = ends
+        self.connections = connections
         self.state = state
         self.services = services
-        self.leave_alone = leave_alone
-        self.wake = wake
-        self._living: _Living | None = None
-        self._starting: _Living | None = None
+        self.signals = signals
+        self._instance: _Instance | None = None
+        self._starting: _Instance | None = None
         self._open: set[SessionTransaction] = set()
         self._mutex = threading.Lock()
         self._done = IDLE
@@ -210,25 +161,25 @@ class ProcessorUnit:
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a trigger would find something to do."""
-        living = self._living
-        if living is None:
+        instance = self._instance
+        if instance is None:
             return False
         return has_work(
-            self.ends.looked_at(now_ms), when_empty=living.processor.triggers_when_empty
+            self.connections.input_states(now_ms), when_empty=instance.processor.triggers_when_empty
         )
 
     def next_due_ms(self) -> int | None:
         """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
-        return self.ends.next_due_ms()
+        return self.connections.next_due_ms()
 
     def is_open(self) -> bool:
         """Return whether its outputs have room."""
-        living = self._living
-        if living is None:
+        instance = self._instance
+        if instance is None:
             return False
         return is_open(
-            self.ends.rooms(living.relationships),
-            any_is_enough=living.processor.triggers_when_any_open,
+            self.connections.output_states(instance.relationships),
+            any_is_enough=instance.processor.triggers_when_any_open,
         )
 
     def problems(self) -> Sequence[str]:
@@ -245,45 +196,53 @@ class ProcessorUnit:
             InvalidConfiguration: Its properties are invalid.
             PenstockError: A parameter is missing. Exceptions of the processor are also raised.
         """
-        living = _Living(self, self.plan.kind().configured(self.plan.properties()))
-        self._starting = living
+        instance = _Instance(self, self.plan.kind().configured(self.plan.properties()))
+        self._starting = instance
         try:
-            living.processor.on_scheduled(living.context)
+            instance.processor.on_scheduled(instance.context)
         except BaseException as error:
-            if self._starting is living:
+            if self._starting is instance:
                 raise
             # The caller no longer waits for this start; raising would undo the start of another
             # instance.
-            living.context.log.warning("the abandoned start raised %s", told(error))
+            instance.context.log.warning("the abandoned start raised %s", error_text(error))
             return
         with self._mutex:
-            is_awaited = self._starting is living
+            is_awaited = self._starting is instance
             if is_awaited:
-                self._starting, self._living = None, living
+                self._starting, self._instance = None, instance
         if not is_awaited:
-            living.let_go()
+            instance.let_go()
 
     def trigger(self, run: Run) -> Outcome:
         """Do one unit of work in a session, and commit it; repeat as the run allows."""
-        living = self._living
-        if living is None:
+        instance = self._instance
+        if instance is None:
             return NOTHING_DONE
-        yields = living.yields
-        if not self._has_worked(living, run):
+        yields = instance.yields
+        if not self._has_worked(instance, run):
             return NOTHING_DONE
-        while run.repeats(yielded=living.yields != yields) and self._has_worked(living, run):
+        while (
+            run.repeats(yielded=instance.yields != yields)
+            and self._has_more()
+            and self._has_worked(instance, run)
+        ):
             pass
         return WORKED
 
-    def _has_worked(self, living: _Living, run: Run) -> bool:
+    def _has_more(self) -> bool:
+        """Return whether another trigger would find work and room."""
+        return self.has_work(self.services.clock.now_ms()) and self.is_open()
+
+    def _has_worked(self, instance: _Instance, run: Run) -> bool:
         """Trigger it in a session; return whether it did any work."""
-        batching = living.processor.supports_batching and run.duration_ms > 0
-        transaction = SessionTransaction(living.wiring, self.services, batching=batching)
+        batching = instance.processor.supports_batching and run.duration_ms > 0
+        transaction = SessionTransaction(instance.wiring, self.services, batching=batching)
         self._open.add(transaction)
         try:
             if run.is_terminated:
                 return False  # `on_terminated` may have missed this session
-            self._work(living, transaction, run, batching=batching)
+            self._work(instance, transaction, run, batching=batching)
         finally:
             transaction.calls.end()
             self._open.discard(transaction)
@@ -294,39 +253,44 @@ class ProcessorUnit:
 
     def on_unscheduled(self) -> None:
         """Notify the instance that no new trigger begins."""
-        living = self._living
-        if living is not None:
-            living.is_wanted = False
-            living.processor.on_unscheduled(living.context)
+        instance = self._instance
+        if instance is not None:
+            instance.is_wanted = False
+            instance.processor.on_unscheduled(instance.context)
 
     def on_stopped(self) -> None:
         """Have the instance release its resources."""
-        living, self._living = self._living, None
-        if living is not None:
-            living.processor.on_stopped(living.context)
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.processor.on_stopped(instance.context)
 
     def on_terminated(self) -> None:
         """Terminate its sessions, and abandon its instance."""
         with self._mutex:
-            given_up = (self._living, self._starting)
-            self._living = self._starting = None
-        for living in given_up:
-            if living is not None:
-                living.is_wanted = False
+            given_up = (self._instance, self._starting)
+            self._instance = self._starting = None
+        for instance in given_up:
+            if instance is not None:
+                instance.is_wanted = False
         for transaction in tuple(self._open):
             transaction.calls.terminate()
 
     def _work(
-        self, living: _Living, transaction: SessionTransaction, run: Run, *, batching: bool
+        self, instance: _Instance, transaction: SessionTransaction, run: Run, *, batching: bool
     ) -> None:
         session = ProcessSession(transaction)
-        yields = living.yields
+        yields = instance.yields
         try:
             while True:
-                living.processor.on_trigger(living.context, session)
+                instance.processor.on_trigger(instance.context, session)
                 transaction.commit()
-                if not batching or not run.goes_on(
-                    yielded=living.yields != yields, loop_is_full=self.ends.loop_is_full()
+                if (
+                    not batching
+                    or not run.goes_on(
+                        yielded=instance.yields != yields,
+                        loop_is_full=self.connections.loop_is_full(),
+                    )
+                    or not self._has_more()
                 ):
                     break
         except BaseException as error:

@@ -1,6 +1,8 @@
-"""Scheduling state of one component.
+"""A component at the scheduler: its scheduling state, and its work on threads of the pool.
 
-Owns the state of a component between two readiness checks. Does not make decisions: `running` does.
+`ScheduledComponent` owns the state of a component between two readiness checks. `TriggerRun` and
+`LifecycleMethod` are the boundary to the code of components: every exception of that code becomes a
+value here, and is reported as an event. Does not own decisions (`dispatcher`, `lifecycle_driver`).
 
 A component has one *run slot* for each concurrent task. A slot is used by a run, waits for a timer,
 or is free: then a run may begin as soon as there is work, room and a thread.
@@ -20,18 +22,179 @@ the scheduler checks for work after each run anyway.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.flow.scheduling.component_lifecycle import ComponentLifecycle, ComponentState
+from penstock.flow.errors import error_text
+from penstock.flow.scheduling.component_lifecycle import LifecycleState
+from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.statistics import ComponentStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
-    from penstock.flow.scheduling.activity import Chore, TriggerRun
-    from penstock.flow.scheduling.schedulable import Schedulable
+    from penstock.core.clock import Clock
+    from penstock.flow.scheduling.inbox import SchedulerInbox
+    from penstock.flow.scheduling.pool import PoolThread
+    from penstock.flow.scheduling.schedulable import Outcome, Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunEnded(SchedulerEvent):
+    """A run ended.
+
+    Attributes:
+        component: Its component.
+        run: The run.
+        outcome: Outcome that the run returned; an idle one if it raised.
+        error: Exception that it raised; None if it did not raise.
+        took_ns: Duration in nanoseconds.
+    """
+
+    description: ClassVar[str] = "a run ended"
+    component: ScheduledComponent
+    run: TriggerRun
+    outcome: Outcome
+    error: BaseException | None
+    took_ns: int
+
+
+class TriggerRun:
+    """One run of a component, from the moment it is assigned to a thread.
+
+    Args:
+        component: The component.
+        run: Tells the component how long to continue.
+        clock: Measures the duration.
+        inbox: Receives the end of the run.
+
+    Attributes:
+        groups: Process groups for which the run counts.
+    """
+
+    __slots__ = ("_clock", "_inbox", "component", "groups", "run", "since_s", "thread")
+
+    def __init__(
+        self, component: ScheduledComponent, run: TimedRun, clock: Clock, inbox: SchedulerInbox
+    ) -> None:
+        self.component: Final = component
+        self.groups: Final = component.schedule.groups
+        self.since_s: Final = clock.monotonic_s()
+        self.run: Final = run
+        self.thread: PoolThread | None = None
+        self._clock = clock
+        self._inbox = inbox
+
+    def __call__(self) -> None:
+        """Run the component, on a thread of the pool."""
+        started_s = self._clock.monotonic_s()
+        outcome, error = NOTHING_DONE, None
+        self.run.begin()
+        try:
+            outcome = self.component.schedulable.trigger(self.run)
+        except BaseException as caught:  # noqa: BLE001 - documented boundary
+            error = caught
+        took_ns = round((self._clock.monotonic_s() - started_s) * 1e9)
+        # As mail: earlier mail of the run, such as a yield, is handled before its end.
+        self._inbox.post(RunEnded(self.component, self, outcome, error, took_ns))
+
+
+class MethodKind(Enum):
+    """Lifecycle method of a component, as the scheduler calls it."""
+
+    PREPARE = "validate it, and call on_scheduled"
+    UNSCHEDULE = "call on_unscheduled"
+    STOP = "call on_stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """Result of a lifecycle method.
+
+    Attributes:
+        problems: Errors, one sentence each.
+        is_valid: Whether the component could be validated, and is valid.
+    """
+
+    problems: tuple[str, ...] = ()
+    is_valid: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MethodEnded(SchedulerEvent):
+    """A lifecycle method ended."""
+
+    description: ClassVar[str] = "a method ended"
+    component: ScheduledComponent
+    method: LifecycleMethod
+    result: MethodResult
+
+
+class LifecycleMethod:
+    """Lifecycle method of a component that waits for a thread or is running on one.
+
+    Args:
+        component: The component.
+        kind: The method.
+        now_s: Time of the request, monotonic.
+        inbox: Receives the result.
+    """
+
+    __slots__ = ("_inbox", "component", "kind", "limit", "since_s", "thread")
+
+    def __init__(
+        self, component: ScheduledComponent, kind: MethodKind, now_s: float, inbox: SchedulerInbox
+    ) -> None:
+        self.component: Final = component
+        self.kind: Final = kind
+        self.since_s = now_s
+        self.thread: PoolThread | None = None
+        self.limit: Timer | None = None
+        self._inbox = inbox
+
+    def __call__(self) -> None:
+        """Call the method, on a thread of the pool."""
+        schedulable = self.component.schedulable
+        match self.kind:
+            case MethodKind.PREPARE:
+                result = prepare(schedulable)
+            case MethodKind.UNSCHEDULE:
+                result = _call("on_unscheduled", schedulable.on_unscheduled)
+            case MethodKind.STOP:
+                result = _call("on_stopped", schedulable.on_stopped)
+        self._inbox.post(MethodEnded(self.component, self, result))
+
+
+def prepare(schedulable: Schedulable) -> MethodResult:
+    """Validate a component and prepare it; after a failure, release its resources."""
+    try:
+        problems = schedulable.problems()
+    except BaseException as error:  # noqa: BLE001 - documented boundary; also catches sys.exit()
+        return MethodResult((f"its validation raised {error_text(error)}",), is_valid=False)
+    if problems:
+        return MethodResult(tuple(problems), is_valid=False)
+    result = _call("on_scheduled", schedulable.on_scheduled)
+    if result.problems:
+        undone = [
+            _call("on_unscheduled", schedulable.on_unscheduled),
+            _call("on_stopped", schedulable.on_stopped),
+        ]
+        results = (result, *undone)
+        result = MethodResult(tuple(problem for part in results for problem in part.problems))
+    return result
+
+
+def _call(name: str, method: Callable[[], object]) -> MethodResult:
+    try:
+        method()
+    except BaseException as error:  # noqa: BLE001 - documented boundary; also catches sys.exit()
+        return MethodResult((f"{name} raised {error_text(error)}",))
+    return MethodResult()
 
 
 class ScheduledComponent:
@@ -43,19 +206,20 @@ class ScheduledComponent:
         free: Free run slots.
         resting: Timers of run slots that become free later.
         runs: Running runs.
-        chore: Lifecycle method that is running or waits for a thread.
+        state: State of the lifecycle; changed by the lifecycle driver only.
+        method: Lifecycle method that is running or waits for a thread.
         queued: It waits for a thread, or for the thread limit of a group.
-        left_alone_until_s: No run begins before this time, monotonic.
+        yields_until_s: No run begins before this time, monotonic.
         rest_until_s: The same, but an event ends the wait.
         rest_ms: Length of the next wait after a run that did nothing although there was work.
-        alarm: Timer for the next readiness check without an event: at the end of a yield, a wait or
+        check: Timer for the next readiness check without an event: at the end of a yield, a wait or
             a penalty.
         fire: CRON driven: timer for the next firing time, `next_firing_ms`.
         missed: CRON driven: a firing time passed during a run.
         served_ms: CRON driven: time up to which firing times are handled, epoch ms; None: only
             those after the start count.
         fired_ms: CRON driven: the firing time handled last.
-        looked_turn: Turn of the scheduler in which the last readiness check found work.
+        checked_turn: Turn of the scheduler in which the last readiness check found work.
         retry: Timer for the next attempt to start; `retry_ms` is the delay after that.
         abandoned: Abandoned threads that have not returned.
         waiters: Futures that are done when it is stopped; `once`: when its single run ended.
@@ -63,18 +227,16 @@ class ScheduledComponent:
 
     __slots__ = (
         "abandoned",
-        "alarm",
-        "chore",
+        "check",
+        "checked_turn",
         "failures",
         "fire",
         "fired_ms",
         "free",
         "id",
         "idle_runs",
-        "left_alone_until_s",
-        "life",
         "listening",
-        "looked_turn",
+        "method",
         "missed",
         "next_firing_ms",
         "once",
@@ -92,8 +254,10 @@ class ScheduledComponent:
         "schedule",
         "served_ms",
         "signalled",
+        "state",
         "waiters",
         "waits_for",
+        "yields_until_s",
     )
 
     def __init__(
@@ -102,18 +266,18 @@ class ScheduledComponent:
         self.id: Final = component_id
         self.schedulable: Final = schedulable
         self.schedule = schedule
-        self.life: Final = ComponentLifecycle(component_id)
+        self.state = LifecycleState.STOPPED
         self.listening = False
         self.signalled = False
         self.free = 0
         self.resting: deque[Timer] = deque()
         self.runs: set[TriggerRun] = set()
-        self.chore: Chore | None = None
+        self.method: LifecycleMethod | None = None
         self.queued = False
-        self.left_alone_until_s = 0.0
+        self.yields_until_s = 0.0
         self.rest_until_s = 0.0
         self.rest_ms = 0.0
-        self.alarm: Timer | None = None
+        self.check: Timer | None = None
         self.fire: Timer | None = None
         self.retry: Timer | None = None
         self.next_firing_ms: int | None = None
@@ -121,7 +285,7 @@ class ScheduledComponent:
         self.missed = False
         self.abandoned = 0
         self.retry_ms = 0.0
-        self.looked_turn = 0
+        self.checked_turn = 0
         self.fired_ms = schedule.last_fired_ms
         self.problems: tuple[str, ...] = ()
         self.waiters: list[Future[None]] = []
@@ -133,27 +297,18 @@ class ScheduledComponent:
         self.run_ns = 0
 
     @property
-    def unused_places(self) -> int:
+    def unused_slots(self) -> int:
         """Number of run slots that are neither free, waiting nor used."""
-        places = 1 if self.is_once else self.schedule.concurrent_tasks
-        return max(0, places - self.free - len(self.resting) - len(self.runs))
-
-    @property
-    def is_once(self) -> bool:
-        """Whether it runs only once."""
-        return self.life.state is ComponentState.RUN_ONCE
-
-    def is_wanted(self) -> bool:
-        """Return whether a run may continue; called on the run's thread."""
-        return self.life.runs
+        slots = 1 if self.state.is_once else self.schedule.concurrent_tasks
+        return max(0, slots - self.free - len(self.resting) - len(self.runs))
 
     def clear_timers(self) -> None:
         """Cancel the timers that would trigger it."""
-        for timer in (*self.resting, self.alarm, self.fire):
+        for timer in (*self.resting, self.check, self.fire):
             if timer is not None:
                 timer.cancel()
         self.resting.clear()
-        self.alarm = self.fire = None
+        self.check = self.fire = None
         self.next_firing_ms = None
         self.free = 0
         self.missed = False
@@ -162,19 +317,19 @@ class ScheduledComponent:
     def statistics(self, now_ms: int, now_s: float) -> ComponentStatistics:
         """Return a snapshot."""
         oldest_s = min([run.since_s for run in self.runs]) if self.runs else now_s
-        if self.chore is not None:
-            oldest_s = min(oldest_s, self.chore.since_s)
-        left_ms = round((self.left_alone_until_s - now_s) * 1000)
+        if self.method is not None:
+            oldest_s = min(oldest_s, self.method.since_s)
+        left_ms = round((self.yields_until_s - now_s) * 1000)
         next_ms = self.next_firing_ms
         if next_ms is None and self.resting:
             due_s = min(timer.due_s for timer in self.resting)
             next_ms = now_ms + round((due_s - now_s) * 1000)
         return ComponentStatistics(
             id=self.id,
-            state=self.life.state,
-            desired=self.life.desired,
+            state=self.state.component_state,
+            desired=self.state.desired,
             active_tasks=len(self.runs)
-            + (self.chore is not None and self.chore.thread is not None),
+            + (self.method is not None and self.method.thread is not None),
             terminated_tasks=self.abandoned,
             runs=self.runs_ended,
             idle_runs=self.idle_runs,
@@ -182,9 +337,9 @@ class ScheduledComponent:
             run_ns=self.run_ns,
             longest_active_ms=round((now_s - oldest_s) * 1000),
             last_fired_ms=self.fired_ms,
-            served_ms=self.served_ms if self.life.runs else None,
+            served_ms=self.served_ms if self.state.runs else None,
             next_firing_ms=next_ms,
             yielded_until_ms=now_ms + left_ms if left_ms > 0 else None,
-            waits_for=self.waits_for if self.life.runs else "",
+            waits_for=self.waits_for if self.state.runs else "",
             problems=self.problems,
         )

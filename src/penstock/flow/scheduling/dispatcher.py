@@ -11,37 +11,36 @@ when a timer fires: its period, its CRON expression, or the end of a yield, a re
 penalty in its inputs.
 
 Threading: everything happens on the scheduler's thread, except for the runs, whose ends arrive
-as mail. Invariants: a component waits in one place at most. Each dispatched run is returned by
-`ended` exactly once. A component that is stopped while it waits is still dispatched, and the
-receiver skips it.
+as events. Invariants: a component waits in one place at most. `ReadyQueue.ended` is called once
+for each component that `take` returned. A component that is stopped while it waits is still taken,
+and skipped then.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.core.errors import Closed, InvalidRequest, Unavailable
-from penstock.flow.errors import ProcessError, Terminated
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.log_context import of_component
-from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
-from penstock.flow.scheduling.component_lifecycle import ComponentState
-from penstock.flow.scheduling.readiness import Looking
+from penstock.flow.scheduling.component import RunEnded, TriggerRun
+from penstock.flow.scheduling.component_lifecycle import LifecycleState
+from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.readiness import BUSY, READY, TIME, ReadinessVerdict, check_readiness
 from penstock.flow.scheduling.run_slots import RunSlots
-from penstock.flow.scheduling.schedulable import NOTHING_DONE
-from penstock.flow.scheduling.trigger_run import TimedRun
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, Outcome, TimedRun
+from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
+    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.strategy import ComponentSchedule
-    from penstock.mailbox import MailboxProcessor
 
 
 class _Group:
@@ -134,34 +133,45 @@ _log = logging.getLogger(__name__)
 
 THREAD: Final = "a thread"
 
+# A timer that is late by at most this much is not replaced.
+_SLACK_S: Final = 0.0005
 
-class Running:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckDue(SchedulerEvent):
+    """The wait of a component is over: the end of a yield, a rest or a penalty."""
+
+    description: ClassVar[str] = "end of a wait"
+    component: ScheduledComponent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoSingleRun(SchedulerEvent):
+    """The single run of a component did not begin, because there is nothing to do or no room."""
+
+    description: ClassVar[str] = "no single run"
+    component: ScheduledComponent
+
+
+class Dispatcher:
     """Dispatches runs.
 
     Args:
-        mailbox: Mailbox for ends of runs, and its timers.
+        inbox: Inbox of the scheduler.
         pool: Threads for the runs.
-        clock: Clock of the mailbox.
+        clock: Clock of the scheduler's mailbox.
         options: Limits.
-        ran: Called after a run of a component, or when its single run found nothing to do.
     """
 
     def __init__(
-        self,
-        mailbox: MailboxProcessor,
-        pool: TriggerPool,
-        clock: Clock,
-        options: SchedulerOptions,
-        ran: Callable[[ScheduledComponent], None],
+        self, inbox: SchedulerInbox, pool: TriggerPool, clock: Clock, options: SchedulerOptions
     ) -> None:
-        self._executor = mailbox.main_executor
+        self._inbox = inbox
         self._pool = pool
         self._clock = clock
         self._options = options
-        self._ran = ran
         self._ready = ReadyQueue()
-        self._places = RunSlots(mailbox.timers, clock, self.look_at)
-        self._looking = Looking(mailbox.timers, clock, options, self.look_at, ran)
+        self._slots = RunSlots(inbox, clock)
         self._turn = 1
         self.threads = options.threads
         self.busy = 0
@@ -175,23 +185,29 @@ class Running:
 
     def schedule(self, component: ScheduledComponent) -> None:
         """Allow runs of a component to begin."""
-        self._places.open(component)
-        self.look_at(component)
+        self._slots.open(component)
+        self.check(component)
 
     def unschedule(self, component: ScheduledComponent) -> None:
+        """Allow no new run to begin; current runs end after their trigger."""
+        for run in component.runs:
+            run.run.is_wanted = False
+        self.forget(component)
+
+    def forget(self, component: ScheduledComponent) -> None:
         """Allow no new run to begin; current runs continue."""
         component.clear_timers()
         component.listening = False
-        component.left_alone_until_s = 0.0
+        component.yields_until_s = 0.0
         component.served_ms = None
 
     def reschedule(self, component: ScheduledComponent, schedule: ComponentSchedule) -> None:
         """Use another schedule from now on; current runs continue."""
         component.schedule = schedule
-        if component.life.state is ComponentState.RUNNING:
+        if component.state is LifecycleState.RUNNING:
             component.clear_timers()
-            self._places.open(component)
-            self.look_at(component)
+            self._slots.open(component)
+            self.check(component)
 
     def give_up(self, component: ScheduledComponent) -> None:
         """Abandon the threads of a component."""
@@ -203,14 +219,13 @@ class Running:
             self.busy -= 1
             self._ready.ended(run.groups)
         component.runs.clear()
-        self.unschedule(component)
+        self.forget(component)
         self._dispatch()
 
-    def leave_alone(self, component: ScheduledComponent, wait_ms: float) -> None:
+    def yield_for(self, component: ScheduledComponent, wait_ms: float) -> None:
         """Begin no run for this time; of several such times the longest applies."""
-        until_s = self._clock.monotonic_s() + wait_ms / 1000
-        component.left_alone_until_s = max(component.left_alone_until_s, until_s)
-        self.look_at(component)
+        self._yield_until(component, self._clock.monotonic_s() + wait_ms / 1000)
+        self.check(component)
 
     def limit_group(self, group: str, threads: int | None) -> None:
         """Limit the runs of a process group."""
@@ -222,20 +237,56 @@ class Running:
         self.threads = threads
         self._dispatch()
 
+    # Events
+
     def clock_was_set(self, component: ScheduledComponent) -> None:
         """Recompute the firing times by the wall clock."""
-        self._places.clock_was_set(component)
-        self.look_at(component)
+        self._slots.clock_was_set(component)
+        self.check(component)
+
+    def woken(self, component: ScheduledComponent) -> None:
+        """Handle new work of a component, or new room in its outputs."""
+        component.signalled = False
+        component.rest_until_s = 0.0
+        self.check(component)
+
+    def check_due(self, component: ScheduledComponent) -> None:
+        """Handle the end of a wait."""
+        component.check = None
+        self.check(component)
+
+    def period_ended(self, component: ScheduledComponent) -> None:
+        """Handle the end of the period of a run slot."""
+        self._slots.period_ended(component)
+        self.check(component)
+
+    def firing_due(self, component: ScheduledComponent, due_ms: int) -> None:
+        """Handle a firing time."""
+        self._slots.firing_due(component, due_ms)
+        self.check(component)
+
+    def run_ended(self, event: RunEnded) -> bool:
+        """Count a run, and free its thread and its slot; return False if it was abandoned."""
+        component, run = event.component, event.run
+        if run.run.is_terminated:
+            component.abandoned -= 1
+            return False
+        component.runs.discard(run)
+        self.busy -= 1
+        self._ready.ended(run.groups)
+        component.runs_ended += 1
+        component.run_ns += event.took_ns
+        if event.error is None:
+            self._succeeded(component, event.outcome)
+        else:
+            self._failed(component, event.error)
+        if component.state is LifecycleState.RUNNING:
+            self._slots.free_one(component)
+        return True
 
     # Readiness checks
 
-    def woken(self, component: ScheduledComponent) -> None:
-        """Handle an event for a component."""
-        component.signalled = False
-        component.rest_until_s = 0.0
-        self.look_at(component)
-
-    def look_at(self, component: ScheduledComponent) -> None:
+    def check(self, component: ScheduledComponent) -> None:
         """Begin the runs that may begin."""
         self._consider(component)
         self._dispatch()
@@ -248,10 +299,41 @@ class Running:
 
     def _may_run(self, component: ScheduledComponent) -> bool:
         most = self._options.component_threads or max(1, self.threads - 1)
-        if not self._looking.may_run(component, most):
-            return False
-        component.looked_turn = self._turn
-        return True
+        verdict = check_readiness(
+            component, most, self._clock, self._options.administrative_yield_ms
+        )
+        if verdict is READY:
+            component.checked_turn = self._turn
+            return True
+        if verdict is not BUSY:
+            self._wait(component, verdict)
+        return False
+
+    def _wait(self, component: ScheduledComponent, verdict: ReadinessVerdict) -> None:
+        """Record why a run cannot begin, and set the timer of the next check.
+
+        A timer driven or event driven run slot stays free and waits. A firing time, or the single
+        run, is over.
+        """
+        component.waits_for = verdict.waits_for
+        if component.state.is_once:
+            component.free = 0
+            component.listening = False
+            self._inbox.add(NoSingleRun(component))
+        elif component.schedule.strategy is SchedulingStrategy.CRON:
+            component.free = 0
+            component.listening = False
+            component.waits_for = TIME
+        elif verdict.check_at_s is not None:
+            self._check_at(component, verdict.check_at_s)
+
+    def _check_at(self, component: ScheduledComponent, at_s: float) -> None:
+        if component.check is not None:
+            if component.check.due_s <= at_s + _SLACK_S:
+                return  # the check at that time computes the remaining wait
+            component.check.cancel()
+        wait_ms = (at_s - self._clock.monotonic_s()) * 1000
+        component.check = self._inbox.post_after(wait_ms, CheckDue(component))
 
     # Begin and end of runs
 
@@ -262,7 +344,7 @@ class Running:
             if component is None:
                 break
             # Since it was queued, its work may have been taken, or it may have been stopped.
-            if component.looked_turn == self._turn or self._may_run(component):
+            if component.checked_turn == self._turn or self._may_run(component):
                 self._begin(component)
             else:
                 self._ready.ended(component.schedule.groups)
@@ -273,59 +355,26 @@ class Running:
         component.free -= 1
         component.signalled = False
         component.waits_for = ""
-        run = TriggerRun(
-            component.schedulable,
-            TimedRun(
-                component.schedulable,
-                self._clock,
-                schedule.run_duration_ms,
-                component.is_wanted,
-                self._options.repeat_ms if schedule.is_gapless and not component.is_once else 0,
-            ),
-            schedule.groups,
-            self._clock,
-            lambda run, end: self._mail(lambda: self._ended(component, run, end)),
+        repeats = schedule.is_gapless and not component.state.is_once
+        timed = TimedRun(
+            self._clock, schedule.run_duration_ms, self._options.repeat_ms if repeats else 0
         )
+        run = TriggerRun(component, timed, self._clock, self._inbox)
         component.runs.add(run)
         self.busy += 1
         try:
             run.thread = self._pool.run(run)
         except Unavailable as error:
-            self._ended(component, run, RunEnd(NOTHING_DONE, error, 0))
+            self._inbox.add(RunEnded(component, run, NOTHING_DONE, error, 0))
             return
         # Queue it again at the end if it has another free slot.
         self._consider(component)
 
-    def _mail(self, action: Callable[[], None]) -> None:
-        with suppress(Closed):
-            # Through the mailbox: earlier mail of the run, such as a yield, is processed before its
-            # end.
-            self._executor.execute(action, "a run ended")
-
-    def _ended(self, component: ScheduledComponent, run: TriggerRun, end: RunEnd) -> None:
-        if run.run.is_terminated:
-            component.abandoned -= 1
-            return
-        component.runs.discard(run)
-        self.busy -= 1
-        self._ready.ended(run.groups)
-        component.runs_ended += 1
-        component.run_ns += end.took_ns
-        if end.error is None:
-            self._succeeded(component, end)
-        else:
-            self._failed(component, end.error)
-        if component.life.state is ComponentState.RUNNING:
-            self._places.free_one(component)
-        self._ran(component)
-        self.look_at(component)
-
-    def _succeeded(self, component: ScheduledComponent, end: RunEnd) -> None:
+    def _succeeded(self, component: ScheduledComponent, outcome: Outcome) -> None:
         now_s = self._clock.monotonic_s()
-        if end.outcome.yield_ms > 0:
-            until_s = now_s + end.outcome.yield_ms / 1000
-            component.left_alone_until_s = max(component.left_alone_until_s, until_s)
-        if end.outcome.worked:
+        if outcome.yield_ms > 0:
+            self._yield_until(component, now_s + outcome.yield_ms / 1000)
+        if outcome.worked:
             component.rest_ms = component.rest_until_s = 0.0
             return
         component.idle_runs += 1
@@ -337,16 +386,20 @@ class Running:
         component.failures += 1
         component.rest_ms = component.rest_until_s = 0.0
         if isinstance(error, ProcessError | Terminated):
-            _log.warning("%s: %s", component.id, told(error), extra=of_component(component.id))
+            _log.warning(
+                "%s: %s", component.id, error_text(error), extra=of_component(component.id)
+            )
             return
         wait_ms = self._options.administrative_yield_ms
         _log.error(
             "%s raised %s; it yields for %d ms",
             component.id,
-            told(error),
+            error_text(error),
             wait_ms,
             exc_info=error,
             extra=of_component(component.id),
         )
-        until_s = self._clock.monotonic_s() + wait_ms / 1000
-        component.left_alone_until_s = max(component.left_alone_until_s, until_s)
+        self._yield_until(component, self._clock.monotonic_s() + wait_ms / 1000)
+
+    def _yield_until(self, component: ScheduledComponent, until_s: float) -> None:
+        component.yields_until_s = max(component.yields_until_s, until_s)

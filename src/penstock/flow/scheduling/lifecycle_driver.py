@@ -1,8 +1,8 @@
-"""Lifecycle driver: carries out the effects of a component's lifecycle.
+"""Lifecycle driver: carries out the effects of the components' lifecycles.
 
 Owns running lifecycle methods, their order, time limits and retries. Does not own the transitions
-(`lifecycle`), nor runs (`running`). All code here runs on the scheduler's thread; the methods
-themselves have a separate number of threads in the pool.
+(`component_lifecycle`), nor runs (`dispatcher`). All code here runs on the scheduler's thread; the
+methods themselves have a separate number of threads in the pool.
 
 Invariants: at most one lifecycle method of a component runs at a time. `on_stopped` is called when
 no run is active. If a start takes too long, its thread is abandoned, and the component has to use
@@ -13,24 +13,29 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.core.errors import Closed, Conflict, Unavailable
+from penstock.core.errors import Conflict, Unavailable
+from penstock.core.state_machine import Refusal
+from penstock.flow.errors import error_text
 from penstock.flow.log_context import of_component
-from penstock.flow.scheduling.activity import Chore, ChoreEnd, call, make_ready, told
-from penstock.flow.scheduling.component_lifecycle import ComponentState, Effect
+from penstock.flow.scheduling.component import (
+    LifecycleMethod,
+    MethodEnded,
+    MethodKind,
+    MethodResult,
+)
+from penstock.flow.scheduling.component_lifecycle import LIFECYCLE, ComponentEvent, Effect
+from penstock.flow.scheduling.inbox import SchedulerEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.dispatcher import Running
+    from penstock.flow.scheduling.dispatcher import Dispatcher
+    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
-    from penstock.mailbox import MailboxProcessor
 
 _log = logging.getLogger(__name__)
 
@@ -38,67 +43,120 @@ _log = logging.getLogger(__name__)
 _ABANDONED_MAX: Final = 3
 
 
-class Living:
+@dataclass(frozen=True, slots=True, eq=False)
+class RetryDue(SchedulerEvent):
+    """The delay before the next attempt to start a component is over."""
+
+    description: ClassVar[str] = "retry the start"
+    component: ScheduledComponent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartOverdue(SchedulerEvent):
+    """The start of a component takes too long."""
+
+    description: ClassVar[str] = "limit of a start"
+    component: ScheduledComponent
+    method: LifecycleMethod
+
+
+class LifecycleDriver:
     """Carries out effects.
 
     Args:
-        mailbox: Mailbox for results of methods, and its timers.
+        inbox: Inbox of the scheduler.
         pool: Threads for the methods.
-        clock: Clock of the mailbox.
+        clock: Clock of the scheduler's mailbox.
         options: Limits.
-        on_state: Called with each new state of a component.
-
-    Attributes:
-        running: Dispatcher of runs; set once, because the two need each other.
+        dispatcher: Begins and abandons runs.
     """
-
-    running: Running
 
     def __init__(
         self,
-        mailbox: MailboxProcessor,
+        inbox: SchedulerInbox,
         pool: TriggerPool,
         clock: Clock,
         options: SchedulerOptions,
-        on_state: Callable[[str, ComponentState], None],
+        dispatcher: Dispatcher,
     ) -> None:
-        self._executor = mailbox.main_executor
-        self._timers = mailbox.timers
+        self._inbox = inbox
         self._pool = pool
         self._clock = clock
         self._options = options
-        self._on_state = on_state
-        self._line: deque[tuple[ScheduledComponent, Chore]] = deque()
+        self._dispatcher = dispatcher
+        self._line: deque[LifecycleMethod] = deque()
         self._busy = 0
 
-    def apply(self, component: ScheduledComponent, happens: Callable[[], Sequence[Effect]]) -> None:
+    def report(self, component: ScheduledComponent, event: ComponentEvent) -> None:
         """Apply an event to a component, and carry out the effects.
 
         Raises:
             Conflict: The state forbids the event; nothing was changed.
         """
-        before = component.life.state
-        effects = happens()
-        if component.life.state is not before:
-            self._on_state(component.id, component.life.state)
-        for effect in effects:
+        outcome = LIFECYCLE.transition(component.state, event)
+        if isinstance(outcome, Refusal):
+            state = component.state.component_state.value
+            raise Conflict(f"{component.id} is {state}: {outcome.reason}")
+        component.state = outcome.state
+        for effect in outcome.effects:
             self._carry_out(component, effect)
 
-    def ran(self, component: ScheduledComponent) -> None:
-        """Handle the end of a run, in case the component waited for it."""
-        self.apply(component, component.life.ran)
-        self._drain(component)
+    def run_ended(self, component: ScheduledComponent) -> None:
+        """Handle the end of a run, or that the single run did not begin."""
+        if component.state.is_once:
+            self.report(component, ComponentEvent.SINGLE_RUN_ENDED)
+        elif component.state.is_stopping:
+            self._drain(component)
 
     def recheck(self, component: ScheduledComponent) -> None:
         """Retry a start now, if the component waits for a retry."""
         if component.retry is not None:
             component.retry.cancel()
-            self._try_again(component)
+            self.retry_due(component)
+
+    def retry_due(self, component: ScheduledComponent) -> None:
+        """Retry a start, unless too many threads of the component hang."""
+        component.retry = None
+        if component.abandoned >= _ABANDONED_MAX:
+            self._wait(component)
+        else:
+            self.report(component, ComponentEvent.RETRY_DUE)
+
+    def start_overdue(self, component: ScheduledComponent, method: LifecycleMethod) -> None:
+        """Abandon a start that takes too long."""
+        if component.method is not method:
+            return
+        self._give_up_method(component)
+        _notify_terminated(component)
+        limit_ms = self._options.start_limit_ms
+        problem = f"its start took longer than {limit_ms:,} ms, so its thread was abandoned"
+        self._prepared(component, MethodResult((problem,)))
+
+    def method_ended(self, event: MethodEnded) -> None:
+        """Handle the end of a lifecycle method."""
+        component, method = event.component, event.method
+        if component.method is not method:  # its thread was abandoned
+            component.abandoned -= 1
+            return
+        component.method = None
+        if method.limit is not None:
+            method.limit.cancel()
+        self._busy -= 1
+        match method.kind:
+            case MethodKind.PREPARE:
+                self._prepared(component, event.result)
+            case MethodKind.UNSCHEDULE:
+                _log_problems(component, event.result)
+                self._drain(component)
+            case MethodKind.STOP:
+                _log_problems(component, event.result)
+                self.report(component, ComponentEvent.FINISHED)
+        self._serve_line()
 
     def _carry_out(self, component: ScheduledComponent, effect: Effect) -> None:
         match effect:
             case Effect.BEGIN:
-                self._begin(component)
+                self._call(component, MethodKind.PREPARE)
             case Effect.WAIT:
                 self._wait(component)
             case Effect.CANCEL_WAIT:
@@ -106,172 +164,110 @@ class Living:
             case Effect.SCHEDULE:
                 component.problems = ()
                 component.retry_ms = 0.0
-                self.running.schedule(component)
+                self._dispatcher.schedule(component)
             case Effect.UNSCHEDULE:
-                self.running.unschedule(component)
-                method = component.schedulable.on_unscheduled
-                self._do(component, partial(call, "on_unscheduled", method), self._unscheduled)
+                self._dispatcher.unschedule(component)
+                self._call(component, MethodKind.UNSCHEDULE)
             case Effect.FINISH:
-                method = component.schedulable.on_stopped
-                self._do(component, partial(call, "on_stopped", method), self._finished)
+                self._call(component, MethodKind.STOP)
             case Effect.GIVE_UP:
                 self._cancel_wait(component)
-                self._give_up_chore(component)
-                self.running.give_up(component)
-                self._tell_terminated(component)
+                self._give_up_method(component)
+                self._dispatcher.give_up(component)
+                _notify_terminated(component)
             case Effect.SETTLED:
                 _settle(component)
 
     # Starting
 
-    def _begin(self, component: ScheduledComponent) -> None:
-        make = partial(make_ready, component.schedulable)
-        self._do(component, make, self._begun, limit_ms=self._options.start_limit_ms)
-
-    def _begun(self, component: ScheduledComponent, end: ChoreEnd) -> None:
-        if not end.problems:
-            self.apply(component, component.life.ready)
+    def _prepared(self, component: ScheduledComponent, result: MethodResult) -> None:
+        """Handle the end of the validation and preparation."""
+        if not result.problems:
+            self.report(component, ComponentEvent.READY)
             return
-        if end.problems != component.problems:
+        if result.problems != component.problems:
             _log.warning(
                 "%s could not be started: %s",
                 component.id,
-                "; ".join(end.problems),
+                "; ".join(result.problems),
                 extra=of_component(component.id),
             )
-        component.problems = end.problems
+        component.problems = result.problems
         longest_ms = self._options.start_retry_ms
-        if end.is_valid:
+        if result.is_valid:
             component.retry_ms = longest_ms
         else:
             wait_ms = max(2 * component.retry_ms, self._options.invalid_retry_ms)
             component.retry_ms = min(wait_ms, longest_ms)
-        self.apply(component, component.life.failed)
-
-    def _overdue(self, component: ScheduledComponent, chore: Chore) -> None:
-        """Abandon a start that takes too long."""
-        if component.chore is not chore:
-            return
-        self._give_up_chore(component)
-        self._tell_terminated(component)
-        limit_ms = self._options.start_limit_ms
-        problem = f"its start took longer than {limit_ms:,} ms, so its thread was abandoned"
-        self._begun(component, ChoreEnd((problem,)))
+        self.report(component, ComponentEvent.FAILED)
 
     def _wait(self, component: ScheduledComponent) -> None:
-        component.retry = self._timers.schedule_after(
-            component.retry_ms, lambda: self._try_again(component), "retry the start"
-        )
+        component.retry = self._inbox.post_after(component.retry_ms, RetryDue(component))
 
     def _cancel_wait(self, component: ScheduledComponent) -> None:
         if component.retry is not None:
             component.retry.cancel()
             component.retry = None
 
-    def _try_again(self, component: ScheduledComponent) -> None:
-        component.retry = None
-        if component.abandoned >= _ABANDONED_MAX:
-            self._wait(component)
-        else:
-            self.apply(component, component.life.waited)
-
     # Stopping
 
-    def _unscheduled(self, component: ScheduledComponent, end: ChoreEnd) -> None:
-        _report(component, end)
-        self._drain(component)
-
     def _drain(self, component: ScheduledComponent) -> None:
-        if (
-            component.life.state is ComponentState.STOPPING
-            and component.chore is None
-            and not component.runs
-        ):
-            self.apply(component, component.life.drained)
-
-    def _finished(self, component: ScheduledComponent, end: ChoreEnd) -> None:
-        _report(component, end)
-        self.apply(component, component.life.finished)
-
-    def _tell_terminated(self, component: ScheduledComponent) -> None:
-        try:
-            component.schedulable.on_terminated()
-        except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
-            _log.warning(
-                "%s: on_terminated raised %s",
-                component.id,
-                told(error),
-                extra=of_component(component.id),
-            )
+        """Report that a component which stops is notified and has no run, once that is so."""
+        if component.state.is_stopping and component.method is None and not component.runs:
+            self.report(component, ComponentEvent.DRAINED)
 
     # Methods on threads
 
-    def _do(
-        self,
-        component: ScheduledComponent,
-        method: Callable[[], ChoreEnd],
-        done: Callable[[ScheduledComponent, ChoreEnd], None],
-        *,
-        limit_ms: int | None = None,
-    ) -> None:
-        assert component.chore is None
-        chore = Chore(
-            method,
-            lambda chore, end: self._mail(component, chore, end),
-            lambda end: done(component, end),
-            self._clock.monotonic_s(),
-        )
-        chore.limit_ms = limit_ms
-        component.chore = chore
-        self._line.append((component, chore))
+    def _call(self, component: ScheduledComponent, kind: MethodKind) -> None:
+        assert component.method is None
+        now_s = self._clock.monotonic_s()
+        component.method = LifecycleMethod(component, kind, now_s, self._inbox)
+        self._line.append(component.method)
         self._serve_line()
 
     def _serve_line(self) -> None:
         while self._line and self._busy < self._options.lifecycle_threads:
-            component, chore = self._line.popleft()
-            if component.chore is not chore:
+            method = self._line.popleft()
+            if method.component.method is not method:
                 continue  # abandoned before it began
-            chore.since_s = self._clock.monotonic_s()
+            method.since_s = self._clock.monotonic_s()
             self._busy += 1
             try:
-                chore.thread = self._pool.run(chore)
+                method.thread = self._pool.run(method)
             except Unavailable as error:
-                self._ended(component, chore, ChoreEnd((str(error),)))
+                self._inbox.add(MethodEnded(method.component, method, MethodResult((str(error),))))
                 continue
-            if chore.limit_ms is not None:
-                chore.limit = self._timers.schedule_after(
-                    chore.limit_ms, partial(self._overdue, component, chore), "limit of a start"
+            if method.kind is MethodKind.PREPARE:
+                method.limit = self._inbox.post_after(
+                    self._options.start_limit_ms, StartOverdue(method.component, method)
                 )
 
-    def _mail(self, component: ScheduledComponent, chore: Chore, end: ChoreEnd) -> None:
-        with suppress(Closed):
-            self._executor.execute(lambda: self._ended(component, chore, end), "a method ended")
-
-    def _ended(self, component: ScheduledComponent, chore: Chore, end: ChoreEnd) -> None:
-        if component.chore is not chore:  # its thread was abandoned
-            component.abandoned -= 1
+    def _give_up_method(self, component: ScheduledComponent) -> None:
+        method, component.method = component.method, None
+        if method is None or method.thread is None:
             return
-        component.chore = None
-        if chore.limit is not None:
-            chore.limit.cancel()
-        self._busy -= 1
-        chore.done(end)
-        self._serve_line()
-
-    def _give_up_chore(self, component: ScheduledComponent) -> None:
-        chore, component.chore = component.chore, None
-        if chore is None or chore.thread is None:
-            return
-        if chore.limit is not None:
-            chore.limit.cancel()
-        chore.thread.abandon()
+        if method.limit is not None:
+            method.limit.cancel()
+        method.thread.abandon()
         component.abandoned += 1
         self._busy -= 1
         self._serve_line()
 
 
-def _report(component: ScheduledComponent, end: ChoreEnd) -> None:
-    for problem in end.problems:
+def _notify_terminated(component: ScheduledComponent) -> None:
+    try:
+        component.schedulable.on_terminated()
+    except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
+        _log.warning(
+            "%s: on_terminated raised %s",
+            component.id,
+            error_text(error),
+            extra=of_component(component.id),
+        )
+
+
+def _log_problems(component: ScheduledComponent, result: MethodResult) -> None:
+    for problem in result.problems:
         _log.warning("%s: %s", component.id, problem, extra=of_component(component.id))
 
 

@@ -1,7 +1,7 @@
 """Run slots of components: when each is free for a run.
 
-Owns periods and firing times. Does not own whether a run begins in a free slot (`looking`,
-`running`).
+Owns periods and firing times, and reports when they are over. Does not own whether a run begins in
+a free slot (`readiness`, `dispatcher`).
 
 Invariant: a run slot is free, waits for a timer, or is used by a run. The slot of a CRON driven
 component is free from a firing time until a run begins or there is nothing to do.
@@ -10,17 +10,17 @@ component is free from a firing time until a run begins or there is nothing to d
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.flow.log_context import of_component
+from penstock.flow.scheduling.inbox import SchedulerEvent
 from penstock.flow.scheduling.strategy import Missed, SchedulingStrategy, next_firing_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.mailbox.timers import MailboxTimers
+    from penstock.flow.scheduling.inbox import SchedulerInbox
 
 _log = logging.getLogger(__name__)
 
@@ -28,45 +28,74 @@ _log = logging.getLogger(__name__)
 _EARLY_MAX_MS: Final = 400
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PeriodEnded(SchedulerEvent):
+    """The period of a timer driven component is over, for one of its run slots."""
+
+    description: ClassVar[str] = "end of a period"
+    component: ScheduledComponent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FiringDue(SchedulerEvent):
+    """A firing time of a CRON driven component came."""
+
+    description: ClassVar[str] = "firing time"
+    component: ScheduledComponent
+    due_ms: int
+
+
 class RunSlots:
     """Frees run slots when they are due.
 
     Args:
-        timers: Timers of the scheduler's mailbox.
-        clock: Clock of the mailbox.
-        look_at: Checks a component whose slot became free.
+        inbox: Inbox of the scheduler.
+        clock: Clock of its mailbox.
     """
 
-    def __init__(
-        self, timers: MailboxTimers, clock: Clock, look_at: Callable[[ScheduledComponent], None]
-    ) -> None:
-        self._timers = timers
+    def __init__(self, inbox: SchedulerInbox, clock: Clock) -> None:
+        self._inbox = inbox
         self._clock = clock
-        self._look_at = look_at
 
     def open(self, component: ScheduledComponent) -> None:
         """Free the run slots of a started component, or set the timer for its first firing time."""
-        if component.schedule.strategy is SchedulingStrategy.CRON and not component.is_once:
+        if component.schedule.strategy is SchedulingStrategy.CRON and not component.state.is_once:
             component.served_ms = self._served_ms(component)
             self._set_fire(component)
         else:
-            component.free = component.unused_places
+            component.free = component.unused_slots
 
     def free_one(self, component: ScheduledComponent) -> None:
         """Free the slot of a run that ended, now or when its period is over."""
-        if not component.unused_places:
+        if not component.unused_slots:
             return
         schedule = component.schedule
         if schedule.strategy is SchedulingStrategy.CRON:
             component.free += component.missed
             component.missed = False
         elif schedule.strategy is SchedulingStrategy.TIMER and schedule.period_ns:
-            timer = self._timers.schedule_after(
-                schedule.period_ms, lambda: self._rested(component), "end of a period"
-            )
+            timer = self._inbox.post_after(schedule.period_ms, PeriodEnded(component))
             component.resting.append(timer)
         else:
             component.free += 1
+
+    def period_ended(self, component: ScheduledComponent) -> None:
+        """Free the slot whose period is over."""
+        # All periods have the same length, so slots become free in the order in which they began to
+        # wait.
+        component.resting.popleft()
+        component.free += 1
+
+    def firing_due(self, component: ScheduledComponent, due_ms: int) -> None:
+        """Free the slots of a CRON driven component, and set the timer for its next firing time."""
+        # Firing times up to now are handled, too: those before a late timer count as one.
+        component.served_ms = max(due_ms, self._clock.now_ms())
+        component.fired_ms = due_ms
+        if component.unused_slots:
+            component.free += component.unused_slots
+        elif not component.free:
+            component.missed = component.schedule.missed is Missed.ONCE
+        self._set_fire(component)
 
     def clock_was_set(self, component: ScheduledComponent) -> None:
         """Set the timer of a firing time by the current wall clock."""
@@ -84,13 +113,6 @@ class RunSlots:
             return now_ms
         return served_ms
 
-    def _rested(self, component: ScheduledComponent) -> None:
-        # All periods have the same length, so slots become free in the order in which they began to
-        # wait.
-        component.resting.popleft()
-        component.free += 1
-        self._look_at(component)
-
     def _set_fire(self, component: ScheduledComponent) -> None:
         due_ms = next_firing_ms(component.schedule, self._clock.now_ms(), component.served_ms)
         component.next_firing_ms = due_ms
@@ -103,17 +125,4 @@ class RunSlots:
                 extra=of_component(component.id),
             )
             return
-        component.fire = self._timers.schedule_at(
-            due_ms, lambda: self._fired(component, due_ms), "firing time"
-        )
-
-    def _fired(self, component: ScheduledComponent, due_ms: int) -> None:
-        # Firing times up to now are handled, too: those before a late timer count as one.
-        component.served_ms = max(due_ms, self._clock.now_ms())
-        component.fired_ms = due_ms
-        if component.unused_places:
-            component.free += component.unused_places
-        elif not component.free:
-            component.missed = component.schedule.missed is Missed.ONCE
-        self._set_fire(component)
-        self._look_at(component)
+        component.fire = self._inbox.post_at(due_ms, FiringDue(component, due_ms))

@@ -1,15 +1,23 @@
-"""Protocol between the scheduler and a component, and the outcome of a run.
+"""Protocols between the scheduler and a component, and a run as the component sees it.
 
-Owns the protocol between the scheduler and a component of a flow: a processor or a funnel. Does not
-own queues or sessions: the implementation of `Schedulable` has them. The functions of `work` help
-to implement its checks.
+Owns the protocols between the scheduler and a component of a flow (a processor, a funnel or a
+port), and the rules for the duration of a run. Does not own queues or sessions: the implementation
+of `Schedulable` has them, and ends a run when it has no work or no room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+
+# A processor that feeds itself must commit early: its input may be in its own loop.
+_LOOP_SHARE: Final = 25
+# Bound for clocks that do not advance, as in tests.
+_REPEATED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class Run(Protocol):
         ...
 
     def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
-        """Return, after a trigger, whether another one follows in this run before the commit.
+        """Return, after a trigger, whether there is time for another one before the commit.
 
         Args:
             yielded: The component yielded.
@@ -53,7 +61,7 @@ class Run(Protocol):
         ...
 
     def repeats(self, *, yielded: bool = False) -> bool:
-        """Return, after a commit, whether another session begins at once on the same thread.
+        """Return, after a commit, whether another session may begin at once on the same thread.
 
         This is only so if the schedule has no pause between two runs. It avoids the scheduler's
         overhead, which equals that of a small session. The time is limited, for other components
@@ -62,6 +70,79 @@ class Run(Protocol):
         Args:
             yielded: The component yielded.
         """
+        ...
+
+
+class TimedRun:
+    """`Run` with a duration; `goes_on` follows NiFi's rules.
+
+    Only the thread of the run calls its methods.
+
+    Args:
+        clock: Measures the duration.
+        duration_ms: Maximum duration.
+        repeat_ms: How long further commits may begin; 0: only one commit.
+
+    Attributes:
+        is_wanted: Whether the component should still run; the scheduler's thread resets it.
+        is_terminated: The run was abandoned; the scheduler's thread sets it, once.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_repeat_ms",
+        "_repeated",
+        "_started_s",
+        "duration_ms",
+        "is_terminated",
+        "is_wanted",
+    )
+
+    def __init__(self, clock: Clock, duration_ms: int, repeat_ms: int = 0) -> None:
+        self._clock = clock
+        self._started_s = clock.monotonic_s()
+        self._repeat_ms = repeat_ms
+        self._repeated = 0
+        self.duration_ms: int = duration_ms
+        self.is_wanted = True
+        self.is_terminated = False
+
+    def begin(self) -> None:
+        """Start measuring the duration."""
+        self._started_s = self._clock.monotonic_s()
+
+    def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
+        """Return whether there is time for another trigger before the commit."""
+        if yielded or not self.duration_ms or self.is_terminated or not self.is_wanted:
+            return False
+        elapsed_ms = (self._clock.monotonic_s() - self._started_s) * 1000
+        if elapsed_ms > self.duration_ms:
+            return False
+        return not loop_is_full or elapsed_ms <= self.duration_ms / _LOOP_SHARE
+
+    def repeats(self, *, yielded: bool = False) -> bool:
+        """Return whether another trigger may follow after a commit, in a new session."""
+        if yielded or self._repeated >= _REPEATED_MAX or self.is_terminated or not self.is_wanted:
+            return False
+        elapsed_ms = (self._clock.monotonic_s() - self._started_s) * 1000
+        if elapsed_ms >= self._repeat_ms:
+            return False
+        self._repeated += 1
+        return True
+
+
+class SchedulerSignals(Protocol):
+    """The scheduler, as components and queues use it, from any thread.
+
+    Both methods are cheap, and ignore an unknown id.
+    """
+
+    def wake(self, component_id: str) -> None:
+        """Notify it that a component has new work, or new room in its outputs."""
+        ...
+
+    def yield_for(self, component_id: str, wait_ms: float) -> None:
+        """Do not trigger a component for this time, on any thread."""
         ...
 
 
@@ -74,7 +155,7 @@ class Schedulable(Protocol):
     """
 
     def has_work(self, now_ms: int) -> bool:
-        """Return whether a trigger would find something to do: see `work.has_work`."""
+        """Return whether a trigger would find something to do."""
         ...
 
     def next_due_ms(self) -> int | None:
@@ -82,7 +163,7 @@ class Schedulable(Protocol):
         ...
 
     def is_open(self) -> bool:
-        """Return whether its outputs have room: see `work.is_open`."""
+        """Return whether its outputs have room."""
         ...
 
     def problems(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """Scheduler that triggers the components of flows when they have work.
 
-Owns the components and their requested states, on one mailbox thread, and the watch for changes
-of the wall clock. `lifecycle_driver` starts and stops components, `dispatcher` starts runs,
-`pool` has the threads. `ClockJumpWatch` compares the wall clock with the monotonic clock to
-detect that the clock was set or the machine slept. Does not own queues or sessions.
+Owns the components, on one mailbox thread, and what follows from each event of its inbox:
+`lifecycle_driver` starts and stops components, `dispatcher` starts runs, `pool` has the threads.
+`ClockJumpWatch` compares the wall clock with the monotonic clock to detect that the clock was set
+or the machine slept. Does not own queues or sessions.
 
 Invariants: scheduling state changes only on the mailbox thread. Every wait for a time is a
 timer of the mailbox, so an idle scheduler uses no CPU.
@@ -11,67 +11,77 @@ timer of the mailbox, so an idle scheduler uses no CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
-from penstock.flow.scheduling.component import ScheduledComponent
-from penstock.flow.scheduling.component_lifecycle import ComponentState
-from penstock.flow.scheduling.dispatcher import Running
-from penstock.flow.scheduling.lifecycle_driver import Living
+from penstock.flow.scheduling.component import MethodEnded, RunEnded, ScheduledComponent
+from penstock.flow.scheduling.component_lifecycle import ComponentEvent
+from penstock.flow.scheduling.dispatcher import CheckDue, Dispatcher, NoSingleRun
+from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
+from penstock.flow.scheduling.lifecycle_driver import LifecycleDriver, RetryDue, StartOverdue
 from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.run_slots import FiringDue, PeriodEnded
 from penstock.flow.scheduling.statistics import SchedulerStatistics
-from penstock.mailbox import Mail
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component_lifecycle import Effect
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.schedulable import Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import MailboxProcessor
-    from penstock.mailbox.timers import MailboxTimers
 
+
+T = TypeVar("T")
 
 # Interval of the check, and tolerated difference of the wall clock.
 _EVERY_MS: Final = 10_000
 _SLACK_MS: Final = 500
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Woken(SchedulerEvent):
+    """A component has new work, or new room in its outputs."""
+
+    description: ClassVar[str] = "wake"
+    component: ScheduledComponent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Yielded(SchedulerEvent):
+    """A component yields."""
+
+    description: ClassVar[str] = "yield"
+    component: ScheduledComponent
+    wait_ms: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClockCheckDue(SchedulerEvent):
+    """Time to check whether the wall clock was set."""
+
+    description: ClassVar[str] = "check whether the wall clock was set"
+
+
 class ClockJumpWatch:
-    """Compares the wall clock with the monotonic clock at an interval.
+    """Compares the wall clock with the monotonic clock."""
 
-    Args:
-        timers: Timers of a mailbox, on whose thread the check runs.
-        clock: Clock of the mailbox.
-        was_set: Called when their difference changed.
-    """
-
-    def __init__(self, timers: MailboxTimers, clock: Clock, was_set: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._was_set = was_set
         self._ahead_ms = self._ahead_now_ms()
-        self._timer = timers.schedule_every(
-            _EVERY_MS, self._look, "check whether the wall clock was set"
-        )
 
-    def cancel(self) -> None:
-        """Stop checking."""
-        self._timer.cancel()
+    def has_jumped(self) -> bool:
+        """Return whether their difference changed since the last call."""
+        ahead_ms = self._ahead_now_ms()
+        if abs(ahead_ms - self._ahead_ms) < _SLACK_MS:
+            return False
+        self._ahead_ms = ahead_ms
+        return True
 
     def _ahead_now_ms(self) -> float:
         return self._clock.now_ms() - self._clock.monotonic_s() * 1000
-
-    def _look(self) -> None:
-        ahead_ms = self._ahead_now_ms()
-        if abs(ahead_ms - self._ahead_ms) >= _SLACK_MS:
-            self._ahead_ms = ahead_ms
-            self._was_set()
-
-
-T = TypeVar("T")
 
 
 class Scheduler:
@@ -91,7 +101,6 @@ class Scheduler:
         pool: Threads for runs; `close` closes it.
         clock: Clock of the mailbox.
         options: Limits.
-        on_state: Called, on the mailbox thread, with each new state of a component; must not raise.
     """
 
     def __init__(
@@ -101,18 +110,16 @@ class Scheduler:
         *,
         clock: Clock,
         options: SchedulerOptions | None = None,
-        on_state: Callable[[str, ComponentState], None] = lambda _id, _state: None,
     ) -> None:
         options = options or SchedulerOptions()
-        self._mailbox = mailbox
-        self._executor = mailbox.main_executor
         self._pool = pool
         self._clock = clock
         self._components: dict[str, ScheduledComponent] = {}
-        self._living = Living(mailbox, pool, clock, options, on_state)
-        self._running = Running(mailbox, pool, clock, options, self._living.ran)
-        self._living.running = self._running
-        self._watch = ClockJumpWatch(mailbox.timers, clock, self._clock_was_set)
+        self._inbox = SchedulerInbox(mailbox, self._receive)
+        self._dispatcher = Dispatcher(self._inbox, pool, clock, options)
+        self._driver = LifecycleDriver(self._inbox, pool, clock, options, self._dispatcher)
+        self._clock_jumps = ClockJumpWatch(clock)
+        self._clock_checks = self._inbox.post_every(_EVERY_MS, ClockCheckDue())
 
     # Components
 
@@ -126,24 +133,24 @@ class Scheduler:
                 raise Conflict(f"component {component_id} is already scheduled: remove it first")
             self._components[component_id] = ScheduledComponent(component_id, component, schedule)
 
-        return self._executor.submit_change(add, "add %s", component_id)
+        return self._change(add, "add %s", component_id)
 
     def remove(self, component_id: str) -> Future[None]:
         """Remove a component. `Conflict`: it is neither stopped nor disabled."""
 
         def remove() -> None:
             component = self._find(component_id)
-            if not component.life.is_at_rest:
-                state = component.life.state.value
+            if not component.state.is_at_rest:
+                state = component.state.component_state.value
                 raise Conflict(f"component {component_id} is {state}: stop it before it is removed")
             del self._components[component_id]
 
-        return self._executor.submit_change(remove, "remove %s", component_id)
+        return self._change(remove, "remove %s", component_id)
 
     def reschedule(self, component_id: str, schedule: ComponentSchedule) -> Future[None]:
         """Change the schedule of a component; current runs continue."""
-        return self._executor.submit_change(
-            lambda: self._running.reschedule(self._find(component_id), schedule),
+        return self._change(
+            lambda: self._dispatcher.reschedule(self._find(component_id), schedule),
             "reschedule %s",
             component_id,
         )
@@ -156,14 +163,14 @@ class Scheduler:
         A failed start is retried until it succeeds. A component that is stopping is started again
         afterwards. `Conflict`: it is disabled.
         """
-        return self._happen(component_id, "start %s", lambda component: component.life.start)
+        return self._report(component_id, "start %s", ComponentEvent.START)
 
     def stop(self, component_id: str) -> Future[None]:
         """Stop a component; the future is done when it is stopped and no thread is in it."""
 
         def stop(component: ScheduledComponent, done: Future[None]) -> None:
-            self._living.apply(component, component.life.stop)
-            if component.life.is_at_rest:
+            self._driver.report(component, ComponentEvent.STOP)
+            if component.state.is_at_rest:
                 done.set_result(None)
             else:
                 component.waiters.append(done)
@@ -177,11 +184,8 @@ class Scheduler:
         """
 
         def run_once(component: ScheduledComponent, done: Future[None]) -> None:
-            if component.life.state is ComponentState.STOPPED:
-                component.once = done
-                self._living.apply(component, component.life.run_once)
-            else:
-                component.life.run_once()  # raises with the reason
+            self._driver.report(component, ComponentEvent.RUN_ONCE)
+            component.once = done
 
         return self._ask(component_id, "run %s once", run_once)
 
@@ -190,20 +194,20 @@ class Scheduler:
 
         `Conflict`: no stop was requested.
         """
-        return self._happen(component_id, "terminate %s", lambda one: one.life.terminate)
+        return self._report(component_id, "terminate %s", ComponentEvent.TERMINATE)
 
     def enable(self, component_id: str) -> Future[None]:
         """Allow a disabled component to be started."""
-        return self._happen(component_id, "enable %s", lambda component: component.life.enable)
+        return self._report(component_id, "enable %s", ComponentEvent.ENABLE)
 
     def disable(self, component_id: str) -> Future[None]:
         """Refuse starts of a stopped component. `Conflict`: it is not stopped."""
-        return self._happen(component_id, "disable %s", lambda component: component.life.disable)
+        return self._report(component_id, "disable %s", ComponentEvent.DISABLE)
 
     def recheck(self, component_id: str) -> Future[None]:
         """Retry the start of a component now, because the cause of its failure was fixed."""
-        return self._executor.submit_change(
-            lambda: self._living.recheck(self._find(component_id)), "recheck %s", component_id
+        return self._change(
+            lambda: self._driver.recheck(self._find(component_id)), "recheck %s", component_id
         )
 
     # Events
@@ -230,17 +234,14 @@ class Scheduler:
         """Do not trigger a component for this time, on any thread; ignored if the id is unknown."""
         component = self._components.get(component_id)
         if component is not None:
-            with suppress(Closed):
-                self._executor.execute(
-                    lambda: self._running.leave_alone(component, wait_ms), "yield %s", component_id
-                )
+            self._inbox.post(Yielded(component, wait_ms))
 
     # Limits and statistics
 
     def limit_group(self, group: str, threads: int | None) -> Future[None]:
         """Limit the concurrent runs of all components of a process group; None: no limit."""
-        return self._executor.submit_change(
-            lambda: self._running.limit_group(group, threads), "limit group %s", group
+        return self._change(
+            lambda: self._dispatcher.limit_group(group, threads), "limit group %s", group
         )
 
     def resize(self, threads: int) -> Future[None]:
@@ -249,11 +250,11 @@ class Scheduler:
         def resize() -> None:
             if threads < 1:
                 raise InvalidRequest(f"{threads} threads: use 1 or more", place="threads")
-            self._running.resize(threads)
+            self._dispatcher.resize(threads)
             for component in self._components.values():
-                self._running.look_at(component)
+                self._dispatcher.check(component)
 
-        return self._executor.submit_change(resize, "resize to %s", threads)
+        return self._change(resize, "resize to %s", threads)
 
     def statistics(self, only: Collection[str] | None = None) -> Future[SchedulerStatistics]:
         """Return a snapshot of the statistics.
@@ -268,14 +269,14 @@ class Scheduler:
             wanted = known if only is None else [one for one in only if one in known]
             components = tuple([known[one].statistics(now_ms, now_s) for one in wanted])
             return SchedulerStatistics(
-                threads=self._running.threads,
-                busy_threads=self._running.busy,
+                threads=self._dispatcher.threads,
+                busy_threads=self._dispatcher.busy,
                 terminated_threads=sum([one.abandoned for one in known.values()]),
-                ready=self._running.waiting,
+                ready=self._dispatcher.waiting,
                 components=components,
             )
 
-        return self._executor.submit(take, "statistics")
+        return self._inbox.submit_query(take, "statistics")
 
     def close(self) -> Future[None]:
         """Stop beginning runs, and fail waiting futures; work on threads continues to its end.
@@ -284,14 +285,14 @@ class Scheduler:
         """
 
         def close() -> None:
-            self._watch.cancel()
+            self._clock_checks.cancel()
             for component in self._components.values():
-                self._running.unschedule(component)
+                self._dispatcher.forget(component)
                 _fail_waiters(component, "the scheduler was closed")
             self._components.clear()
             self._pool.close()
 
-        return self._executor.submit_change(close, "close the scheduler")
+        return self._change(close, "close the scheduler")
 
     def loop_failed(self) -> None:
         """Fail the futures of components that were stopping, and end the pool's idle threads.
@@ -309,8 +310,48 @@ class Scheduler:
         component.signalled = True
         if component.listening:
             component.listening = False
-            with suppress(Closed):
-                self._executor.execute(lambda: self._running.woken(component), "wake")
+            self._inbox.post(Woken(component))
+
+    def _receive(self, event: SchedulerEvent) -> None:
+        """Handle an event, and the events that follow from it."""
+        self._handle(event)
+        self._handle_added()
+
+    def _handle_added(self) -> None:
+        while (event := self._inbox.take_added()) is not None:
+            self._handle(event)
+
+    def _handle(self, event: SchedulerEvent) -> None:
+        """Handle an event, on the mailbox thread; the most frequent kinds come first."""
+        match event:
+            case RunEnded():
+                if self._dispatcher.run_ended(event):
+                    self._driver.run_ended(event.component)
+                    self._dispatcher.check(event.component)
+            case Woken():
+                self._dispatcher.woken(event.component)
+            case CheckDue():
+                self._dispatcher.check_due(event.component)
+            case PeriodEnded():
+                self._dispatcher.period_ended(event.component)
+            case FiringDue():
+                self._dispatcher.firing_due(event.component, event.due_ms)
+            case Yielded():
+                self._dispatcher.yield_for(event.component, event.wait_ms)
+            case NoSingleRun():
+                self._driver.run_ended(event.component)
+            case MethodEnded():
+                self._driver.method_ended(event)
+            case StartOverdue():
+                self._driver.start_overdue(event.component, event.method)
+            case RetryDue():
+                self._driver.retry_due(event.component)
+            case ClockCheckDue():
+                if self._clock_jumps.has_jumped():
+                    for component in list(self._components.values()):
+                        self._dispatcher.clock_was_set(component)
+            case _:
+                raise AssertionError(f"unknown event {event!r}")
 
     def _find(self, component_id: str) -> ScheduledComponent:
         component = self._components.get(component_id)
@@ -318,17 +359,18 @@ class Scheduler:
             raise NotFound(f"component {component_id} is not scheduled: add it first")
         return component
 
-    def _happen(
-        self,
-        component_id: str,
-        description: str,
-        what: Callable[[ScheduledComponent], Callable[[], Sequence[Effect]]],
-    ) -> Future[None]:
-        def happen() -> None:
-            component = self._find(component_id)
-            self._living.apply(component, what(component))
+    def _report(self, component_id: str, description: str, event: ComponentEvent) -> Future[None]:
+        return self._change(
+            lambda: self._driver.report(self._find(component_id), event), description, component_id
+        )
 
-        return self._executor.submit_change(happen, description, component_id)
+    def _change(self, request: Callable[[], T], description: str, *arguments: object) -> Future[T]:
+        def change() -> T:
+            result = request()
+            self._handle_added()
+            return result
+
+        return self._inbox.submit_change(change, description, *arguments)
 
     def _ask(
         self,
@@ -336,14 +378,13 @@ class Scheduler:
         description: str,
         command: Callable[[ScheduledComponent, Future[None]], None],
     ) -> Future[None]:
-        asked: _Asked[None] = _Asked(lambda done: command(self._find(component_id), done))
-        self._mailbox.mailbox.put(Mail(asked, description=description, arguments=(component_id,)))
-        return asked.future
+        def ask(done: Future[None]) -> None:
+            command(self._find(component_id), done)
+            self._handle_added()
 
-    def _clock_was_set(self) -> None:
-        """Recompute the firing times by the wall clock."""
-        for component in list(self._components.values()):
-            self._running.clock_was_set(component)
+        asked = _Asked(ask)
+        self._inbox.put(asked, description, component_id)
+        return asked.future
 
 
 def _fail_waiters(component: ScheduledComponent, why: str) -> None:
@@ -354,20 +395,20 @@ def _fail_waiters(component: ScheduledComponent, why: str) -> None:
             waiter.set_exception(Closed(why))
 
 
-class _Asked(Generic[T]):
-    """Command that changes state, and whose future is done later than the command."""
+class _Asked:
+    """Request that changes state, and whose future may be done later than the request."""
 
-    __slots__ = ("_command", "future")
+    __slots__ = ("_request", "future")
 
-    def __init__(self, command: Callable[[Future[T]], None]) -> None:
-        self._command = command
-        self.future: Future[T] = Future()
+    def __init__(self, request: Callable[[Future[None]], None]) -> None:
+        self._request = request
+        self.future: Future[None] = Future()
 
     def __call__(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
         try:
-            self._command(self.future)
+            self._request(self.future)
         except BaseException as error:  # passed to the future's owner, as with any executor
             if not self.future.done():
                 self.future.set_exception(error)
