@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _FORMAT_NUMBER: Final = 1
+_NAME: Final = "flow.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,6 @@ class WantedStates:
         return replace(self, exceptions=kept)
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    format: int
-    revision: int
-    all_running: bool
-    exceptions: dict[str, bool]
-    flow: dict[str, object]
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedFlow:
     """Flow that was applied.
@@ -82,8 +75,28 @@ class AppliedFlow:
     revision: int = 0
     wanted: WantedStates = field(default_factory=WantedStates)
 
-    @classmethod
-    def load(cls, fs: FileSystem, path: str) -> Self:
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    revision: int
+    all_running: bool
+    exceptions: dict[str, bool]
+    flow: dict[str, object]
+
+
+class AppliedFlowFile:
+    """File with the applied flow.
+
+    Args:
+        fs: The file system.
+        folder: Folder of the flow's service.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._path = f"{folder}/{_NAME}"
+
+    def load(self) -> AppliedFlow:
         """Read the file; without one the flow is empty.
 
         Raises:
@@ -91,22 +104,22 @@ class AppliedFlow:
             Unavailable: The file cannot be read.
         """
         try:
-            data = fs.read_bytes(path)
+            data = self._fs.read_bytes(self._path)
         except NotFound:
-            return cls(Flow(name="flow"))
+            return AppliedFlow(Flow(name="flow"))
         try:
             file = msgspec.json.decode(data, type=_File)
             if file.format != _FORMAT_NUMBER:
-                raise CorruptData(path, 0, f"format {file.format} is of another Penstock")
+                raise CorruptData(self._path, 0, f"format {file.format} is of another Penstock")
             stored = {name: _fitting(value, name) for name, value in file.flow.items()}
-            flow = read_flow(msgspec.json.encode(stored), path).flow
+            flow = read_flow(msgspec.json.encode(stored), self._path).flow
         except (msgspec.MsgspecError, InvalidFlow) as error:
             raise CorruptData(
-                path, 0, f"{error}: restore the file, or remove it and apply the flow again"
+                self._path, 0, f"{error}: restore the file, or remove it and apply the flow again"
             ) from error
-        return cls(flow, file.revision, WantedStates(file.all_running, file.exceptions))
+        return AppliedFlow(flow, file.revision, WantedStates(file.all_running, file.exceptions))
 
-    def save(self, fs: FileSystem, path: str) -> None:
+    def save(self, applied: AppliedFlow) -> None:
         """Write the file, durably.
 
         Raises:
@@ -114,12 +127,12 @@ class AppliedFlow:
         """
         file = _File(
             _FORMAT_NUMBER,
-            self.revision,
-            self.wanted.all_running,
-            dict(self.wanted.exceptions),
-            document(self.flow),
+            applied.revision,
+            applied.wanted.all_running,
+            dict(applied.wanted.exceptions),
+            document(applied.flow),
         )
-        fs.write_atomically(path, msgspec.json.encode(file))
+        self._fs.write_atomically(self._path, msgspec.json.encode(file))
 
 
 def _fitting(value: object, place: str) -> object:

@@ -19,11 +19,12 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.applied_flow import AppliedFlow
+from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import FlowComponents
 from penstock.flow.controller.connection_queues import ConnectionQueues
@@ -92,7 +93,6 @@ class ControllerOptions:
 
 T = TypeVar("T")
 
-_FLOW_FILE: Final = "flow.json"
 _NOTE_EVERY_MS: Final = 10_000
 
 
@@ -118,8 +118,7 @@ class FlowController:
         options: ControllerOptions,
         resources: ExitStack,
     ) -> None:
-        self._path = f"{folder}/{_FLOW_FILE}"
-        self._fs = fs
+        self._file = AppliedFlowFile(fs, folder)
         self._modules = registry.modules
         self._types = RegistryTypes(registry, imports=True)
         self._types_without_imports = RegistryTypes(registry, imports=False)
@@ -162,7 +161,7 @@ class FlowController:
         firings = CronProgress(self._repository)
         self._parts = FlowComponents(self._scheduler, self._queues, self._services, firings)
         self._flow = RunningFlow(
-            lambda applied: applied.save(fs, self._path),
+            self._file,
             Planning(registry, environment, fs.read_bytes),
             self._scheduler,
             self._parts,
@@ -276,7 +275,7 @@ class FlowController:
         """
         self._check(flow, places, self._types)
         return self._do(
-            lambda: self._flow.apply(flow, revision, places), "apply flow %s", flow.name
+            partial(self._flow.apply, flow, revision, places), "apply flow %s", flow.name
         )
 
     def diff(self, flow: Flow) -> Sequence[FlowChange]:
@@ -300,7 +299,7 @@ class FlowController:
             Conflict: The target is a single disabled component.
             Unavailable: The change could not be stored.
         """
-        return self._do(lambda: self._flow.start(target), "start %s", target)
+        return self._do(partial(self._flow.start, target), "start %s", target)
 
     def stop(self, target: str | None = None) -> Sequence[str]:
         """Stop components; returns when they have stopped.
@@ -310,7 +309,7 @@ class FlowController:
             Unavailable: They have stopped, but this could not be stored: a restart runs them again.
             Conflict: A component did not stop in time; it continues to stop.
         """
-        stopping, failure = self._do(lambda: self._flow.stop(target), "stop %s", target)
+        stopping, failure = self._do(partial(self._flow.stop, target), "stop %s", target)
         self._flow.wait_stopped(stopping)
         if failure is not None:
             raise Unavailable(
@@ -327,11 +326,7 @@ class FlowController:
             Conflict: It is not stopped, or is invalid.
         """
         # Begun as a command, so that a change that stopped the processor does not find it running.
-        ran = self._do(
-            lambda: self._scheduler.run_once(self._parts.component_id(target)),
-            "run %s once",
-            target,
-        )
+        ran = self._do(partial(self._flow.run_once, target), "run %s once", target)
         self._wait_named(ran, target)
 
     def terminate(self, target: str) -> None:
@@ -417,8 +412,8 @@ class FlowController:
         timers = self._control.timers
         timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
         timers.schedule_every(_NOTE_EVERY_MS, self._note_firings_later, "store firing times")
-        kept = AppliedFlow.load(self._fs, self._path)
-        self._do(lambda: self._flow.restore(kept), "restore flow %s", kept.flow.name)
+        kept = self._file.load()
+        self._do(partial(self._flow.restore, kept), "restore flow %s", kept.flow.name)
 
     def _note_firings_later(self) -> None:
         with suppress(PenstockError):  # the flow is being closed

@@ -17,14 +17,14 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.flow.controller.answers import answer
-from penstock.flow.controller.applied_flow import AppliedFlow, WantedStates
+from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile, WantedStates
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
 from penstock.flow.graph.diff import ChangeKind, FlowChange, diff
 from penstock.flow.graph.flow_index import FlowIndex
@@ -44,7 +44,7 @@ class RunningFlow:
     """Running flow. Its commands run one after the other, on the controller's thread.
 
     Args:
-        save: Stores the applied flow durably.
+        file: Stores the applied flow durably.
         planning: Makes plans of flows.
         scheduler: Runs the components.
         parts: Components and connections.
@@ -58,7 +58,7 @@ class RunningFlow:
 
     def __init__(
         self,
-        save: Callable[[AppliedFlow], None],
+        file: AppliedFlowFile,
         planning: Planning,
         scheduler: Scheduler,
         parts: FlowComponents,
@@ -67,7 +67,7 @@ class RunningFlow:
         stop_limit_s: float,
     ) -> None:
         self.applied = AppliedFlow(Flow(name="flow"))
-        self._save = save
+        self._file = file
         self._planning = planning
         self._scheduler = scheduler
         self._parts = parts
@@ -158,12 +158,20 @@ class RunningFlow:
         failure: Exception | None = None
         applied = self._with_wanted(ids, target, running=False)
         try:
-            self._save(applied)
+            self._file.save(applied)
         except Exception as error:  # noqa: BLE001  -- reported when they have stopped
             failure = error
         self.applied = applied
         self._firings.forget(ids)
         return {one: self._scheduler.stop(one) for one in ids}, failure
+
+    def run_once(self, target: str) -> Future[None]:
+        """Begin a single run of a stopped component; the future is done when it has stopped.
+
+        Raises:
+            NotFound: The flow does not have this component.
+        """
+        return self._scheduler.run_once(self._parts.component_id(target))
 
     def note_firings(self, *, ends_in_order: bool = True) -> None:
         """Store the handled firing times of CRON driven components, if there are any."""
@@ -200,10 +208,10 @@ class RunningFlow:
     def _keep(self, applied: AppliedFlow) -> None:
         """Store the flow to apply; after a failure a restart must find the previous one."""
         try:
-            self._save(applied)
+            self._file.save(applied)
         except BaseException:
             try:
-                self._save(self.applied)
+                self._file.save(self.applied)
             except Exception as error:  # noqa: BLE001  -- the first exception is raised
                 _logger.warning("a restart may apply the change that failed: %s", error)
             raise

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.flow.controller.applied_flow import AppliedFlow
+from penstock.flow.controller.applied_flow import AppliedFlowFile
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.nifi_import.content import NifiContent, UnreadableContent
@@ -379,7 +379,7 @@ class StoppedFlow:
     """
 
     def __init__(self, folder: str, *, fs: FileSystem, clock: Clock) -> None:
-        self._index = FlowIndex.of(AppliedFlow.load(fs, f"{folder}/flow.json").flow)
+        self._index = FlowIndex.of(AppliedFlowFile(fs, folder).load().flow)
         if not self._index.connections:
             raise NotFound(
                 f"{folder} has no flow with a connection: apply one with penstock flow apply, or "
