@@ -1,6 +1,7 @@
-"""Values of the FlowFile repository: the changes of a commit, and the result of recovery.
+"""Values of the FlowFile repository: what a commit changes, and the result of recovery.
 
-Owns these values. Does not own their processing (`repository`).
+Owns these values, and how each changes the number of references to content. Does not own their
+effect on the state (`state`).
 
 Invariant: `Changes` contains the previous and the new version of each FlowFile, so that the
 repository can count the references to content by itself.
@@ -8,15 +9,17 @@ repository can count the references to content by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.swap_store import RestoredSwapFile
-    from penstock.storage.content.claims import ContentClaim
+    from penstock.flow.swap.swap_file import SwapSummary
+    from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,67 @@ class Changes:
     def creates(self) -> bool:
         """Return whether some of `puts` are new."""
         return sum(map(len, self.puts.values())) > len(self.replaced)
+
+    def claim_references(self) -> Mapping[ResourceClaim, int]:
+        """Return the change of the reference counts by resource claim."""
+        counts = Counter([one for put in self.puts.values() for one in _resources_of(put)])
+        before = [*self.replaced, *self.removes, *self.missing]
+        # The writer of a written claim counted as one reference until now.
+        gone = [*_resources_of(before), *[claim.resource for claim in self.written]]
+        if gone:
+            # Counted first, because `subtract` takes an interpreter step for each item.
+            counts.subtract(Counter(gone))
+        return counts
+
+
+def _resources_of(flowfiles: Iterable[FlowFile]) -> list[ResourceClaim]:
+    return [claim.resource for one in flowfiles if (claim := one.claim) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOut:
+    """One commit: FlowFiles move to a swap file, which is their home from then on.
+
+    Attributes:
+        name: Name of the file.
+        summary: Its summary.
+        flowfiles: FlowFiles of its rows, in order.
+    """
+
+    name: str
+    summary: SwapSummary
+    flowfiles: Sequence[FlowFile]
+
+    def claim_references(self) -> Mapping[ResourceClaim, int]:
+        """Return the change of the reference counts by resource claim: none."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRemoved:
+    """One commit: rows of a swap file that were never loaded are removed.
+
+    Without their claims, the content stays until no row of the file is live.
+
+    Attributes:
+        name: Name of the file.
+        rows: Row numbers; None: all rows whose FlowFile is not in memory.
+        claims: Number of these rows that refer to each resource claim, as far as known.
+        damaged: The rows could not be read.
+    """
+
+    name: str
+    rows: Sequence[int] | None
+    claims: Mapping[ResourceClaim, int] = field(default_factory=dict)
+    damaged: bool = False
+
+    def claim_references(self) -> Mapping[ResourceClaim, int]:
+        """Return the change of the reference counts by resource claim."""
+        return {resource: -count for resource, count in self.claims.items()}
+
+
+RepositoryChange = Changes | SwapOut | RowsRemoved
+"""What one commit changes."""
 
 
 @dataclass(slots=True)

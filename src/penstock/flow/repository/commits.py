@@ -1,9 +1,8 @@
 """Commits of the FlowFile repository: journaled and applied in order, made durable, or undone.
 
-`Commits` owns the state, its mutex, and who waits for durability; every method takes the mutex
+`CommitLog` owns the state, its mutex, and who waits for durability; every method takes the mutex
 itself. `Committer` owns when and in which order something is made durable: fsyncs, snapshots,
-and the deletion of what a commit released. `references_of` computes how a set of changes alters
-the number of references to each resource claim. Does not own the content of a commit (`state`
+and the deletion of what a commit released. Does not own the content of a commit (`changes`; `state`
 plans and applies it), reference counts (`storage.content`) or reading back (`recovery`).
 
 Invariants:
@@ -26,7 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
 from penstock.core.packing import pack
@@ -36,24 +35,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.flow.flowfile import FlowFile
-    from penstock.flow.repository.changes import Changes
+    from penstock.flow.repository.changes import RepositoryChange
     from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
     from penstock.flow.repository.records import CommitRecord
-    from penstock.flow.repository.sequences import RepositoryCounters
     from penstock.flow.repository.state import RepositoryState, Undo
-    from penstock.flow.repository.swap_folder import SwapFolder
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.content.repository import ContentRepository
 
 
-_T = TypeVar("_T")
-
 _logger = logging.getLogger(__name__)
 
 
-class Ticket:
+class CommitTicket:
     """Commit that was made.
 
     Attributes:
@@ -99,7 +93,23 @@ class JournalCut(NamedTuple):
     heals: bool
 
 
-class Commits:
+class StateCounts(NamedTuple):
+    """Counts of the state.
+
+    Attributes:
+        flowfiles: FlowFiles whose home is the journal.
+        swapped: FlowFiles in swap files.
+        files: Swap files.
+        unsynced: Commits that are not durable.
+    """
+
+    flowfiles: int
+    swapped: int
+    files: int
+    unsynced: int
+
+
+class CommitLog:
     """Commits of a repository. Every method acquires the mutex itself.
 
     The mutex protects state and journal. Sessions of all threads commit, and each holds it while
@@ -117,6 +127,7 @@ class Commits:
         count: Number of commits made.
         durable_count: Number of commits that a caller waited for until they were durable.
         refused_count: Number of commits refused.
+        damaged_count: FlowFiles lost in damaged or missing swap files since the start.
         snapshot_hold_us: How long the last snapshot delayed commits, in microseconds.
     """
 
@@ -133,13 +144,13 @@ class Commits:
         self._clock = clock
         self._mutex = threading.Lock()
         self._sequence_mutex = threading.Lock()
-        self._waiting: list[Ticket] = []
+        self._waiting: list[CommitTicket] = []
         self._poison: str | None = None
         self._stopped: str | None = None
         self._on_stop: Callable[[], None] | None = None
         self._closed = False
         self.durable = state.number
-        self.count = self.durable_count = self.refused_count = 0
+        self.count = self.durable_count = self.refused_count = self.damaged_count = 0
         self.snapshot_hold_us = 0
 
     @property
@@ -159,31 +170,31 @@ class Commits:
 
     def append(
         self,
-        plan: Callable[[RepositoryState, int], CommitRecord | None],
+        change: RepositoryChange,
         references: Mapping[ResourceClaim, int],
         *,
         durable: bool,
-    ) -> Ticket | None:
-        """Journal and apply a plan; return None if there is nothing to do.
+    ) -> CommitTicket | None:
+        """Journal and apply a change; return None if there is nothing to do.
 
         Args:
-            plan: As in `Committer.commit`.
+            change: The change.
             references: Change of the reference count of each resource.
             durable: Whether the caller waits for durability: then the commit is undone if it cannot
                 be made durable.
 
         Raises:
-            Conflict: The plan is not possible.
+            Conflict: The change is not possible.
             Unavailable: Nothing was changed.
             Closed: The repository is closed.
         """
         with self._mutex:
             self._check_open()
-            batch = plan(self._state, self.durable)
+            batch = self._state.plan(change, self.durable)
             if batch is None:
                 return None
             undo = self._state.undo_of(batch) if durable else None
-            ticket = Ticket(batch, undo, references)
+            ticket = CommitTicket(batch, undo, references)
             try:
                 self._journals.append(pack(batch))
             except BaseException:
@@ -203,13 +214,49 @@ class Commits:
                 raise
             return ticket
 
-    def read(self, look: Callable[[RepositoryState], _T]) -> _T:
-        """Return the result of a function of the state.
+    # -- the state
 
-        The function must be fast, and must change only what is not journaled.
+    def counts(self) -> StateCounts:
+        """Return the current counts of the state."""
+        with self._mutex:
+            state = self._state
+            return StateCounts(
+                len(state.flowfiles),
+                sum(file.left for file in state.files.values()),
+                len(state.files),
+                state.number - self.durable,
+            )
+
+    def mark_loaded(self, homes: Mapping[int, tuple[str, int]]) -> None:
+        """Record in memory that swapped FlowFiles are loaded: file and row by id."""
+        with self._mutex:
+            self._state.loaded.update(homes)
+
+    def count_damaged(self, count: int) -> None:
+        """Count FlowFiles that are lost in damaged or missing swap files."""
+        with self._mutex:
+            self.damaged_count += count
+
+    def leaving_until(self, number: int) -> dict[str, bool]:
+        """Return the swap files that the commits up to a number left without rows.
+
+        Returns:
+            By name, whether the file is kept aside.
         """
         with self._mutex:
-            return look(self._state)
+            leaving = self._state.leaving.items()
+            return {name: one.kept_aside for name, one in leaving if one.number <= number}
+
+    def forget_leaving(self, names: Iterable[str]) -> None:
+        """Forget swap files whose deletion is durable."""
+        with self._mutex:
+            for name in names:
+                self._state.leaving.pop(name, None)
+
+    def processor_state(self, key: str) -> bytes | None:
+        """Return the state that a processor committed under a key."""
+        with self._mutex:
+            return self._state.states.get(key)
 
     def may_be_recorded(self, name: str) -> bool:
         """Return whether recovery may find a record of a swap file."""
@@ -217,18 +264,27 @@ class Commits:
             known = name in self._state.files or name in self._state.leaving
             return known or self._stopped is not None
 
-    def reserve(self, take: Callable[[RepositoryCounters], _T]) -> _T:
-        """Return the result of a function that takes values from a sequence.
+    # Commits continue while a value of a sequence is taken. A snapshot may miss it, which does no
+    # harm: values used by a commit were taken before it.
 
-        Commits continue meanwhile. A snapshot may miss the taken values, which does no harm: values
-        used by a commit were taken before it.
-        """
+    def next_ids(self, count: int) -> int:
+        """Return the first of `count` consecutive ids of FlowFiles."""
         with self._sequence_mutex:
-            return take(self._state.sequences)
+            return self._state.sequences.take_ids(count)
+
+    def next_queue_indexes(self, count: int) -> int:
+        """Return the first of `count` consecutive queue indexes."""
+        with self._sequence_mutex:
+            return self._state.sequences.take_queue_indexes(count)
+
+    def next_file_number(self) -> int:
+        """Return the number of a new swap file."""
+        with self._sequence_mutex:
+            return self._state.sequences.take_file_number()
 
     # -- durability
 
-    def is_waiting(self, ticket: Ticket) -> bool:
+    def is_waiting(self, ticket: CommitTicket) -> bool:
         """Return whether a commit is neither durable nor undone."""
         return ticket in self._waiting
 
@@ -371,6 +427,18 @@ def described(error: BaseException) -> str:
 _FSYNCS_MAX: Final = 2  # a pass and a snapshot
 
 
+class SwapFileRemover(Protocol):
+    """Deletes swap files whose rows are all done."""
+
+    def remove(self, leaving: Mapping[str, bool]) -> bool:
+        """Delete files, or keep them aside, durably; return whether all are gone.
+
+        Args:
+            leaving: Files by name; True: keep the file aside.
+        """
+        ...
+
+
 class Committer:
     """Makes commits one after the other, and makes many of them durable at once.
 
@@ -382,7 +450,7 @@ class Committer:
         state: State after the last commit of the journals.
         journals: Journals for the commits.
         content: Content to which commits refer.
-        swap: Folder of swap files.
+        swap: Deletes swap files.
         clock: The current time.
         options: When to sync and to write a snapshot.
 
@@ -396,11 +464,11 @@ class Committer:
         state: RepositoryState,
         journals: FlowJournals,
         content: ContentRepository,
-        swap: SwapFolder,
+        swap: SwapFileRemover,
         clock: Clock,
         options: RepositoryOptions,
     ) -> None:
-        self.commits = Commits(state, journals, content, clock)
+        self.commits = CommitLog(state, journals, content, clock)
         self.snapshots = 0
         self._journals = journals
         self._content = content
@@ -461,29 +529,22 @@ class Committer:
 
     # -- commits
 
-    def commit(
-        self,
-        plan: Callable[[RepositoryState, int], CommitRecord | None],
-        references: Mapping[ResourceClaim, int],
-        *,
-        durable: bool,
-    ) -> None:
-        """Journal and apply a plan.
+    def commit(self, change: RepositoryChange, *, durable: bool) -> None:
+        """Journal and apply a change.
 
         Args:
-            plan: Function of the state and of the number of the last durable commit. It returns the
-                record, or None if there is nothing to do.
-            references: Change of the reference count of each resource.
+            change: The change.
             durable: Whether to wait until the commit survives a power loss.
 
         Raises:
-            Conflict: The plan is not possible.
+            Conflict: The change is not possible.
             Unavailable: Nothing was changed.
             Closed: The repository is closed.
         """
+        references = change.claim_references()
         if self._threads is None and self.commits.is_poisoned:
             self.sync()  # no other thread syncs
-        ticket = self.commits.append(plan, references, durable=durable)
+        ticket = self.commits.append(change, references, durable=durable)
         if ticket is None:
             return
         try:
@@ -498,7 +559,7 @@ class Committer:
                 self.commits.stop(error)  # the caller assumes that it was not made, but it was
             raise
 
-    def _wait_for(self, ticket: Ticket) -> None:
+    def _wait_for(self, ticket: CommitTicket) -> None:
         try:
             failure = self._syncer.request().exception()
         except Closed as error:
@@ -552,13 +613,9 @@ class Committer:
     def _delete(self, released: Sequence[ResourceClaim], number: int) -> None:
         """Delete content that has no references since a durable commit."""
         self._content.delete_released(released)
-        leaving = self.commits.read(
-            lambda state: {
-                name: one.kept_aside for name, one in state.leaving.items() if one.number <= number
-            }
-        )
+        leaving = self.commits.leaving_until(number)
         if leaving and self._swap.remove(leaving):
-            self.commits.read(lambda state: [state.leaving.pop(name, None) for name in leaving])
+            self.commits.forget_leaving(leaving)
 
     # -- snapshots
 
@@ -667,19 +724,3 @@ class Committer:
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the journals and of the snapshot."""
         return self._journals.size_bytes, self._journals.snapshot_bytes
-
-
-def references_of(changes: Changes) -> Counter[ResourceClaim]:
-    """Return the change of the reference counts by resource claim."""
-    counts = Counter([one for put in changes.puts.values() for one in _resources_of(put)])
-    before = [*changes.replaced, *changes.removes, *changes.missing]
-    # The writer of a written claim counted as one reference until now.
-    gone = [*_resources_of(before), *[claim.resource for claim in changes.written]]
-    if gone:
-        # Counted first, because `subtract` takes an interpreter step for each item.
-        counts.subtract(Counter(gone))
-    return counts
-
-
-def _resources_of(flowfiles: Iterable[FlowFile]) -> list[ResourceClaim]:
-    return [claim.resource for one in flowfiles if (claim := one.claim) is not None]

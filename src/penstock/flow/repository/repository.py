@@ -1,7 +1,7 @@
 """FlowFile repository: records which FlowFile is in which queue, durably.
 
 Owns its folder, the order of steps at start, and the sequences of ids. Does not own commits
-(`committing`), the state (`state`), recovery (`recovery`), swap files (`swapping`), the content
+(`commits`), the state (`state`), recovery (`recovery`), swap files (`swap_files`), the content
 (`storage.content`), nor the queues.
 
 Invariants:
@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Self
 from penstock.core.errors import Dependency, Unavailable, counted
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
-from penstock.flow.repository.commits import Committer, references_of
+from penstock.flow.repository.commits import Committer
 from penstock.flow.repository.options import RepositoryOptions, RepositoryStatistics
-from penstock.flow.repository.recovery import JournalReader, believe
-from penstock.flow.repository.recovery import references_of as content_of
-from penstock.flow.repository.swap_files import SwapFiles
-from penstock.flow.repository.swap_folder import SwapFolder
+from penstock.flow.repository.recovery import JournalReader, believe, references_of
+from penstock.flow.repository.swap_files import SwapFiles, SwapFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +59,6 @@ class FlowFileRepository:
         self.recovered = recovered
         self._committer = committer
         self._commits = committer.commits
-        self._swap_files = swap_files
         self._lock = lock
         self._headroom = headroom
         # Sessions of all threads count, a few lines each; mail would cost more.
@@ -116,7 +113,7 @@ class FlowFileRepository:
         back = JournalReader(folder, fs=fs, clock=clock, repair=options.repair).read()
         believe(back, folder, content.check)
         # A killed process may have left writes that only the operating system has.
-        content.make_durable({claim.resource for claim in content_of(back.tail)})
+        content.make_durable({claim.resource for claim in references_of(back.tail)})
         swap = SwapFolder(fs, folder)
         try:
             committer = Committer(back.state, back.journals, content, swap, clock, options)
@@ -137,11 +134,11 @@ class FlowFileRepository:
 
     def next_ids(self, count: int) -> int:
         """Return the first of `count` consecutive ids that no FlowFile has or had."""
-        return self._commits.reserve(lambda sequences: sequences.take_ids(count))
+        return self._commits.next_ids(count)
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of `count` consecutive indexes, for FlowFiles of one millisecond."""
-        return self._commits.reserve(lambda sequences: sequences.take_queue_indexes(count))
+        return self._commits.next_queue_indexes(count)
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Commit changes, completely or not at all.
@@ -157,17 +154,14 @@ class FlowFileRepository:
         """
         if changes.creates:
             self._headroom.require(0)
-        references = references_of(changes)
-        self._committer.commit(
-            lambda state, number: state.plan(changes, number), references, durable=durable
-        )
+        self._committer.commit(changes, durable=durable)
         if changes.missing:
             with self._missing_mutex:
                 self._missing += len(changes.missing)
 
     def state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key (see `Changes.states`)."""
-        return self._commits.read(lambda state: state.states.get(key))
+        return self._commits.processor_state(key)
 
     def sync(self) -> None:
         """Make all commits durable.
@@ -221,32 +215,25 @@ class FlowFileRepository:
     def statistics(self) -> RepositoryStatistics:
         """Return the current statistics."""
         committer, commits = self._committer, self._commits
-        flowfiles, swapped, files, unsynced = commits.read(
-            lambda state: (
-                len(state.flowfiles),
-                sum(file.left for file in state.files.values()),
-                len(state.files),
-                state.number - commits.durable,
-            )
-        )
+        counts = commits.counts()
         journal_bytes, snapshot_bytes = committer.sizes
         syncs, failures = committer.syncs
         return RepositoryStatistics(
-            flowfiles=flowfiles,
-            swapped_flowfiles=swapped,
-            swap_files=files,
+            flowfiles=counts.flowfiles,
+            swapped_flowfiles=counts.swapped,
+            swap_files=counts.files,
             commits=commits.count,
             durable_commits=commits.durable_count,
             refused_commits=commits.refused_count,
             missing_flowfiles=self._missing,
-            damaged_flowfiles=self._swap_files.damaged_flowfiles,
+            damaged_flowfiles=commits.damaged_count,
             journal_bytes=journal_bytes,
             snapshot_bytes=snapshot_bytes,
             snapshots=committer.snapshots,
             snapshot_hold_us=commits.snapshot_hold_us,
             syncs=syncs,
             sync_failures=failures,
-            unsynced_commits=unsynced,
+            unsynced_commits=counts.unsynced,
             unsynced_age_s=committer.unsynced_age_s,
             unknown_swap_files=self._unknown,
         )

@@ -1,8 +1,7 @@
 """State of the journal: which FlowFiles are in which queue, and which rows of swap files are live.
 
-Owns the state, and the applying and undoing of commits. Pure: no files, clock, threads. Does not
-own the order of commits (`commits`), the bytes of records (`records`), nor the sequences
-(`sequences`).
+Owns the state with its sequences, and the applying and undoing of commits. Pure: no files, clock,
+threads. Does not own the order of commits (`commits`), nor the bytes of records (`records`).
 
 Invariants:
 
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.core.errors import Conflict
+from penstock.flow.repository.changes import Changes, RowsRemoved, SwapOut
 from penstock.flow.repository.records import (
     FORMAT_NUMBER,
     CommitRecord,
@@ -34,15 +34,15 @@ from penstock.flow.repository.records import (
     unpack_ids,
     unpack_rows,
 )
-from penstock.flow.repository.sequences import RepositoryCounters
+from penstock.flow.swap.swap_file import swap_file_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.repository.changes import Changes
+    from penstock.flow.repository.changes import RepositoryChange
     from penstock.flow.swap.swap_file import SwapSummary
     from penstock.storage.content.claims import ResourceClaim
 
@@ -110,6 +110,66 @@ class Undo:
 
 
 @dataclass(slots=True)
+class RepositoryCounters:
+    """Sequences of a repository: ids of FlowFiles, their order in queues, numbers of swap files.
+
+    Each is above all values that commits used, and all that were taken. A value that is taken and
+    never committed is lost, and no value is returned twice.
+
+    Attributes:
+        next_id: Next id, above all ids that commits used.
+        next_queue_index: Next queue index, above all that commits used.
+        next_file: Next file number, above those of all swap files.
+    """
+
+    next_id: int = 0
+    next_queue_index: int = 0
+    next_file: int = 0
+
+    def take_ids(self, count: int) -> int:
+        """Return the first of `count` consecutive ids."""
+        first = self.next_id
+        self.next_id += count
+        return first
+
+    def take_queue_indexes(self, count: int) -> int:
+        """Return the first of `count` consecutive indexes."""
+        first = self.next_queue_index
+        self.next_queue_index += count
+        return first
+
+    def take_file_number(self) -> int:
+        """Return the number of a new swap file."""
+        number = self.next_file
+        self.next_file += 1
+        return number
+
+    def observe(self, batch: CommitRecord) -> None:
+        """Raise the sequences above the values that a replayed commit used."""
+        for put in batch.puts.values():
+            self._observe(put)
+        if batch.swapped is not None:
+            self.next_id = max(self.next_id, batch.swapped.summary.max_id + 1)
+            self.observe_file(batch.swapped.name)
+
+    def observe_file(self, name: str) -> None:
+        """Raise the sequence above the number of a swap file, if its name begins with one."""
+        number = swap_file_number(name)
+        if number is not None:
+            self.next_file = max(self.next_file, number + 1)
+
+    def copy(self) -> RepositoryCounters:
+        """Return a copy of the sequences."""
+        return RepositoryCounters(self.next_id, self.next_queue_index, self.next_file)
+
+    def _observe(self, flowfiles: Sequence[FlowFile]) -> None:
+        if flowfiles:
+            self.next_id = max(self.next_id, 1 + max([one.id for one in flowfiles]))
+            indexes = [one.queue_index for one in flowfiles]
+            self.next_queue_index = max(self.next_queue_index, 1 + max(indexes))
+
+
+@dataclass(slots=True)
 class RepositoryState:
     """The state of a FlowFile repository.
 
@@ -135,16 +195,26 @@ class RepositoryState:
 
     # -- planning commits
 
-    def plan(self, changes: Changes, durable: int) -> CommitRecord:
-        """Return the record of some changes.
+    def plan(self, change: RepositoryChange, durable: int) -> CommitRecord | None:
+        """Return the record of a commit; None if there is nothing to do.
 
         Args:
-            changes: The changes.
+            change: What it changes.
             durable: Number of the last durable commit.
 
         Raises:
-            Conflict: A replaced or removed FlowFile is unknown, or a new one is already known.
+            Conflict: A replaced, removed or swapped FlowFile is unknown, or a new one is already
+                known.
         """
+        match change:
+            case Changes():
+                return self._plan_changes(change, durable)
+            case SwapOut():
+                return self._plan_swap_out(change, durable)
+            case RowsRemoved():
+                return self._plan_rows(change, durable)
+
+    def _plan_changes(self, changes: Changes, durable: int) -> CommitRecord:
         before = [*changes.replaced, *changes.removes, *changes.missing]
         swapped = [flowfile for flowfile in before if flowfile.id not in self.flowfiles]
         self._check_puts(changes)
@@ -159,48 +229,31 @@ class RepositoryState:
             dict(changes.states),
         )
 
-    def plan_swap_out(
-        self, name: str, summary: SwapSummary, flowfiles: Sequence[FlowFile], durable: int
-    ) -> CommitRecord:
-        """Return the record of a new swap file; raise `Conflict` if a FlowFile is unknown."""
-        packed = pack_ids([flowfile.id for flowfile in flowfiles])
-        moved = [flowfile for flowfile in flowfiles if flowfile.id not in self.flowfiles]
+    def _plan_swap_out(self, out: SwapOut, durable: int) -> CommitRecord:
+        packed = pack_ids([flowfile.id for flowfile in out.flowfiles])
+        moved = [flowfile for flowfile in out.flowfiles if flowfile.id not in self.flowfiles]
         rows = self._rows_of(moved) if moved else []
-        swapped = SwappedOut(name, summary, packed)
+        swapped = SwappedOut(out.name, out.summary, packed)
         return CommitRecord(self.number + 1, durable, rows=rows, swapped=swapped)
 
-    def unloaded_rows(self, name: str) -> list[int]:
-        """Return the rows of a file whose FlowFile is not in memory."""
-        file = self.files.get(name)
-        if file is None:
-            return []
-        live = ~file.done
-        live[[row for where, row in self.loaded.values() if where == name]] = False
-        rows: list[int] = np.flatnonzero(live).tolist()
-        return rows
-
-    def plan_rows(
-        self,
-        name: str,
-        rows: Iterable[int],
-        claims: Mapping[ResourceClaim, int],
-        durable: int,
-        *,
-        damaged: bool = False,
-    ) -> CommitRecord | None:
-        """Return the record of removed rows that were never loaded; None if all were done.
-
-        Without their claims, the content stays until no row of the file is live.
-        """
-        file = self.files.get(name)
+    def _plan_rows(self, removed: RowsRemoved, durable: int) -> CommitRecord | None:
+        file = self.files.get(removed.name)
         if file is None:
             return None
+        rows = self._unloaded_rows(file) if removed.rows is None else removed.rows
         wanted = np.unique(np.fromiter(rows, np.int64))
         gone: list[int] = wanted[~file.done[wanted]].tolist()
         if not gone:
             return None
-        done = RowsDone(name, gone, list(claims.items()), damaged)
+        done = RowsDone(removed.name, gone, list(removed.claims.items()), removed.damaged)
         return CommitRecord(self.number + 1, durable, rows=[done])
+
+    def _unloaded_rows(self, file: KnownFile) -> list[int]:
+        """Return the rows of a file whose FlowFile is not in memory."""
+        live = ~file.done
+        live[[row for where, row in self.loaded.values() if where == file.name]] = False
+        rows: list[int] = np.flatnonzero(live).tolist()
+        return rows
 
     def _check_puts(self, changes: Changes) -> None:
         ids = [flowfile.id for put in changes.puts.values() for flowfile in put]

@@ -1,49 +1,123 @@
-"""Swap files of the queues: the `SwapHome` of a repository.
+"""Swap files of the queues, and their folder: written, read, set aside, deleted.
 
-Owns the order of steps when FlowFiles move to a swap file, and the records about rows. Does not own
-which files are valid (`state`), the commits (`committing`), nor the bytes (`swap.swapfile`).
+`SwapFiles` is the `SwapStore` of a repository: it owns the order of steps when FlowFiles move to a
+swap file, and the records about rows. `SwapFolder` owns paths, the check at start and the deletion
+of files. Does not own which files are valid (`state`), the commits (`commits`), nor the names
+and bytes (`swap.swap_file`).
 
 Invariants:
 
 - Until the record of a new file is durable, the FlowFiles keep their previous home. A file without
   a record is deleted, or set aside by the next start.
 - One record per file, regardless of its content.
+- A file that no record mentions is never read: it is set aside as `*.unknown`. It can hold
+  otherwise lost FlowFiles only if the journal was damaged; after a crash they are still in the
+  journal.
+- A deleted file is forgotten only once its deletion is durable, because otherwise a crash could
+  bring it back as an unknown file.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import CorruptData, PenstockError, counted
+from penstock.core.errors import CorruptData, NotFound, PenstockError, counted
 from penstock.flow.queue.swap_store import SwapFileInfo
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.commits import references_of
-from penstock.flow.swap.swap_file import SwapReader, write_swap_file
+from penstock.flow.repository.changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
+from penstock.flow.swap.swap_file import SwapReader, swap_file_name, write_swap_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.commits import Committer
-    from penstock.flow.repository.swap_folder import SwapFolder
+    from penstock.flow.repository.state import RepositoryState
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.filesystem import FileSystem
 
 _logger = logging.getLogger(__name__)
 
 
+_UNKNOWN: Final = ".unknown"
+_BAD: Final = ".bad"
+_TEMPORARY: Final = ".tmp"
+
+
+class SwapFolder:
+    """Folder `swap` of a repository. It has no state.
+
+    Args:
+        fs: The file system.
+        folder: Folder of the repository.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = f"{folder}/swap"
+
+    def path(self, name: str) -> str:
+        """Return the path of a file."""
+        return f"{self._folder}/{name}"
+
+    def tidy(self, state: RepositoryState) -> list[RecoveryEvent]:
+        """Check the folder at start, when the state is durable.
+
+        Raises:
+            Unavailable: I/O error.
+        """
+        self._fs.mkdir(self._folder)
+        names = self._fs.listdir(self._folder)
+        events = []
+        for name in names:
+            state.sequences.observe_file(name)
+            if name in state.files or name in state.leaving or name.endswith((_UNKNOWN, _BAD)):
+                continue
+            if name.endswith(_TEMPORARY):
+                self._fs.unlink(self.path(name))
+                continue
+            self._fs.rename(self.path(name), self.path(name + _UNKNOWN))
+            message = (
+                f"{self.path(name)}: no record mentions this swap file, so it is set aside as "
+                f"*{_UNKNOWN}; its FlowFiles are in the journal: delete the file"
+            )
+            events.append(RecoveryEvent("swap-file-unknown", message, 1))
+        self._fs.fsync_folder(self._folder)
+        for name, file in state.files.items():
+            if name not in names:
+                held = counted(file.left, "FlowFile")
+                message = f"{self.path(name)}: is missing with {held}: restore a copy"
+                events.append(RecoveryEvent("swap-file-missing", message, file.left))
+        return events
+
+    def remove(self, leaving: Mapping[str, bool]) -> bool:
+        """Delete files, or keep them aside, durably; return whether all are gone.
+
+        Args:
+            leaving: Files by name; True: keep the file aside as `*.bad`.
+        """
+        try:
+            for name, kept_aside in leaving.items():
+                path = self.path(name)
+                with suppress(NotFound):
+                    if kept_aside:
+                        self._fs.rename(path, path + _BAD)
+                    else:
+                        self._fs.unlink(path)
+            self._fs.fsync_folder(self._folder)
+        except PenstockError:
+            return False
+        return True
+
+
 class SwapFiles:
-    """Swap files of a repository; a `SwapHome`. May be used from many threads; holds no mutex.
+    """Swap files of a repository; a `SwapStore`. May be used from many threads; holds no mutex.
 
     Args:
         fs: The file system.
         folder: Folder of the files.
         committer: Commits the records.
-
-    Attributes:
-        damaged_flowfiles: FlowFiles lost in damaged or missing files since the start.
     """
 
     def __init__(self, fs: FileSystem, folder: SwapFolder, committer: Committer) -> None:
@@ -51,7 +125,6 @@ class SwapFiles:
         self._folder = folder
         self._committer = committer
         self._commits = committer.commits
-        self.damaged_flowfiles = 0
 
     def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFileInfo:
         """Write FlowFiles to a swap file, which is their home from then on.
@@ -60,16 +133,12 @@ class SwapFiles:
             Unavailable: Nothing was changed.
             Conflict: A FlowFile is unknown to the repository.
         """
-        name = self._commits.reserve(lambda sequences: sequences.take_file())
+        name = swap_file_name(self._commits.next_file_number())
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
             file = SwapFileInfo(name, summary)  # after the commit nothing may raise
-            self._committer.commit(
-                lambda state, durable: state.plan_swap_out(name, summary, flowfiles, durable),
-                {},
-                durable=True,
-            )
+            self._committer.commit(SwapOut(name, summary, flowfiles), durable=True)
         except BaseException:
             if not self._commits.may_be_recorded(name):
                 with suppress(PenstockError):
@@ -78,7 +147,7 @@ class SwapFiles:
         return file
 
     def open(self, file: SwapFileInfo) -> SwapReader:
-        """Open a swap file for reading; see `SwapHome.open`."""
+        """Open a swap file for reading; see `SwapStore.open`."""
         path = self._folder.path(file.name)
         reader = SwapReader.open(self._fs, path)
         if reader.summary not in (None, file.summary):
@@ -90,55 +159,32 @@ class SwapFiles:
     def loaded(self, file: SwapFileInfo, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Record in memory that the FlowFiles of rows are loaded."""
         homes = {one: (file.name, int(row)) for one, row in zip(ids, rows, strict=True)}
-        self._commits.read(lambda state: state.loaded.update(homes))
+        self._commits.mark_loaded(homes)
 
     def drop_rows(
         self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
-        """Record the removal of rows that were never loaded; see `SwapHome.drop_rows`."""
-        gone = {resource: -count for resource, count in claims.items()}
-        self._committer.commit(
-            lambda state, durable: state.plan_rows(file.name, rows, claims, durable),
-            gone,
-            durable=False,
-        )
+        """Record the removal of rows that were never loaded; see `SwapStore.drop_rows`."""
+        self._committer.commit(RowsRemoved(file.name, rows, claims), durable=False)
 
     def discard(self, file: SwapFileInfo) -> None:
-        """Record the removal of all rows that are not loaded; see `SwapHome.discard`.
+        """Record the removal of all rows that are not loaded; see `SwapStore.discard`.
 
         Their content is released only when the loaded rows are done, too.
         """
-        self._committer.commit(
-            lambda state, durable: state.plan_rows(
-                file.name, state.unloaded_rows(file.name), {}, durable
-            ),
-            {},
-            durable=False,
-        )
+        self._committer.commit(RowsRemoved(file.name, None), durable=False)
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Record the removal of FlowFiles in memory; see `SwapHome.remove`."""
-        changes = Changes(removes=flowfiles)
-        self._committer.commit(
-            lambda state, durable: state.plan(changes, durable),
-            references_of(changes),
-            durable=False,
-        )
+        """Record the removal of FlowFiles in memory; see `SwapStore.remove`."""
+        self._committer.commit(Changes(removes=flowfiles), durable=False)
 
     def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
-        """Handle rows that are lost; see `SwapHome.damaged`."""
+        """Handle rows that are lost; see `SwapStore.damaged`."""
         path = self._folder.path(file.name)
-        self._commits.read(lambda _: self._count_damaged(len(rows)))
+        self._commits.count_damaged(len(rows))
         _logger.error("%s: %s lost: %s", path, counted(len(rows), "FlowFile"), reason)
         try:
-            self._committer.commit(
-                lambda state, durable: state.plan_rows(file.name, rows, {}, durable, damaged=True),
-                {},
-                durable=False,
-            )
+            self._committer.commit(RowsRemoved(file.name, rows, damaged=True), durable=False)
         except PenstockError as error:
             # The next start detects the damage again.
             _logger.warning("%s: the damage could not be recorded: %s", path, error)
-
-    def _count_damaged(self, count: int) -> None:
-        self.damaged_flowfiles += count

@@ -1,8 +1,9 @@
 """Penstock's swap files: sorted FlowFiles of one queue, in columnar pages with own checksums.
 
-Owns the container: its parts, durable writing, finding and verifying pages. Does not own the
-columns in a page (`columnar`), NiFi's files (`nifi`), nor which files are valid (`repository`). The
-parts are the same as NiFi's: magic, name of the serializer, description of the content, content.
+Owns the container: its name, its parts, durable writing, finding and verifying pages. Does not own
+the columns in a page (`columns`), NiFi's files (`nifi`), nor which files are valid (`repository`).
+The parts are the same as NiFi's: magic, name of the serializer, description of the content,
+content.
 
     file   "SWAP"; length of the name (u16, big endian), "Penstock Columnar Swap"
            length of the head (u32), crc32c (u32) of all bytes before it and of the head
@@ -48,6 +49,7 @@ FORMAT_NUMBER: Final = 1
 MAGIC: Final = b"SWAP"
 SERIALIZER: Final = "Penstock Columnar Swap"
 
+_SUFFIX: Final = ".swap"
 _NAME: Final = SERIALIZER.encode()
 _PREFIX: Final = MAGIC + len(_NAME).to_bytes(2, "big") + _NAME
 _HEAD_SIZES: Final = struct.Struct("<II")
@@ -60,6 +62,17 @@ _ZSTD: Final = 1
 _UNPACKED_BYTES_MAX: Final = 4 << 20
 _PAGE_ROWS_MAX: Final = 1 << 16
 _CODEC: Final = pa.Codec("zstd", compression_level=1)
+
+
+def swap_file_name(number: int) -> str:
+    """Return the name of a swap file; names sort in the order of their numbers."""
+    return f"{number:016d}{_SUFFIX}"
+
+
+def swap_file_number(name: str) -> int | None:
+    """Return the number at the beginning of a name, also of a file set aside; None: it has none."""
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isdecimal() else None
 
 
 class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
