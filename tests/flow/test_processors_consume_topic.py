@@ -84,7 +84,7 @@ def test_what_was_committed_and_not_finished_is_known_again(broker: RunningBroke
     publish(broker, "known", b"a", b"b")
     with runner_of(broker, "known") as runner:
         # As if the process were killed between commit and finish: they come again.
-        runner.processor._intake.finish = runner.processor._intake.give_back  # type: ignore[method-assign]
+        runner.processor._receiver.finish = runner.processor._receiver.give_back  # type: ignore[method-assign]
         take(runner, 2)
         runner.restart()
         publish(broker, "known", b"c")
@@ -96,14 +96,14 @@ def test_what_was_committed_and_not_finished_is_known_again(broker: RunningBroke
 
 def test_what_was_not_finished_is_known_again_long_after(broker: RunningBroker) -> None:
     with runner_of(broker, "long") as runner:
-        finish = runner.processor._intake.finish
+        finish = runner.processor._receiver.finish
         unfinished: list[Message] = []
-        runner.processor._intake.finish = unfinished.extend  # type: ignore[method-assign]
+        runner.processor._receiver.finish = unfinished.extend  # type: ignore[method-assign]
         for number in range(6):
             publish(broker, "long", b"%d" % number)
             take(runner, number + 1)
-        runner.processor._intake.finish = finish  # type: ignore[method-assign]
-        runner.processor._intake.give_back(unfinished)
+        runner.processor._receiver.finish = finish  # type: ignore[method-assign]
+        runner.processor._receiver.give_back(unfinished)
         while runner.statistics.counters.get("repeated", 0) < 6:
             runner.run_when_woken()
         assert runner.counts() == {"success": 6}
@@ -123,7 +123,7 @@ def test_what_is_held_too_long_is_given_back_and_asked_for_again(
     monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 0.01)
     publish(broker, "held", b"a")
     with runner_of(broker, "held") as runner:
-        intake = runner.processor._intake
+        intake = runner.processor._receiver
         while not intake._paused:
             assert runner._host.woken.wait(20)
         monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 15.0)

@@ -12,7 +12,7 @@ from ways import WAYS, trace
 # modules and no pair. `python tests/ways/ways.py` prints the figures.
 LIMITS = {
     "a task from POST to its end": (80, 22),
-    "a flow": (88, 24),
+    "a flow": (82, 11),
     "a streaming task": (90, 22),
     "a batch task": (82, 13),
     "a message from PUB to FIN": (55, 9),

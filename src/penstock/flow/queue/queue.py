@@ -85,7 +85,7 @@ class Polled:
     expired_rows: list[SweptRows] = field(default_factory=list)
 
 
-class Taking:
+class QueuePoll:
     """Takes FlowFiles out of a queue, for polls.
 
     Args:
@@ -316,7 +316,7 @@ class FlowFileQueue:
         self.looking: Final = QueueListing(self._contents)
         self._swapping = SwapPolicy(self._contents, budget)
         self._expiring = Expiration(self._contents)
-        self._taking = Taking(self._contents, self._expiring)
+        self._poll = QueuePoll(self._contents, self._expiring)
         self._background = background
         self._read_ahead = ReadAhead(self._contents, background)
 
@@ -369,11 +369,11 @@ class FlowFileQueue:
         The result may be shorter than the queue while the next FlowFiles are being written to a
         swap file. If this raises, nothing was taken.
         """
-        polled = self._taking.take(limit)
+        polled = self._poll.take(limit)
         try:
-            self._end_taking()
+            self._end_poll()
         except BaseException:
-            self._taking.give_back(polled)  # the caller receives nothing
+            self._poll.give_back(polled)  # the caller receives nothing
             raise
         return polled
 
@@ -389,12 +389,12 @@ class FlowFileQueue:
         """
         polled = Polled([])
         try:
-            polled = self._taking.take_where(accept)
+            polled = self._poll.take_where(accept)
         finally:
             try:
-                self._end_taking()
+                self._end_poll()
             except BaseException:
-                self._taking.give_back(polled)
+                self._poll.give_back(polled)
                 raise
         return polled
 
@@ -468,9 +468,9 @@ class FlowFileQueue:
         try:
             self._expiring.expire_in_memory(polled.expired)
             polled.expired_rows.extend(self._expiring.expire_rows(at_once=True))
-            self._end_taking()
+            self._end_poll()
         except BaseException:
-            self._taking.give_back(polled)
+            self._poll.give_back(polled)
             raise
         return polled
 
@@ -510,7 +510,7 @@ class FlowFileQueue:
             steps = CleanupSteps()
             steps.take(request.run)
             if self._contents.returned:
-                steps.take(self._taking.sort_returned)
+                steps.take(self._poll.sort_returned)
                 if self.listener is not None:
                     # A component that found the queue empty meanwhile does not poll again by
                     # itself.
@@ -535,10 +535,10 @@ class FlowFileQueue:
             self._contents.lost_count,
         )
 
-    def _end_taking(self) -> None:
+    def _end_poll(self) -> None:
         """Do the work that follows a poll."""
         steps = CleanupSteps()
-        steps.take(self._taking.sort_returned)
+        steps.take(self._poll.sort_returned)
         steps.take(self._contents.report_damages)
         steps.take(self._swapping.report_use)
         steps.take(self._read_ahead.after_taking)

@@ -24,7 +24,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, ClassVar, Final, Protocol, cast
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
@@ -107,27 +107,33 @@ class ReceivedRequest:
         self._answer(taken)
 
 
+class RequestSink(Protocol):
+    """Destination of received requests; its methods are fast, and called on the loop's thread."""
+
+    def has_room(self) -> bool:
+        """Return whether FlowFiles can be accepted now."""
+        ...
+
+    def attributes_of(self, request: Request) -> Mapping[str, str]:
+        """Return the attributes of a request."""
+        ...
+
+    def wake(self) -> None:
+        """Handle that a request can be taken."""
+        ...
+
+
 class RequestReceiver:
     """ASGI application that keeps requests for triggers.
 
     Args:
         options: Options for accepting requests.
-        attributes: Returns the attributes of a request.
-        has_room: Returns whether FlowFiles can be accepted now; fast, called on the loop's thread.
-        arrived: Called when a request can be taken.
+        sink: Destination of the requests.
     """
 
-    def __init__(
-        self,
-        options: ReceivingOptions,
-        attributes: Callable[[Request], Mapping[str, str]],
-        has_room: Callable[[], bool],
-        arrived: Callable[[], None],
-    ) -> None:
+    def __init__(self, options: ReceivingOptions, sink: RequestSink) -> None:
         self._options = options
-        self._attributes = attributes
-        self._has_room = has_room
-        self._arrived = arrived
+        self._sink = sink
         self._requests = 0
         self._closed = False
         # Both ends of a deque may be used by several threads; the thread that popped a request owns
@@ -182,7 +188,7 @@ class RequestReceiver:
             return _busy("the flow is stopping")
         if self._requests >= options.maximum_requests:
             return _busy(f"{options.maximum_requests} requests are already waiting")
-        if not self._has_room():
+        if not self._sink.has_room():
             return _busy("the outgoing connection of the flow is full")
         return None
 
@@ -211,13 +217,13 @@ class RequestReceiver:
 
         received = ReceivedRequest(
             body,
-            self._attributes(request),
+            self._sink.attributes_of(request),
             lambda taken: _post(loop, settle, taken),
         )
         self._waiting.append(received)
         if self._closed:
             self.close()
-        self._arrived()
+        self._sink.wake()
         if not (await asyncio.wait([future], timeout=self._options.answer_timeout_s))[0]:
             try:
                 self._waiting.remove(received)
@@ -401,12 +407,7 @@ class ListenHTTP(Processor):
             InvalidRequest: The address or the certificate is invalid.
         """
         listener = _listen(self.host, self.port)
-        self._receiver = RequestReceiver(
-            self._options(),
-            self._attributes_of,
-            lambda: context.is_available(self.success),
-            context.wake,
-        )
+        self._receiver = RequestReceiver(self._options(), _ProcessorSink(self, context))
         self.bound_port = listener.getsockname()[1]
         name = f"{context.name} listens"
         self._loop = LoopThread(name, watched_loop(name))
@@ -473,7 +474,25 @@ class ListenHTTP(Processor):
             answer_status=self.answer_status,
         )
 
-    def _attributes_of(self, request: Request) -> Mapping[str, str]:
+
+class _ProcessorSink:
+    """The processor as the destination of requests."""
+
+    def __init__(self, processor: ListenHTTP, context: ProcessContext) -> None:
+        self._context = context
+        self._success = processor.success
+        self._header_attributes = processor.header_attributes
+
+    def has_room(self) -> bool:
+        """Return whether the outgoing connections have room."""
+        return self._context.is_available(self._success)
+
+    def wake(self) -> None:
+        """Request a trigger."""
+        self._context.wake()
+
+    def attributes_of(self, request: Request) -> Mapping[str, str]:
+        """Return the attributes of the FlowFile of a request."""
         attributes = {
             "http.method": request.method,
             "http.path": request.scope["path"],
@@ -483,7 +502,7 @@ class ListenHTTP(Processor):
         if kind := request.headers.get("content-type"):
             attributes[MIME_TYPE] = kind
         for name, value in request.headers.items():
-            if self.header_attributes.fullmatch(name) and name != "authorization":
+            if self._header_attributes.fullmatch(name) and name != "authorization":
                 attributes[f"http.header.{name}"] = value
         return attributes
 

@@ -50,7 +50,7 @@ class _Arrived:
         self.messages = messages
 
 
-class Intake:
+class TopicReceiver:
     """Keeps a consumer's messages for triggers. Methods without `async` are thread-safe.
 
     Args:
@@ -58,7 +58,7 @@ class Intake:
         consumer: Creates the consumer; called on the loop.
         max_in_flight: Maximum number of messages in flight.
         batch: Maximum number of messages that are returned together.
-        arrived: Called when messages can be taken.
+        context: The processor's context, which is woken when messages can be taken.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Intake:
         consumer: Callable[[], Consumer],
         max_in_flight: int,
         batch: int,
-        arrived: Callable[[], None],
+        context: ProcessContext,
     ) -> None:
         self._loop = loop
         self._make = consumer
         self._max_in_flight = max_in_flight
         self._batch = batch
-        self._arrived = arrived
+        self._context = context
         self._consumer: Consumer | None = None
         self._pump: asyncio.Task[None] | None = None
         # Both ends of a deque may be used by several threads; the thread that popped messages owns
@@ -141,11 +141,11 @@ class Intake:
                     continue
                 arrived = _Arrived(messages)
                 self._waiting.append(arrived)
-                self._arrived()
+                self._context.wake()
                 loop.call_later(HOLD_S, self._held_too_long, arrived)
         except InvalidRequest as error:
             self.failure = error
-            self._arrived()
+            self._context.wake()
 
     def _held_too_long(self, arrived: _Arrived) -> None:
         try:
@@ -235,7 +235,7 @@ class ConsumeTopic(Processor):
     )
 
     _loop: LoopThread
-    _intake: Intake
+    _receiver: TopicReceiver
     _recent: dict[str, None]  # marks of messages, oldest first
 
     def check(self) -> Iterator[Problem]:
@@ -255,28 +255,28 @@ class ConsumeTopic(Processor):
         self._recent = dict.fromkeys(_marks(context.state.get()))
         name = f"{context.name} consumes"
         self._loop = LoopThread(name, watched_loop(name))
-        self._intake = Intake(
+        self._receiver = TopicReceiver(
             self._loop,
             lambda: self._consumer(addresses),
             self.max_in_flight,
             self.batch_size,
-            context.wake,
+            context,
         )
         self._loop.start()
         try:
-            self._loop.run(self._intake.start(), _START_S)
+            self._loop.run(self._receiver.start(), _START_S)
         except BaseException:
             self._loop.stop()
             raise
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Stop taking messages; a terminated processor gets no `on_stopped`."""
-        self._intake.begin_stop()
+        self._receiver.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Requeue the remaining messages, and disconnect."""
         try:
-            self._loop.run(self._intake.stop(), _STOP_S)
+            self._loop.run(self._receiver.stop(), _STOP_S)
         finally:
             self._loop.stop()
 
@@ -286,8 +286,8 @@ class ConsumeTopic(Processor):
         Raises:
             ProcessError: The broker refuses permanently.
         """
-        if self._intake.failure is not None:
-            raise ProcessError(f"the broker refuses: {self._intake.failure}")
+        if self._receiver.failure is not None:
+            raise ProcessError(f"the broker refuses: {self._receiver.failure}")
         messages = self._take()
         if not messages:
             return
@@ -304,13 +304,13 @@ class ConsumeTopic(Processor):
             self._keep_in_mind(new)
         finally:
             if committed:
-                self._intake.finish(messages)
+                self._receiver.finish(messages)
             else:
-                self._intake.give_back(messages)
+                self._receiver.give_back(messages)
 
     def _take(self) -> list[Message]:
         messages: list[Message] = []
-        while len(messages) < self.batch_size and (arrived := self._intake.take()):
+        while len(messages) < self.batch_size and (arrived := self._receiver.take()):
             messages += arrived
         return messages
 

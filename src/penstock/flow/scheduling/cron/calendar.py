@@ -1,7 +1,7 @@
 """Calendar of CRON expressions: matching days, next wall times, and time zones.
 
 `MonthDays` computes which days of a month an expression matches, with L, W and #, as a bit mask
-whose bit 1 is the first day. `WallClock` searches for the next matching wall time through
+whose bit 1 is the first day. `CronCalendar` searches for the next matching wall time through
 tables of seconds and masks of days; it never steps by seconds. `ZoneClock` converts between the
 wall clock of a zone and UTC, with skipped and repeated hours. Does not own which of the
 repeated times fire (`expression`).
@@ -113,7 +113,7 @@ _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _NONE: Final = -1
 
 
-class WallClock:
+class CronCalendar:
     """Matching times of an expression on the wall clock. Immutable except for its caches."""
 
     def __init__(self, fields: ParsedFields) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from datetime import date, tzinfo
 from typing import Final
 
-from penstock.flow.scheduling.cron.calendar import DAY_S, WallClock, ZoneClock, zone_of
+from penstock.flow.scheduling.cron.calendar import DAY_S, CronCalendar, ZoneClock, zone_of
 from penstock.flow.scheduling.cron.parser import MAX_YEAR, ParsedFields, parse
 
 _MS: Final = 1000
@@ -41,7 +41,7 @@ class CronExpression:
         self.text: Final = text
         self.zone: Final = zone
         self.fields: Final = fields
-        self._wall = WallClock(fields)
+        self._calendar = CronCalendar(fields)
         self._clock = ZoneClock(zone)
         self._fixed_s = self._clock.fixed_s
         self._every_hour = len(fields.hours) == _HOURS
@@ -83,18 +83,18 @@ class CronExpression:
 
     def _first_from(self, from_s: int) -> int | None:
         if self._fixed_s is not None:
-            wall_s = self._wall.at_or_after(from_s + self._fixed_s)
+            wall_s = self._calendar.at_or_after(from_s + self._fixed_s)
             return None if wall_s is None else wall_s - self._fixed_s
         steady_s = self._clock.steady_s(from_s)
         if steady_s is not None:
-            wall_s = self._wall.at_or_after(from_s + steady_s)
+            wall_s = self._calendar.at_or_after(from_s + steady_s)
             if wall_s is None or self._clock.steady_s(wall_s - steady_s) == steady_s:
                 return None if wall_s is None else wall_s - steady_s
         return self._first_near_shift(from_s)
 
     def _first_near_shift(self, from_s: int) -> int | None:
         start_s = from_s + self._clock.offset_s(from_s)
-        wall_s = self._wall.at_or_after(start_s)
+        wall_s = self._calendar.at_or_after(start_s)
         if self._every_hour and wall_s != start_s:
             again_s = self._in_second_coming(start_s, from_s, wall_s)
             if again_s is not None:
@@ -105,13 +105,13 @@ class CronExpression:
                 return first_s
             before, at = self._clock.shift(first_s, second_s)
             if first_s > second_s:  # skipped: continue after the skipped hour
-                wall_s = self._wall.at_or_after(at)
+                wall_s = self._calendar.at_or_after(at)
             elif first_s >= from_s:
                 return first_s
             elif self._every_hour:
                 return second_s
             else:  # fired at its first occurrence: continue after the repeated hour
-                wall_s = self._wall.at_or_after(before)
+                wall_s = self._calendar.at_or_after(before)
         return None
 
     def _in_second_coming(self, start_s: int, from_s: int, wall_s: int | None) -> int | None:
@@ -126,7 +126,7 @@ class CronExpression:
         end, begin = self._clock.shift(first_s, second_s)
         if wall_s is not None and wall_s < end:
             return None
-        again_s = self._wall.at_or_after(begin)
+        again_s = self._calendar.at_or_after(begin)
         if again_s is None or again_s >= end:
             return None
         return self._clock.instants(again_s)[1]
