@@ -1,7 +1,7 @@
 """Drop requests: drop all FlowFiles of a queue, or those that match, with progress and cancel.
 
 Owns the request and its steps: memory first, then one swap file after the other. Does not own the
-sweep of a file (`sweeping`). FlowFiles that a session has taken are not dropped.
+sweep of a file (`expiration`). FlowFiles that a session has taken are not dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Swap store: what a queue needs of the FlowFile repository.
 
 Owns the protocol and the value that names a swap file. Does not own the files (`repository`) nor
-their bytes (`swap.swapfile`).
+their bytes (`swap.swap_file`).
 
 Invariants on both sides:
 

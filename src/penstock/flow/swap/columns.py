@@ -1,7 +1,7 @@
 """Columns of a page: FlowFiles as integers by column, and their attributes by name.
 
 Owns encoding and decoding the uncompressed bytes of a page, and the size of pages. Does not own
-checksums, compression and files (`swapfile`).
+checksums, compression and files (`swap_file`).
 
     page      length of the integers (u32, little endian), integers, texts
     integers  for each column its first value and its smallest step (two int64), then the steps

@@ -1,7 +1,7 @@
 """PutDatasource: writes records to a datasource, exactly once, through its supervisor's topic.
 
-Owns finding that topic. Does not own the publishing (`publishing`), nor the processing of records
-by the supervisor's tasks.
+Owns finding that topic. Does not own the publishing (`publish_topic`), nor the processing of
+records by the supervisor's tasks.
 
 It uses a topic instead of its own batch tasks. A task for each FlowFile would create a segment for
 each, under a lock that blocks other tasks, and its rows would be queryable later than streamed

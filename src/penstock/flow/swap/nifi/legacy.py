@@ -3,7 +3,7 @@
     int version   UTF connection   int count   long total bytes   [v>7: long greatest id]
     FlowFiles
 
-Owns this layout. Does not own the later one (`reading`).
+Owns this layout. Does not own the later one (`reader`).
 
 Invariant: FlowFiles before the damage are read, and the number of missing ones is known.
 """

@@ -1,7 +1,7 @@
 """JSON lines: reading.
 
 Owns dividing content into chunks of whole lines, and the types without a schema. Arrow parses one
-chunk at a time. Lists of objects are converted to lines first (`jsonarray`).
+chunk at a time. Lists of objects are converted to lines first (`json_array`).
 
 Without a schema, content longer than one chunk is read twice: the fields and their types are only
 known at the end. Text stays text, even if it looks like a date. An integer of more than 64 bits
