@@ -66,7 +66,6 @@ def test_small_modules_double_names_and_gerunds_are_found(source: Path) -> None:
 SMALL_MODULES = {
     "core.uuids": "the one place that makes random ids",
     "flow.processors.builtin": "the table of processors, whose entries are read by name",
-    "flow.scheduling.readiness": "why a component does not run; `dispatcher` is long",
     "flow.session.batch_limit": "a policy that outlives the session which asks it",
     "flow.session.counters": "public for authors of processors",
     "indexing.batch.task_kinds": "the table of batch tasks",
