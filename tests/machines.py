@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
+from penstock.indexing import sequences
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {}
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
+    "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
+}
 _HEAD: Final = """\
 # State machines
 

@@ -62,12 +62,10 @@ class Reader:
 
     Args:
         context: The task.
-        persisted: Called with each sequence that has new files.
     """
 
-    def __init__(self, context: StreamTaskParts, persisted: Callable[[str], None]) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._persisted = persisted
         self._poll = context.errand("asking the broker", "broker")
         self._persist = context.errand("persisting", "persist")
         self._batch: ReadBatch | None = None
@@ -163,8 +161,7 @@ class Reader:
     def _break_off(self, why: str) -> None:
         """End the task at its current offsets; the supervisor decides how to continue."""
         context = self._context
-        state = context.state
-        state.change_sequences(state.sequences.cut(state.commit.current))
+        context.state.stream_lost()
         self._broken_off = f"topic {context.spec.topic}: {why}: what was read before is published"
         _log.warning("task %s ends: %s", context.spec.id, self._broken_off)
         context.wake()
@@ -271,24 +268,21 @@ class Reader:
             self.refused = RowCounts(unparseable=result.counts.unparseable)
             self._context.fail(refusal)
             return
-        state.change_commit(
-            state.commit.add(
-                Persist(
-                    number=state.commit.number + 1,
-                    sequence=batch.sequence,
-                    start=batch.start,
-                    end=batch.end,
-                    files=result.files,
-                    counts=result.counts,
-                    bad_files=result.bad_files,
-                )
+        state.persisted(
+            Persist(
+                number=state.commit.number + 1,
+                sequence=batch.sequence,
+                start=batch.start,
+                end=batch.end,
+                files=result.files,
+                counts=result.counts,
+                bad_files=result.bad_files,
             )
         )
         self._batch = None
         counted, now_s = counts_to_json(result.counts), self._context.ports.clock.monotonic_s()
         self.averages.add(counted, now_s)
         self.effort.end(sum(batch.end[p] - batch.start[p] for p in batch.end), now_s)
-        self._persisted(batch.sequence)
         self._context.wake()
 
 
