@@ -14,10 +14,12 @@ from typing import Final
 
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 from penstock.indexing import sequences
+from penstock.indexing.supervisor import task_groups
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
 MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
+    "Task group of a supervisor": ("indexing.supervisor.task_groups", task_groups.MACHINE),
     "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
 }
 _HEAD: Final = """\

@@ -31,7 +31,7 @@ from penstock.indexing.sequences import Offsets, SequenceEvent, TaskSequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.stream_watch import cursor_name
-from penstock.indexing.supervisor.task_groups import GroupPhase
+from penstock.indexing.supervisor.task_groups import GroupState
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
@@ -488,12 +488,12 @@ def prepare(operation: Operation, replicas: int) -> SupervisorWorld:
 def under_way(one: Supervisor) -> Iterator[str]:
     """Yield what a supervisor takes for under way; at rest, when no call is, that is nothing."""
     state = one._state
-    if one._convergence._is_busy:
+    if one._state.in_round:
         yield "a round"
     if state.stream._looking:
         yield "a look at the stream"
     for group in state.groups.values():
-        if group.phase is GroupPhase.ROLLING:
+        if group.state in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
             yield f"an agreement of {group.name}"
         for task_id, replica in group.replicas.items():
             if replica.asking:

@@ -146,7 +146,7 @@ class SupervisorSnapshot:
     def remaining_s(self, group: TaskGroup) -> int:
         """Return the remaining seconds in which a group may read or publish."""
         clock = self._state.ports.clock
-        if group.is_pending:
+        if group.is_publishing:
             return max(0, int(group.deadline_s - clock.monotonic_s()))
         read_ms = clock.now_ms() - group.since_ms
         return max(0, (self.spec.io.task_duration - read_ms) // 1000)
@@ -171,8 +171,8 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,
-            "activeTasks": _tasks(standing, [g for g in groups if not g.is_pending]),
-            "publishingTasks": _tasks(standing, [g for g in groups if g.is_pending]),
+            "activeTasks": _tasks(standing, [g for g in groups if not g.is_publishing]),
+            "publishingTasks": _tasks(standing, [g for g in groups if g.is_publishing]),
             "latestOffsets": offsets_to_json(latest),
             "committedOffsets": offsets_to_json(standing.committed()),
             "minimumLag": offsets_to_json(lag),
@@ -284,7 +284,7 @@ def _task(standing: SupervisorSnapshot, group: TaskGroup, replica: Replica) -> d
         "endOffsets": None if group.end is None else offsets_to_json(group.end),
         "startTime": format_time(replica.since_ms),
         "remainingSeconds": standing.remaining_s(group),
-        "type": "PUBLISHING" if group.is_pending else "ACTIVE",
+        "type": "PUBLISHING" if group.is_publishing else "ACTIVE",
         "serverPriority": replica.task.server_priority,
         "phase": report.phase.value if report is not None else _phase_before_reports(replica),
         "currentOffsets": offsets_to_json(current),
