@@ -158,14 +158,14 @@ class OffsetMoves:
         else:
             state.committed.move(offsets)
         state.health.begin_anew()
-        self._polls.rest_no_more()  # Tell the source soon which messages to keep now.
+        self._polls.poll_soon()  # Tell the source soon which messages to keep now.
         self._reconciler.advance()
 
     def _check(self, offsets: Offsets) -> None:
         try:
             self._state.stream.check(offsets)
         except InvalidRequest:  # narrow: the last seen state may be old
-            self._polls.rest_no_more()  # Refresh the state, so that a retry uses a new one.
+            self._polls.poll_soon()  # Refresh the state, so that a retry uses a new one.
             raise
 
     def cut_backfill(self, task_count: int | None) -> SupervisorSpec:

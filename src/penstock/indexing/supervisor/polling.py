@@ -60,7 +60,7 @@ class SupervisorPolls:
             self._timer.cancel()
         self._timer = state.ports.processor.timers.schedule_every(
             min(state.options.look_interval_ms, state.spec.io.period),
-            self._look,
+            self._poll,
             f"supervisor {state.id}",
             first_after_ms=state.spec.io.start_delay,
         )
@@ -71,7 +71,7 @@ class SupervisorPolls:
         if self._timer is not None:
             self._timer.cancel()
 
-    def rest_no_more(self) -> None:
+    def poll_soon(self) -> None:
         """Poll soon, even if there are no tasks or the stream was polled recently."""
         self._rests_until_s = self._fetch_from_s = 0.0
 
@@ -83,12 +83,12 @@ class SupervisorPolls:
     def _now_s(self) -> float:
         return self._state.ports.clock.monotonic_s()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._stopped or (self._is_idle and self._now_s() < self._rests_until_s):
             return
         self._state.begun = True
         if self._must_fetch():
-            self._state.stream.look(self._seen, self._unseen)
+            self._state.stream.look(self._polled, self._poll_failed)
         else:
             self._reconciler.advance()
             self._rest()
@@ -109,7 +109,7 @@ class SupervisorPolls:
             or self._now_s() >= self._fetch_from_s
         )
 
-    def _seen(self) -> None:
+    def _polled(self) -> None:
         if self._stopped:
             # The current leader determines what the source keeps.
             return
@@ -121,19 +121,19 @@ class SupervisorPolls:
             self._pace.weigh()
         except Unavailable as error:
             state.note(error)  # The next poll retries.
-        self._tell_vanished()
+        self._note_vanished()
         self._reconciler.advance()
         self._time_lag.refresh()  # By now there are committed offsets to start from.
         self._rest()
         fetch_period_ms = state.spec.tuning.offset_fetch_period or 0
         self._fetch_from_s = self._now_s() + fetch_period_ms / 1_000
         if not state.stopping:
-            state.stream.hold(state.committed.to_keep, self._not_held)
+            state.stream.hold(state.committed.to_keep, self._hold_failed)
 
     def _rest(self) -> None:
         self._rests_until_s = self._now_s() + self._state.spec.io.period / 1_000
 
-    def _unseen(self, error: PenstockError) -> None:
+    def _poll_failed(self, error: PenstockError) -> None:
         if self._stopped:
             return
         self._state.health.look_failed()
@@ -144,11 +144,11 @@ class SupervisorPolls:
             self._state.waits.ended(_LOOK)
         self._reconciler.advance()
 
-    def _not_held(self, error: PenstockError) -> None:
-        self.rest_no_more()  # The source may delete unread messages: retry soon.
+    def _hold_failed(self, error: PenstockError) -> None:
+        self.poll_soon()  # The source may delete unread messages: retry soon.
         self._state.note(error)
 
-    def _tell_vanished(self) -> None:
+    def _note_vanished(self) -> None:
         """Report once which messages were lost because a file was deleted before it was read."""
         state = self._state
         for p, last in sorted(state.stream.vanished.items()):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class PausedPosition:
     """Position of a paused task.
 
     Attributes:
@@ -52,7 +52,7 @@ class Stand:
     next_start: Offsets | None = None
 
 
-def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
+def pause_task(peons: TaskClient, task_id: str, closing: int | None = None) -> PausedPosition:
     """Pause a task and return its position.
 
     Args:
@@ -70,10 +70,10 @@ def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
         known = peons.report(task_id).end
         if known is None:
             raise
-        return Stand(known, end=known)
+        return PausedPosition(known, end=known)
     if closing is None:
-        return Stand(current)
-    return Stand(current, next_start=peons.report(task_id).checkpoints.get(closing + 1))
+        return PausedPosition(current)
+    return PausedPosition(current, next_start=peons.report(task_id).checkpoints.get(closing + 1))
 
 
 def catch_up(
@@ -135,58 +135,58 @@ class CheckpointRound:
         self._calls = calls
         self._closing = closing
         self._ended = ended
-        self._stands: dict[str, Stand] = {}
+        self._positions: dict[str, PausedPosition] = {}
         self._errors: dict[str, PenstockError] = {}
-        self._took: set[str] = set()
+        self._accepted: set[str] = set()
 
     def start(self, task_ids: Iterable[str]) -> None:
         """Pause the tasks, and continue when all have answered or failed."""
         number = None if self._closing is None else self._closing[0]
         self._each(
             task_ids,
-            lambda task_id: stand(self._peons, task_id, number),
-            self._stands.__setitem__,
+            lambda task_id: pause_task(self._peons, task_id, number),
+            self._positions.__setitem__,
             self._decide,
         )
 
     def _decide(self) -> None:
         end = self._furthest()
         if end is None:
-            for task_id in (*self._stands, *self._errors):
+            for task_id in (*self._positions, *self._errors):
                 self._resume(task_id)
             self._ended(None, self._errors)
             return
         self._each(
-            self._stands,
-            lambda task_id: self._tell(task_id, end),
-            lambda task_id, _none: self._took.add(task_id),
+            self._positions,
+            lambda task_id: self._send_end(task_id, end),
+            lambda task_id, _none: self._accepted.add(task_id),
             lambda: self._finish(end),
         )
 
     def _furthest(self) -> dict[int, int] | None:
         """Return an end that a task reports, else the furthest position; None for no agreement."""
-        stands = self._stands.values()
-        ends = [dict(one.end) for one in stands if one.end is not None]
+        positions = self._positions.values()
+        ends = [dict(one.end) for one in positions if one.end is not None]
         if self._closing is None:
             if ends:
                 return ends[0]
         else:
             if ends:
                 return None  # The task itself ends, and with it the sequence.
-            known = [dict(one.next_start) for one in stands if one.next_start is not None]
+            known = [dict(one.next_start) for one in positions if one.next_start is not None]
             if known:
                 return known[0]
         end: dict[int, int] = {}
-        for one in stands:
+        for one in positions:
             for p, offset in one.current.items():
                 end[p] = max(offset, end.get(p, 0))
         if self._closing is not None and end == dict(self._closing[1]):
             return None  # The sequence is still empty.
         return end or None
 
-    def _tell(self, task_id: str, end: Offsets) -> None:
+    def _send_end(self, task_id: str, end: Offsets) -> None:
         finish = self._closing is None
-        one = self._stands[task_id]
+        one = self._positions[task_id]
         known = one.end if finish else one.next_start
         if known is None or dict(known) != dict(end):
             self._peons.set_end_offsets(task_id, end, finish=finish)
@@ -194,9 +194,9 @@ class CheckpointRound:
             self._peons.resume(task_id)
 
     def _finish(self, end: Offsets) -> None:
-        for task_id in self._stands.keys() - self._took:
+        for task_id in self._positions.keys() - self._accepted:
             self._resume(task_id)
-        self._ended(end if self._took else None, self._errors)
+        self._ended(end if self._accepted else None, self._errors)
 
     def _resume(self, task_id: str) -> None:
         # If this call is lost, the pause ends by itself.

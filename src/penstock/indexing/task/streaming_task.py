@@ -36,7 +36,7 @@ from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
 from penstock.indexing.sequences import SequenceEffect
 from penstock.indexing.task.dead_letters import DeadLetterSends
 from penstock.indexing.task.persist_merge import PersistMerge
-from penstock.indexing.task.reader import Reader
+from penstock.indexing.task.reader import StreamReader
 from penstock.indexing.task.sequence_publisher import SequencePublisher
 from penstock.indexing.task.task_state import (
     StreamTaskParts,
@@ -110,7 +110,7 @@ class FileAnnouncer:
         self._context.wake()
 
 
-class Checkpoints:
+class CheckpointRequests:
     """Requests a checkpoint once for each sequence, and again until it is closed.
 
     Args:
@@ -142,7 +142,7 @@ class Checkpoints:
         self._context.wake()
 
 
-class Steering:
+class StreamTaskControl:
     """The control of one task.
 
     Args:
@@ -150,7 +150,7 @@ class Steering:
         reader: Has the offsets that are read.
     """
 
-    def __init__(self, context: StreamTaskParts, reader: Reader) -> None:
+    def __init__(self, context: StreamTaskParts, reader: StreamReader) -> None:
         self._context = context
         self._reader = reader
         self._pause_end: Timer | None = None
@@ -227,12 +227,12 @@ class StreamingTask:
         context = StreamTaskParts(spec, folder, ports, options or TaskOptions(), self.processor)
         self._context = context
         self._announcer = FileAnnouncer(context)
-        self._reader = Reader(context)
+        self._reader = StreamReader(context)
         self._dead_letters = DeadLetterSends(context)
         self._persist_merge = PersistMerge(context)
         self._publisher = SequencePublisher(context)
-        self._checkpoints = Checkpoints(context)
-        self._steering = Steering(context, self._reader)
+        self._checkpoints = CheckpointRequests(context)
+        self._control = StreamTaskControl(context, self._reader)
 
     def run(self) -> TaskResult:
         """Run until the task ends, or until `stop`."""
@@ -269,18 +269,18 @@ class StreamingTask:
         Messages that are being persisted count as read. The pause ends by itself after
         `TaskOptions.pause_limit_ms`. The future raises Conflict if the end is agreed already.
         """
-        return self._change(self._steering.pause, "pause")
+        return self._change(self._control.pause, "pause")
 
     def resume(self) -> Future[None]:
         """Continue reading."""
-        return self._change(self._steering.resume, "resume")
+        return self._change(self._control.resume, "resume")
 
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> Future[None]:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
         The future raises InvalidRequest if the offsets do not match.
         """
-        return self._change(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
+        return self._change(lambda: self._control.set_end(end, finish=finish), "set end offsets")
 
     def stop(self) -> None:
         """Make `run` return soon. The next process repeats unfinished work."""
