@@ -114,7 +114,7 @@ def peon_lane(task_id: str) -> str:
     return f"peon-{task_id}"
 
 
-class CheckpointRound:
+class Agreement:
     """An agreement on the end of tasks, or of their open sequence.
 
     Args:
@@ -255,7 +255,7 @@ class EventFacts:
     number: int = 0
     errors: Mapping[str, PenstockError] = field(default_factory=dict)
     task_id: str = ""
-    agreement: CheckpointRound | None = None
+    agreement: Agreement | None = None
 
 
 _NO_FACTS = EventFacts()
@@ -421,7 +421,7 @@ class TaskProtocol:
         # A lagging task must receive the earlier ends before this one.
         return [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
 
-    def _agreement(self, group: TaskGroup, closing: tuple[int, Offsets] | None) -> CheckpointRound:
+    def _agreement(self, group: TaskGroup, closing: tuple[int, Offsets] | None) -> Agreement:
         if closing is None:
             number = 0
             agreed, not_agreed = GroupEvent.END_AGREED, GroupEvent.END_NOT_AGREED
@@ -433,7 +433,7 @@ class TaskProtocol:
             event = not_agreed if end is None else agreed
             self.report(group, event, EventFacts(end or {}, number, errors))
 
-        return CheckpointRound(self._peons(), self._calls, closing, ended)
+        return Agreement(self._peons(), self._calls, closing, ended)
 
     def _note_errors(self, errors: Mapping[str, PenstockError]) -> None:
         for error in errors.values():
