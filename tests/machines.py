@@ -14,11 +14,15 @@ from typing import Final
 
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 from penstock.flow.scheduling.component_lifecycle import LIFECYCLE
+from penstock.indexing import sequences
+from penstock.indexing.supervisor import task_groups
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
 MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
-    "Component of a flow": ("penstock.flow.scheduling.component_lifecycle", LIFECYCLE),
+    "Component of a flow": ("flow.scheduling.component_lifecycle", LIFECYCLE),
+    "Task group of a supervisor": ("indexing.supervisor.task_groups", task_groups.MACHINE),
+    "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
 }
 _HEAD: Final = """\
 # State machines

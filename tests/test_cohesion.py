@@ -72,6 +72,7 @@ SMALL_MODULES = {
     "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
     "indexing.overlord.entries.admission": "goes into the task store (moves.md)",
     "indexing.source.topic": "one module for each kind of stream",
+    "indexing.task.persist_merge": "the task's own module already has three parts",
     "services.api.indexer.routes": "the list of all routes",
     "services.api.sql_answer": "an ASGI response; `sql` holds the route",
     "services.cli.flow.commands": "one module for each group of commands",

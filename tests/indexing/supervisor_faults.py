@@ -27,11 +27,11 @@ from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
-from penstock.indexing.sequences import Offsets, TaskSequences
+from penstock.indexing.sequences import Offsets, SequenceEvent, TaskSequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.stream_watch import cursor_name
-from penstock.indexing.supervisor.task_groups import GroupPhase
+from penstock.indexing.supervisor.task_groups import GroupState
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
@@ -76,7 +76,7 @@ class ReadingPeon:
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> None:
         self.sequences = self.sequences.set_end_offsets(
             end, finish=finish, current=self.current, paused=self.is_paused
-        )
+        ).sequences
         self.resume()
 
     def report(self) -> TaskReport:
@@ -95,7 +95,7 @@ class ReadingPeon:
         topic_id, ends = self.world.ends()
         if topic_id != self.task.topic_id:
             if self.sequences.final is None or self.current != self.sequences.final:
-                self.sequences = self.sequences.cut(self.current)
+                self.sequences = self.sequences.cut(self.current).sequences
         elif not self.is_paused:
             final = self.sequences.final or ends
             for p, at in self.current.items():
@@ -110,7 +110,8 @@ class ReadingPeon:
                 self.worker.say(self.task.id, TaskState.SUCCESS)
 
     def _publishes(self) -> bool:
-        item = self.sequences.to_publish(self.current)
+        self.sequences = self.sequences.reached(self.current)
+        item = self.sequences.to_publish
         if item is None:
             return True
         assert item.end is not None
@@ -131,7 +132,8 @@ class ReadingPeon:
             if not outcome.ok and not outcome.already_published:
                 self.worker.say(self.task.id, TaskState.FAILED, error=outcome.reason)
                 return False
-        self.sequences = self.sequences.mark_published(item.name)
+        for event in (SequenceEvent.READY, SequenceEvent.PUBLISHED):
+            self.sequences = self.sequences.on(item.name, event).sequences
         return True
 
 
@@ -486,12 +488,12 @@ def prepare(operation: Operation, replicas: int) -> SupervisorWorld:
 def under_way(one: Supervisor) -> Iterator[str]:
     """Yield what a supervisor takes for under way; at rest, when no call is, that is nothing."""
     state = one._state
-    if one._convergence._is_busy:
+    if one._state.in_round:
         yield "a round"
     if state.stream._looking:
         yield "a look at the stream"
     for group in state.groups.values():
-        if group.phase is GroupPhase.ROLLING:
+        if group.state in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
             yield f"an agreement of {group.name}"
         for task_id, replica in group.replicas.items():
             if replica.asking:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.state_machine import IMPOSSIBLE, Transition
 from penstock.indexing.read_plan import Available, BatchLimits, next_batch
-from penstock.indexing.sequences import TaskSequences, offsets_from_json
+from penstock.indexing.sequences import (
+    MACHINE,
+    SequenceEffect,
+    SequenceEvent,
+    SequenceState,
+    TaskSequences,
+    offsets_from_json,
+)
 
 NO_LIMITS = BatchLimits(10**9, 10**12)
 
@@ -24,7 +33,15 @@ def end(
 ) -> TaskSequences:
     return sequences.set_end_offsets(
         offsets, finish=finish, current=current or offsets, paused=paused
-    )
+    ).sequences
+
+
+def publishing(sequences: TaskSequences) -> TaskSequences:
+    return sequences.on(sequences.items[0].name, SequenceEvent.READY).sequences
+
+
+def published(sequences: TaskSequences) -> TaskSequences:
+    return sequences.on(sequences.items[0].name, SequenceEvent.PUBLISHED).sequences
 
 
 def test_closing_opens_the_next_where_it_ends():
@@ -40,7 +57,7 @@ def test_finishing_opens_nothing():
     assert after.final == {0: 3, 1: 4}
     assert len(after.items) == 1
     assert not after.done
-    assert after.mark_published("B_0").done
+    assert published(publishing(after.reached({0: 3, 1: 4}))).done
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -49,8 +66,9 @@ def test_asking_again_changes_nothing(paused):
     assert end(once, {0: 3, 1: 4}, current={0: 9, 1: 9}, paused=paused) is once
     finished = end(once, {0: 9, 1: 9}, finish=True)
     assert end(finished, {0: 9, 1: 9}, finish=True, paused=paused) is finished
-    published = finished.mark_published("B_0").mark_published("B_1")
-    assert end(published, {0: 9, 1: 9}, finish=True, paused=paused) is published
+    first = published(publishing(finished.reached({0: 9, 1: 9})))
+    both = published(publishing(first))
+    assert end(both, {0: 9, 1: 9}, finish=True, paused=paused) is both
 
 
 @pytest.mark.parametrize(
@@ -76,10 +94,11 @@ def test_an_end_that_was_agreed_is_not_moved():
 
 def test_only_the_oldest_is_published():
     two = end(end(begun(), {0: 3, 1: 4}), {0: 9, 1: 9}, finish=True)
-    assert two.to_publish({0: 3, 1: 3}) is None
-    assert two.to_publish({0: 9, 1: 9}).name == "B_0"
-    assert two.mark_publishing("B_0").to_publish({0: 9, 1: 9}) is None
-    assert two.mark_published("B_0").to_publish({0: 9, 1: 9}).name == "B_1"
+    assert two.reached({0: 3, 1: 3}).to_publish is None
+    read = two.reached({0: 9, 1: 9})
+    assert read.to_publish.name == "B_0"
+    assert publishing(read).to_publish is None
+    assert published(publishing(read)).to_publish.name == "B_1"
 
 
 def kept(start, end, number=0):
@@ -150,13 +169,13 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
             wanted = {p: max(o + ahead, start[p]) for p, o in current.items()}
             finish = data.draw(st.booleans())
             sequences = end(sequences, wanted, finish=finish, current=current)
-        elif kind == "publish" and (ready := sequences.to_publish(current)) is not None:
+        elif kind == "publish" and (ready := sequences.to_publish) is not None:
             whole = {p: ready.end[p] - ready.start[p] for p in latest}
             assert read.get(ready.name, {0: 0, 1: 0}) == whole
-            sequences = sequences.mark_publishing(ready.name).mark_published(ready.name)
-        assert TaskSequences.from_json(sequences.to_json(), source="x").items == tuple(
-            s for s in sequences.items
-        )
+            sequences = published(publishing(sequences))
+        sequences = sequences.reached(current)
+        stored = TaskSequences.from_json(sequences.to_json(), source="x")
+        assert stored.reached(current).items == sequences.items
 
 
 def test_a_backlog_is_cut_in_proportion():
@@ -184,7 +203,7 @@ def test_whatever_happens_offsets_only_go_forward(data):
     """Persists, checkpoints, publishes and the finish in any order; the invariants after each."""
     sequences, current = begun(), {0: 0, 1: 0}
     stored = dict(current)
-    published: list[tuple[dict[int, int], dict[int, int]]] = []
+    committed: list[tuple[dict[int, int], dict[int, int]]] = []
     for step in data.draw(
         st.lists(st.sampled_from(["persist", "checkpoint", "finish", "publish"]), max_size=30)
     ):
@@ -196,23 +215,24 @@ def test_whatever_happens_offsets_only_go_forward(data):
                 assert dict(batch.start) == current
                 current = dict(batch.end)
         elif step == "publish":
-            due = sequences.to_publish(current)
+            due = sequences.to_publish
             if due is not None:
                 assert due.end is not None
                 assert dict(due.start) == stored
-                published.append((dict(due.start), dict(due.end)))
+                committed.append((dict(due.start), dict(due.end)))
                 stored = dict(due.end)
-                sequences = sequences.mark_publishing(due.name).mark_published(due.name)
+                sequences = published(publishing(sequences))
         elif sequences.final is None:
             after = {p: max(current[p], o) for p, o in sequences.last.start.items()}
             finish = step == "finish"
             sequences = end(sequences, data.draw(_ends(after)), finish=finish, current=current)
+        sequences = sequences.reached(current)
         # Nothing is read beyond the end, nor published before it is persisted.
         assert all(current[p] <= o for p, o in (sequences.final or {}).items())
         first = sequences.items[0].start if sequences.items else sequences.final
         assert dict(first) == stored
         assert all(current[p] >= stored[p] for p in stored)
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(published))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(committed))
 
 
 OPEN = {0: 3, 1: 4}  # where the open sequence starts
@@ -251,3 +271,64 @@ def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finis
     else:
         with pytest.raises(InvalidRequest):
             end(sequences, offsets, finish=finish, current=OPEN, paused=paused)
+
+
+# the machine of one sequence
+
+
+def walks(length: int):
+    """Yield all sequences of events that the table allows, each with states and effects."""
+    left = [(state, ()) for state in MACHINE.initial]
+    while left:
+        state, steps = left.pop()
+        yield steps
+        for event in SequenceEvent if len(steps) < length else ():
+            outcome = MACHINE.outcome(state, event)
+            if isinstance(outcome, Transition):
+                left.append((outcome.state, (*steps, (event, state, outcome))))
+
+
+def test_walks_over_the_table_keep_the_promises():
+    gone = {SequenceState.PUBLISHED, SequenceState.WITHDRAWN}
+    for steps in walks(7):
+        effects = [effect for _, _, outcome in steps for effect in outcome.effects]
+        assert effects.count(SequenceEffect.PUBLISH) <= 1
+        after_publish = (
+            effects[effects.index(SequenceEffect.PUBLISH) :]
+            if SequenceEffect.PUBLISH in effects
+            else []
+        )
+        # It would show rows twice.
+        assert SequenceEffect.ANNOUNCE not in after_publish
+        for event, state, outcome in steps:
+            saves = [one for one in outcome.effects if one.name.startswith("SAVE_")]
+            # What follows from a change happens after the change is durable.
+            assert list(outcome.effects[: len(saves)]) == saves
+            if state is SequenceState.OPEN and outcome.state is not state:
+                assert SequenceEffect.SAVE_SEQUENCES in saves
+            if SequenceEffect.DELETE_OLD_FILES_LATER in outcome.effects:
+                assert SequenceEffect.SAVE_COMMIT in saves
+            assert state not in gone or event is SequenceEvent.MERGED
+
+
+def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read():
+    three = end(end(begun(), {0: 3, 1: 4}), {0: 9, 1: 9})
+    assert three.cut({0: 5, 1: 4}).sequences.items == (
+        replace(three.items[0], state=SequenceState.READ),
+        replace(three.items[1], end={0: 5, 1: 4}, state=SequenceState.READ),
+    )
+    step = three.cut({0: 3, 1: 4})
+    assert [one.name for one in step.sequences.items] == ["B_0"]
+    assert step.sequences.final == {0: 3, 1: 4}
+    assert step.effects == (SequenceEffect.SAVE_SEQUENCES,)
+
+
+@pytest.mark.parametrize("state", list(SequenceState))
+def test_files_merged_too_late_are_deleted_and_others_replace_the_old_ones(state):
+    outcome = MACHINE.outcome(state, SequenceEvent.MERGED)
+    if state is SequenceState.WITHDRAWN:
+        assert outcome is IMPOSSIBLE
+        return
+    late = state in {SequenceState.PUBLISHING, SequenceState.PUBLISHED}
+    assert (SequenceEffect.DELETE_NEW_FILES in outcome.effects) == late
+    assert (SequenceEffect.SAVE_COMMIT in outcome.effects) == (not late)

@@ -15,6 +15,7 @@ from supervisor_faults import (
     hand_off,
     look,
     pair,
+    prepare,
     single,
     submit,
     terminate,
@@ -67,3 +68,16 @@ def test_a_call_that_fails_leaves_nobody_waiting(operation: Operation, at: int, 
 def test_a_group_whose_only_task_does_not_answer_is_asked_again_for_its_end(*, after: bool) -> None:
     raised = attempt(hand_off, Unavailable, 9, after=after, replicas=1)
     assert raised == "SupervisorWorld.pause"
+
+
+def test_a_supervisor_that_has_ended_is_reported_once() -> None:
+    """A request after its end must not remove another supervisor that got its id meanwhile."""
+    world = prepare(hand_off, replicas=1)
+    (one,) = world.every()
+    world.ask(one.stop)
+    world.wait(lambda: world.every() == [], "stopped")
+    world.ask(lambda: world.supervisors.put(world.spec))
+    (other,) = world.every()
+    assert other is not one
+    world.ask(one._state.request_round)
+    assert world.every() == [other]

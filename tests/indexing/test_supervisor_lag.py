@@ -18,7 +18,7 @@ from penstock.indexing.errand import Calls
 from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
-from penstock.indexing.supervisor.reconciler import Convergence
+from penstock.indexing.supervisor.reconciler import Reconciler
 from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
 from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.indexing.task_spec import base_sequence_name
@@ -280,9 +280,9 @@ def test_who_moves_offsets_to_what_was_not_seen_yet_may_do_so_a_moment_later(mak
 
 
 def test_without_tasks_it_rests_also_where_it_fetches_seldom(make, monkeypatch):
-    ended, advance = [], Convergence.advance
+    ended, advance = [], Reconciler.advance
     monkeypatch.setattr(
-        Convergence, "advance", lambda *one, **named: ended.append(1) or advance(*one, **named)
+        Reconciler, "advance", lambda *one, **named: ended.append(1) or advance(*one, **named)
     )
     sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT1H", period="PT20S")
     ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from indexing_kit import FakeBroker, OneTask, event
+from indexing_kit import FakeBroker, OneTask, event, make_spec
 from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, status, until
 
@@ -13,8 +13,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import TuningConfig
-from penstock.indexing.supervisor.task_groups import GroupPhase, TaskGroup
-from penstock.indexing.supervisor.task_protocol import Dialogue
+from penstock.indexing.supervisor.task_groups import GroupState, TaskGroup
+from penstock.indexing.supervisor.task_protocol import TaskProtocol
 from penstock.mailbox import MailboxProcessor
 
 TUNING = TuningConfig(max_rows_per_segment=3, max_total_rows=1000)
@@ -83,16 +83,13 @@ class Overlord:
         self.lanes = StepLanes()
         self.ended: list[tuple[str, str]] = []
         self.notes: list[Exception] = []
-        self.dialogue = Dialogue(
-            lambda: self,
-            Calls(self.lanes, self.processor),
-            twins[0].clock,
-            completion_timeout_ms=lambda: 1000,
-            agreed=lambda: None,
-            misfit=lambda task_id, reason: self.ended.append((task_id, reason)),
-            note=self.notes.append,
-        )
-        self.group = TaskGroup(twins[0].spec, GroupPhase.UNKNOWN, 0)
+        # As much of a `SupervisorState` as the protocol needs.
+        self.spec = make_spec(completionTimeout="PT1S")
+        self.ports = self.queue = self.peons = self
+        self.clock = twins[0].clock
+        self.note = self.notes.append
+        self.protocol = TaskProtocol(self, Calls(self.lanes, self.processor))
+        self.group = TaskGroup(twins[0].spec, GroupState.UNKNOWN, 0)
         for twin in twins:
             self.group.add(twin.spec, 0.0, 0).has_worker = True
 
@@ -102,12 +99,23 @@ class Overlord:
                 self.lanes.run_one(lane)
 
     def look(self):
-        self.dialogue.ask(self.group)
+        self.protocol.ask(self.group)
         self.settle()
-        self.dialogue.bring_in_line(self.group)
+        self.protocol.bring_in_line(self.group)
         self.settle()
 
+    # SupervisorState
+
+    def shutdown(self, task_id, reason):
+        self.ended.append((task_id, reason))
+
+    def request_round(self):
+        pass
+
     # TaskClient
+
+    def within(self, _timeout_ms):
+        return self
 
     def report(self, task_id):
         return self.twins[task_id].ask(self.twins[task_id].task.report())
@@ -143,7 +151,7 @@ def test_the_worked_example(twins):
     start = {0: 0, 1: 0}
     overlord = Overlord(one, two)
     overlord.look()
-    assert overlord.group.phase is GroupPhase.READING
+    assert overlord.group.state is GroupState.READING
     assert one.sequences() == two.sequences() == [("B_0", start, None)]
     # The third row fills the segment: T1 tells that its sequence is full.
     two.read_up_to({0: 2, 1: 4})
@@ -151,13 +159,13 @@ def test_the_worked_example(twins):
     one.run(lambda: one.notices.checkpoints)
     assert one.notices.checkpoints == [("T1", start)]
     # Both are paused; the end is the furthest of both.
-    overlord.dialogue.checkpoint(overlord.group, start)
+    overlord.protocol.checkpoint(overlord.group, start)
     overlord.settle()
     middle = {0: 3, 1: 4}
     assert overlord.group.checkpoints == {0: start, 1: middle}
     assert one.sequences() == two.sequences() == [("B_0", start, middle), ("B_1", middle, None)]
     # The notice comes again, late, and changes nothing.
-    overlord.dialogue.checkpoint(overlord.group, start)
+    overlord.protocol.checkpoint(overlord.group, start)
     overlord.settle()
     assert overlord.group.checkpoints == {0: start, 1: middle}
     # Read on: both publish B_0, the second finds it published and goes on.
@@ -172,10 +180,10 @@ def test_the_worked_example(twins):
     # The duration is over: pause, the end is where the furthest stands.
     two.run(lambda: dict(two.report().current) == {0: 9, 1: 9})
     overlord.look()
-    overlord.dialogue.roll(overlord.group)
+    overlord.protocol.roll(overlord.group)
     overlord.settle()
     end = {0: 9, 1: 9}
-    assert overlord.group.phase is GroupPhase.PENDING
+    assert overlord.group.state is GroupState.PUBLISHING
     assert overlord.group.end == end
     assert one.sequences() == [("B_1", middle, end)]
     one.broker.limits = {}
@@ -210,7 +218,8 @@ def test_an_end_that_one_task_has_holds_for_all(twins):
     two.ask(two.task.pause())
     two.ask(two.task.set_end_offsets({0: 5, 1: 5}, finish=True))
     overlord = Overlord(one, two)
-    overlord.dialogue.roll(overlord.group)
+    overlord.group.state = GroupState.READING
+    overlord.protocol.roll(overlord.group)
     overlord.settle()
     assert overlord.group.end == {0: 5, 1: 5}
     assert one.sequences() == two.sequences() == [("B_0", {0: 0, 1: 0}, {0: 5, 1: 5})]
@@ -246,7 +255,7 @@ def test_a_task_that_does_not_answer_hears_of_the_end_later(twins):
         return ask_one(task_id)
 
     overlord.pause = pause
-    overlord.dialogue.roll(overlord.group)
+    overlord.protocol.roll(overlord.group)
     overlord.settle()
     assert overlord.group.end == {0: 3, 1: 1}
     assert two.sequences() == [("B_0", {0: 0, 1: 0}, None)]

@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import make_task
 
+from penstock.core.state_machine import Transition
 from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.indexing.read_plan import Available
 from penstock.indexing.supervisor.task_groups import (
-    GroupPhase,
+    MACHINE,
+    GroupEffect,
+    GroupEvent,
+    GroupState,
     StartPlan,
     TaskGroup,
     Turnover,
@@ -24,9 +28,9 @@ from penstock.indexing.supervisor.task_groups import (
 
 def group(start, end=None, *, number=0):
     name = f"{start}-{end}"
-    phase = GroupPhase.READING if end is None else GroupPhase.PENDING
+    state = GroupState.READING if end is None else GroupState.PUBLISHING
     task = make_task(start, id=name, base_sequence_name=name, group_id=number)
-    made = TaskGroup(task, phase, 0, end=end)
+    made = TaskGroup(task, state, 0, end=end)
     made.add(task, 0.0, 0)
     return made
 
@@ -109,7 +113,7 @@ def test_the_first_look_decides_and_later_ones_begin_at_the_earliest():
 def replicated(*priorities, workers=None):
     """A group with a replica of each priority, those of one priority further on one by one."""
     task = make_task({0: 0}, base_sequence_name="B")
-    made = TaskGroup(task, GroupPhase.READING, 0)
+    made = TaskGroup(task, GroupState.READING, 0)
     for number, priority in enumerate(priorities):
         changes = {"id": f"t{number}", "server_priority": priority}
         replica = made.add(task.model_copy(update=changes), 0.0, 0)
@@ -151,3 +155,56 @@ def test_a_turnover_is_no_larger_than_it_must_be(there, wanted, workers):
     assert after == Counter(wanted)
     assert not set(gone) & set(turnover.missing)
     assert list(turnover.missing) == sorted(turnover.missing, reverse=True)
+
+
+# the machine
+
+
+_AGREEMENTS = {GroupEffect.AGREE_ON_END, GroupEffect.AGREE_ON_CHECKPOINT}
+_RESULTS = {
+    *(GroupEvent.END_AGREED, GroupEvent.END_NOT_AGREED),
+    *(GroupEvent.CHECKPOINT_AGREED, GroupEvent.CHECKPOINT_NOT_AGREED),
+}
+
+
+def walks(length):
+    """Yield all sequences of events that the table allows, each with states and effects."""
+    left = [(state, ()) for state in MACHINE.initial]
+    while left:
+        state, steps = left.pop()
+        yield steps
+        for event in GroupEvent if len(steps) < length else ():
+            outcome = MACHINE.outcome(state, event)
+            if isinstance(outcome, Transition):
+                left.append((outcome.state, (*steps, (event, state, outcome))))
+
+
+def test_walks_over_the_table_keep_the_promises():
+    for steps in walks(5):
+        effects = [effect for _, _, outcome in steps for effect in outcome.effects]
+        # An end, once agreed, does not change, and a group that has one never reads again.
+        assert effects.count(GroupEffect.SET_END) <= 1
+        is_agreeing = has_end = False
+        for event, state, outcome in steps:
+            assert has_end <= (state in {GroupState.PUBLISHING, GroupState.ENDED})
+            agrees = bool(_AGREEMENTS & set(outcome.effects))
+            # One agreement at a time.
+            assert not (agrees and is_agreeing)
+            is_agreeing = agrees or (is_agreeing and event not in _RESULTS)
+            has_end = has_end or GroupEffect.SET_END in outcome.effects
+            if state is GroupState.PUBLISHING or GroupEffect.SET_END in outcome.effects:
+                assert outcome.state in {GroupState.PUBLISHING, GroupState.ENDED}
+
+
+def test_a_group_that_agrees_on_something_gets_no_other_task_in_line():
+    for state in (GroupState.ROLLING, GroupState.CHECKPOINTING):
+        for event in (GroupEvent.LAGGING, GroupEvent.END_WANTED, GroupEvent.CHECKPOINT_WANTED):
+            assert not isinstance(MACHINE.outcome(state, event), Transition)
+
+
+def test_groups_that_agree_or_publish_count_against_the_number_that_may_end():
+    ending = {GroupState.ROLLING, GroupState.CHECKPOINTING, GroupState.PUBLISHING}
+    for state in GroupState:
+        one = group({0: 5})
+        one.state = state
+        assert one.is_ending == (state in ending)

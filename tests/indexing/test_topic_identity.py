@@ -184,16 +184,17 @@ def test_cut_sequences_end_where_the_task_stands(lengths, is_final, persisted):
     for number, length in enumerate(lengths):
         end += length
         last = is_final and number == len(lengths) - 1
-        state = state.set_end_offsets({0: end}, finish=last, current={0: 0}, paused=True)
+        step = state.set_end_offsets({0: end}, finish=last, current={0: 0}, paused=True)
+        state = step.sequences
     persisted = min(persisted, end) if is_final else persisted
-    cut = state.cut({0: persisted})
+    cut = state.cut({0: persisted}).sequences
     assert cut.final == {0: persisted}
     assert all(item.is_read({0: persisted}) for item in cut.items)
     assert sum(item.end[0] - item.start[0] for item in cut.items) == persisted
     assert [item.name for item in cut.items] == [item.name for item in state.items][
         : len(cut.items)
     ]
-    assert cut.cut({0: persisted}) == cut
+    assert cut.cut({0: persisted}).sequences == cut
 
 
 # a supervisor

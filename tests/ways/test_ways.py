@@ -13,7 +13,7 @@ from ways import WAYS, trace
 LIMITS = {
     "a task from POST to its end": (80, 22),
     "a flow": (82, 11),
-    "a streaming task": (90, 22),
+    "a streaming task": (84, 12),
     "a batch task": (82, 13),
     "a message from PUB to FIN": (55, 9),
 }

@@ -1,31 +1,140 @@
 """The sequences of a streaming task: which offsets are published together, and in which order.
 
-A pure state machine: immutable values, no clock, no I/O. A sequence is a range of offsets [start,
-end) of all stream partitions of a task; its rows are published in one transaction. Only the last
-one may be open (its end is not agreed yet). Invariants, checked whenever a value is created:
+Pure: immutable values, no clock, no I/O. A sequence is a range of offsets [start, end) of all
+stream partitions of a task; its rows are published in one transaction. Only the last one may be
+open (its end is not agreed yet). `MACHINE` has the states of one sequence; `TaskSequences` holds
+those of a task that are not published. Invariants, checked whenever a value is created:
 
 - each sequence starts at the end of the previous one;
 - every sequence but the last is closed; when the task finishes, the last one is closed too;
 - ends are never before starts, and all name the same stream partitions.
-
-| state | previous event | next state |
-|---|---|---|
-| open | the task started, or the previous sequence was closed | closed |
-| closed | `set_end_offsets`, or `cut` | publishing, once everything before its end is persisted |
-| publishing | `mark_publishing` | published, which removes it |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.printable import quoted
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
 from penstock.core.whole_numbers import int64_of, is_int64
 
 Offsets = Mapping[int, int]
 """Stream partition -> offset of the next message."""
+
+
+class SequenceState(Enum):
+    """State of a sequence. PUBLISHING and READ are not stored: a restart determines them again."""
+
+    OPEN = "open"
+    """Its end is not agreed."""
+    CLOSED = "closed"
+    """Its end is agreed, and not everything before it is persisted."""
+    READ = "read"
+    """It is closed and persisted; it waits for dead letters, announcement, and earlier ones."""
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"
+    """Its rows are committed in the metadata store: the task no longer has it."""
+    WITHDRAWN = "withdrawn"
+    """The stream ended before it: the task no longer has it."""
+
+
+class SequenceEvent(Enum):
+    """Event of a sequence."""
+
+    STARTED = "the task started"
+    PERSISTED = "messages of it are persisted"
+    FULL = "it has as many rows as it should"
+    END_SET = "its end is set"
+    STREAM_LOST = "the stream is lost after the persisted offsets"
+    STREAM_LOST_BEFORE = "the stream is lost before it"
+    REACHED = "everything before its end is persisted"
+    MERGED = "small files of it are merged"
+    READY = "it is the oldest, announced, and its dead letters are sent"
+    PUBLISHED = "its rows are committed"
+
+
+class SequenceEffect(Enum):
+    """Effect on a sequence's task.
+
+    The owner saves the next values before it uses them. Old files are those that the event
+    replaced, new ones those that it made.
+    """
+
+    SAVE_SEQUENCES = "write sequences.json"
+    SAVE_COMMIT = "write commit.json"
+    ANNOUNCE = "announce its files"
+    ASK_CHECKPOINT = "ask the supervisor for its end"
+    PUBLISH = "publish it"
+    DELETE_OLD_FILES_LATER = "delete old files once queries have ended"
+    DELETE_NEW_FILES = "delete new files"
+    RELEASE_LOCKS = "release its locks if the spec wants that"
+
+
+_S = SequenceState
+_F = SequenceEffect
+_ANNOUNCE: Final = (_F.SAVE_COMMIT, _F.ANNOUNCE)
+_REPLACE: Final = (_F.SAVE_COMMIT, _F.DELETE_OLD_FILES_LATER, _F.ANNOUNCE)
+
+MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
+    SequenceState,
+    {
+        SequenceEvent.STARTED: Row(
+            # An announcement before a crash may be lost.
+            {state: go(state, _F.ANNOUNCE) for state in (_S.OPEN, _S.CLOSED, _S.READ)}
+        ),
+        SequenceEvent.PERSISTED: Row(
+            {state: go(state, *_ANNOUNCE) for state in (_S.OPEN, _S.CLOSED)}
+        ),
+        SequenceEvent.FULL: Row(
+            {_S.OPEN: go(_S.OPEN, _F.ASK_CHECKPOINT)},
+            IGNORED,
+        ),
+        SequenceEvent.END_SET: Row(
+            {_S.OPEN: go(_S.CLOSED, _F.SAVE_SEQUENCES)},
+            Refusal("the end of the task is agreed already"),
+        ),
+        SequenceEvent.STREAM_LOST: Row(
+            {
+                _S.OPEN: go(_S.CLOSED, _F.SAVE_SEQUENCES),
+                _S.CLOSED: go(_S.CLOSED, _F.SAVE_SEQUENCES),
+            }
+        ),
+        SequenceEvent.STREAM_LOST_BEFORE: Row(
+            {state: go(_S.WITHDRAWN, _F.SAVE_SEQUENCES) for state in (_S.OPEN, _S.CLOSED)}
+        ),
+        SequenceEvent.REACHED: Row({_S.CLOSED: go(_S.READ)}),
+        SequenceEvent.MERGED: Row(
+            {
+                **{state: go(state, *_REPLACE) for state in (_S.OPEN, _S.CLOSED, _S.READ)},
+                # The publish uses the old files.
+                **{
+                    state: go(state, _F.DELETE_NEW_FILES) for state in (_S.PUBLISHING, _S.PUBLISHED)
+                },
+            }
+        ),
+        SequenceEvent.READY: Row({_S.READ: go(_S.PUBLISHING, _F.PUBLISH)}),
+        SequenceEvent.PUBLISHED: Row(
+            {
+                _S.PUBLISHING: go(
+                    _S.PUBLISHED,
+                    # In this order: the next start drops persists of an unknown sequence, but would
+                    # read a sequence without its persists again.
+                    _F.SAVE_SEQUENCES,
+                    _F.SAVE_COMMIT,
+                    _F.DELETE_OLD_FILES_LATER,
+                    _F.DELETE_NEW_FILES,
+                    _F.RELEASE_LOCKS,
+                )
+            }
+        ),
+    },
+    initial=(_S.OPEN, _S.CLOSED),
+    final=(_S.PUBLISHED, _S.WITHDRAWN),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +145,13 @@ class Sequence:
     name: str
     start: Offsets
     end: Offsets | None = None
-    publishing: bool = False
+    state: SequenceState = SequenceState.OPEN
+
+    def after(self, event: SequenceEvent) -> tuple[Sequence, tuple[SequenceEffect, ...]]:
+        """Return the sequence after an event that cannot be refused, and the effects."""
+        outcome = MACHINE.transition(self.state, event)
+        assert not isinstance(outcome, Refusal), f"{self.name}: {event} is a request"
+        return replace(self, state=outcome.state), outcome.effects
 
     def is_read(self, current: Offsets) -> bool:
         """Return whether everything before its end is read."""
@@ -67,8 +182,9 @@ class TaskSequences:
             _require(before.end is not None, f"{before.name} is open but not the last")
             _require(dict(before.end or {}) == dict(after.start), f"{after.name} leaves a gap")
         for item in self.items:
+            is_open = item.state is SequenceState.OPEN
+            _require((item.end is None) == is_open, f"{item.name} is {item.state.value}")
             if item.end is None:
-                _require(not item.publishing, f"{item.name} is open")
                 continue
             _require(item.start.keys() == item.end.keys(), f"{item.name}: other partitions")
             is_forward = all(item.end[p] >= offset for p, offset in item.start.items())
@@ -101,7 +217,7 @@ class TaskSequences:
         starts = sorted((checkpoints or {0: start}).items())
         ends = [*(dict(begin) for _, begin in starts[1:]), final]
         items = tuple(
-            Sequence(number, f"{base_name}_{number}", dict(begin), stop)
+            Sequence(number, f"{base_name}_{number}", dict(begin), stop, _first_state(stop))
             for (number, begin), stop in zip(starts, ends, strict=True)
         )
         return cls(base_name, items, final)
@@ -116,9 +232,35 @@ class TaskSequences:
         """Whether the end was agreed and everything before it is published."""
         return self.final is not None and not self.items
 
+    def on(self, name: str, event: SequenceEvent) -> SequenceStep:
+        """Return what an event of a sequence does; a sequence that is gone was published."""
+        if all(item.name != name for item in self.items):
+            outcome = MACHINE.transition(SequenceState.PUBLISHED, event)
+            assert not isinstance(outcome, Refusal), f"{name}: {event} is a request"
+            return SequenceStep(self, outcome.effects)
+        items: list[Sequence] = []
+        effects: tuple[SequenceEffect, ...] = ()
+        for item in self.items:
+            after = item
+            if item.name == name:
+                after, effects = item.after(event)
+            if after.state not in MACHINE.final:
+                items.append(after)
+        return SequenceStep(replace(self, items=tuple(items)), effects)
+
+    def reached(self, persisted: Offsets) -> TaskSequences:
+        """Return the sequences when everything before these offsets is persisted."""
+        items = tuple(
+            item.after(SequenceEvent.REACHED)[0]
+            if item.state is SequenceState.CLOSED and item.is_read(persisted)
+            else item
+            for item in self.items
+        )
+        return self if items == self.items else replace(self, items=items)
+
     def set_end_offsets(
         self, end: Offsets, *, finish: bool, current: Offsets, paused: bool
-    ) -> TaskSequences:
+    ) -> SequenceStep:
         """Close the open sequence at `end`; open the next one there, or finish the task.
 
         Setting the same end again changes nothing, so a caller whose answer was lost may repeat the
@@ -142,10 +284,13 @@ class TaskSequences:
                 f" {sorted(known)}: specify one offset for each"
             )
         if finish and self.final is not None and dict(end) == dict(self.final):
-            return self
+            return SequenceStep(self)
         if not finish and last is not None and last.end is None and dict(end) == dict(last.start):
-            return self
-        if last is None or last.end is not None:
+            return SequenceStep(self)
+        outcome = MACHINE.transition(
+            last.state if last is not None else SequenceState.PUBLISHED, SequenceEvent.END_SET
+        )
+        if isinstance(outcome, Refusal) or last is None:
             raise InvalidRequest(
                 f"{self.base_name}: the end of the task is agreed already, at"
                 f" {_text(self.final or {})}; it cannot be moved to {_text(end)}"
@@ -159,50 +304,45 @@ class TaskSequences:
                 f"{last.name}: the end {_text(behind)} is before the offsets already read,"
                 f" {_text({p: reached[p] for p in behind})}: agree on a later one"
             )
-        closed = (*self.items[:-1], replace(last, end=dict(end)))
+        closed = (*self.items[:-1], replace(last, end=dict(end), state=outcome.state))
         if finish:
-            return replace(self, items=closed, final=dict(end))
+            return SequenceStep(replace(self, items=closed, final=dict(end)), outcome.effects)
         number = last.number + 1
         opened = Sequence(number, f"{self.base_name}_{number}", dict(end))
-        return replace(self, items=(*closed, opened))
+        return SequenceStep(replace(self, items=(*closed, opened)), outcome.effects)
 
-    def cut(self, persisted: Offsets) -> TaskSequences:
-        """Return the state of a task that ends at its current offsets: later messages are lost.
+    def cut(self, persisted: Offsets) -> SequenceStep:
+        """Return the state of a task that ends at its persisted offsets: later messages are lost.
 
         Agreed ends after these offsets are withdrawn.
         """
         items: list[Sequence] = []
-        for item in self.items:
+        effects: tuple[SequenceEffect, ...] = ()
+        is_ended = False
+        for item in self.reached(persisted).items:
             if item.is_read(persisted):
                 items.append(item)
                 continue
-            if dict(item.start) != dict(persisted):
-                items.append(replace(item, end=dict(persisted)))
-            break
-        return replace(self, items=tuple(items), final=dict(persisted))
+            if is_ended or dict(item.start) == dict(persisted):
+                _, effects = item.after(SequenceEvent.STREAM_LOST_BEFORE)
+            else:
+                after, effects = item.after(SequenceEvent.STREAM_LOST)
+                items.append(replace(after, end=dict(persisted)))
+            is_ended = True
+        cut = replace(self, items=tuple(items), final=dict(persisted))
+        return SequenceStep(cut.reached(persisted), effects)
 
-    def to_publish(self, persisted: Offsets) -> Sequence | None:
-        """Return the oldest sequence if all of it is persisted and it is not publishing yet.
+    @property
+    def to_publish(self) -> Sequence | None:
+        """The oldest sequence if all of it is persisted and it is not publishing yet.
 
         Only the oldest, because the transaction of a later one would have to wait for it.
         """
         first = self.items[0] if self.items else None
-        if first is None or first.publishing or not first.is_read(persisted):
-            return None
-        return first
-
-    def mark_publishing(self, name: str) -> TaskSequences:
-        """Return the state in which the oldest sequence is being published."""
-        assert self.items[0].name == name, f"{name} is not the oldest sequence"
-        return replace(self, items=(replace(self.items[0], publishing=True), *self.items[1:]))
-
-    def mark_published(self, name: str) -> TaskSequences:
-        """Return the state without the oldest sequence, whose rows are committed."""
-        assert self.items[0].name == name, f"{name} is not the oldest sequence"
-        return replace(self, items=self.items[1:])
+        return first if first is not None and first.state is SequenceState.READ else None
 
     def to_json(self) -> dict[str, object]:
-        """Return the form stored on disk, without `publishing`: a restart publishes again."""
+        """Return the form stored on disk, without states: a restart publishes again."""
         return {
             "baseName": self.base_name,
             "final": None if self.final is None else offsets_to_json(self.final),
@@ -236,6 +376,18 @@ class TaskSequences:
             raise CorruptData(source, 0, f"not a list of sequences: {error!r}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """Result of an event: the next sequences, and the effects in order."""
+
+    sequences: TaskSequences
+    effects: tuple[SequenceEffect, ...] = ()
+
+
+def _first_state(end: Offsets | None) -> SequenceState:
+    return SequenceState.OPEN if end is None else SequenceState.CLOSED
+
+
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(otherwise)
@@ -244,14 +396,19 @@ def _require(holds: bool, otherwise: str) -> None:
 def _from_json(value: object) -> TaskSequences:
     if not isinstance(value, dict):
         raise TypeError("not an object")
+    ends = [
+        None if item["end"] is None else offsets_from_json(item["end"])
+        for item in value["sequences"]
+    ]
     items = tuple(
         Sequence(
             number=int(item["number"]),
             name=str(item["name"]),
             start=offsets_from_json(item["start"]),
-            end=None if item["end"] is None else offsets_from_json(item["end"]),
+            end=end,
+            state=_first_state(end),
         )
-        for item in value["sequences"]
+        for item, end in zip(value["sequences"], ends, strict=True)
     )
     final = None if value["final"] is None else offsets_from_json(value["final"])
     return TaskSequences(str(value["baseName"]), items, final)

@@ -158,7 +158,7 @@ class SupervisorService:
 
         def look() -> dict[str, object]:
             supervisor = self._find(supervisor_id)
-            status = supervisor_status(supervisor, self._ports.clock.now_ms())
+            status = supervisor_status(supervisor.standing, self._ports.clock.now_ms())
             payload = status["payload"]
             assert isinstance(payload, dict)
             more = {**self._shortage(), **self._task_waits(supervisor)}
@@ -168,12 +168,14 @@ class SupervisorService:
 
     def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return the row counts of a supervisor's tasks, in Druid's JSON."""
-        return self._call(lambda: supervisor_stats(self._find(supervisor_id)), "supervisor stats")
+        return self._call(
+            lambda: supervisor_stats(self._find(supervisor_id).standing), "supervisor stats"
+        )
 
     def parse_errors(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return samples of messages that the tasks could not parse; may raise NotFound."""
         return self._call(
-            lambda: supervisor_parse_errors(self._find(supervisor_id)), "parse errors"
+            lambda: supervisor_parse_errors(self._find(supervisor_id).standing), "parse errors"
         )
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
@@ -199,7 +201,7 @@ class SupervisorService:
             supervisors = self._full().supervisors
             shortage = self._shortage()
             streams = [
-                SupervisorView({**supervisor_summary(one), **shortage}, one.spec)
+                SupervisorView({**supervisor_summary(one.standing), **shortage}, one.spec)
                 for one in supervisors.streams.all()
             ]
             compaction = [

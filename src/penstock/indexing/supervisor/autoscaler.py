@@ -32,7 +32,7 @@ from penstock.core.errors import counted
 from penstock.indexing.ports import Effort
 from penstock.indexing.specs.stream_config import AutoScalerConfig, CostAutoScalerConfig
 from penstock.indexing.supervisor.spec_updates import with_task_count
-from penstock.indexing.supervisor.task_groups import GroupPhase
+from penstock.indexing.supervisor.task_groups import GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -372,7 +372,7 @@ class Autoscaler:
             )
 
     def _reading(self) -> list[TaskGroup]:
-        return [g for g in self._state.groups.values() if g.phase is GroupPhase.READING]
+        return [g for g in self._state.groups.values() if g.state is GroupState.READING]
 
     def _efforts(self) -> list[Effort]:
         return [told for group in self._reading() if (told := _effort(group)) is not None]

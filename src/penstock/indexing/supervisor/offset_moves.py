@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.polling import Looks
-    from penstock.indexing.supervisor.reconciler import Convergence
+    from penstock.indexing.supervisor.polling import SupervisorPolls
+    from penstock.indexing.supervisor.reconciler import Reconciler
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.status import SupervisorSnapshot
-    from penstock.indexing.supervisor.task_protocol import Dialogue
+    from penstock.indexing.supervisor.task_protocol import TaskProtocol
 
 
 def check_backfill(standing: SupervisorSnapshot, task_context: Mapping[str, object]) -> None:
@@ -113,24 +113,24 @@ class OffsetMoves:
     Args:
         state: The supervisor.
         standing: Its status.
-        dialogue: Its communication with its tasks.
-        convergence: Ends tasks, and runs a round after a move.
-        looks: Reports to the source which messages to keep.
+        protocol: Its communication with its tasks.
+        reconciler: Runs a round after a move.
+        polls: Reports to the source which messages to keep.
     """
 
     def __init__(
         self,
         state: SupervisorState,
         standing: SupervisorSnapshot,
-        dialogue: Dialogue,
-        convergence: Convergence,
-        looks: Looks,
+        protocol: TaskProtocol,
+        reconciler: Reconciler,
+        polls: SupervisorPolls,
     ) -> None:
         self._state = state
         self._standing = standing
-        self._dialogue = dialogue
-        self._convergence = convergence
-        self._looks = looks
+        self._protocol = protocol
+        self._reconciler = reconciler
+        self._polls = polls
 
     def reset(self, offsets: Offsets | None = None) -> None:
         """Reset committed offsets, all or those of some stream partitions.
@@ -145,12 +145,12 @@ class OffsetMoves:
         state = self._state
         if offsets is not None:
             self._check(offsets)
-        adopt(state, self._dialogue)
+        adopt(state, self._protocol)
         state.committed.read()
         whole = offsets is None or state.committed.is_left_behind
         for group in list(state.groups.values()):
             if offsets is None or whole or group.partitions & offsets.keys():
-                self._convergence.end_group(group, "the supervisor's offsets were reset")
+                state.end_group(group, "the supervisor's offsets were reset")
         if offsets is None:
             state.committed.reset({}, earliest=state.spec.io.use_earliest_offset)
         elif whole:
@@ -158,14 +158,14 @@ class OffsetMoves:
         else:
             state.committed.move(offsets)
         state.health.begin_anew()
-        self._looks.rest_no_more()  # Tell the source soon which messages to keep now.
-        self._convergence.advance()
+        self._polls.poll_soon()  # Tell the source soon which messages to keep now.
+        self._reconciler.advance()
 
     def _check(self, offsets: Offsets) -> None:
         try:
             self._state.stream.check(offsets)
         except InvalidRequest:  # narrow: the last seen state may be old
-            self._looks.rest_no_more()  # Refresh the state, so that a retry uses a new one.
+            self._polls.poll_soon()  # Refresh the state, so that a retry uses a new one.
             raise
 
     def cut_backfill(self, task_count: int | None) -> SupervisorSpec:
@@ -177,10 +177,10 @@ class OffsetMoves:
         """
         state = self._state
         check_backfill(self._standing, state.options.task_context)
-        adopt(state, self._dialogue)
+        adopt(state, self._protocol)
         for group in list(state.groups.values()):
             reason = "the supervisor leaves what it has not published to another"
-            self._convergence.end_group(group, reason)
+            state.end_group(group, reason)
         # Read after the tasks have ended, so that no publish can move the offsets any further.
         state.committed.read()
         return backfill_spec(self._standing, state.ports.new_token(), task_count)
@@ -195,4 +195,4 @@ class OffsetMoves:
         if bounds is not None:
             ends = {int(p): end for p, end in bounds.end_sequence_numbers.items()}
             self._state.committed.move(ends)
-        self._convergence.advance()
+        self._reconciler.advance()

@@ -1,7 +1,7 @@
 """Polls a supervisor's stream and tasks, and records the results.
 
 On the overlord's mailbox; the stream is polled on a lane. A supervisor without tasks rests: it
-polls only once in each period. The `ended` callback acts on the results of a poll.
+polls only once in each period. Each poll ends with a round of the reconciler, even if it failed.
 """
 
 from __future__ import annotations
@@ -11,46 +11,44 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.indexing.supervisor.autoscaler import Autoscaler
     from penstock.indexing.supervisor.lag import LagEvents, TimeLag
+    from penstock.indexing.supervisor.reconciler import Reconciler
     from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.task_protocol import Dialogue
+    from penstock.indexing.supervisor.task_protocol import TaskProtocol
     from penstock.mailbox import Timer
 
 _LOOK: Final = "look at the stream"
 
 
-class Looks:
+class SupervisorPolls:
     """The polls of one supervisor.
 
     Args:
         state: The supervisor.
-        dialogue: Its communication with its tasks.
+        protocol: Its communication with its tasks.
         pace: Decides on idleness and the number of task groups.
         time_lag: Determines the lag in time.
         lag_events: Reports the lag to operators.
-        ended: Called at the end of each poll, even if it failed.
+        reconciler: Acts on the results of each poll.
     """
 
     def __init__(
         self,
         state: SupervisorState,
-        dialogue: Dialogue,
+        protocol: TaskProtocol,
         pace: Autoscaler,
         time_lag: TimeLag,
         lag_events: LagEvents,
-        *,
-        ended: Callable[[], None],
+        reconciler: Reconciler,
     ) -> None:
         self._state = state
-        self._dialogue = dialogue
+        self._protocol = protocol
         self._pace = pace
         self._time_lag = time_lag
         self._lag_events = lag_events
         self._fetch_from_s = 0.0
-        self._ended = ended
+        self._reconciler = reconciler
         self._stopped = False
         self._rests_until_s = 0.0
         self._timer: Timer | None = None
@@ -62,7 +60,7 @@ class Looks:
             self._timer.cancel()
         self._timer = state.ports.processor.timers.schedule_every(
             min(state.options.look_interval_ms, state.spec.io.period),
-            self._look,
+            self._poll,
             f"supervisor {state.id}",
             first_after_ms=state.spec.io.start_delay,
         )
@@ -73,7 +71,7 @@ class Looks:
         if self._timer is not None:
             self._timer.cancel()
 
-    def rest_no_more(self) -> None:
+    def poll_soon(self) -> None:
         """Poll soon, even if there are no tasks or the stream was polled recently."""
         self._rests_until_s = self._fetch_from_s = 0.0
 
@@ -85,17 +83,17 @@ class Looks:
     def _now_s(self) -> float:
         return self._state.ports.clock.monotonic_s()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._stopped or (self._is_idle and self._now_s() < self._rests_until_s):
             return
         self._state.begun = True
         if self._must_fetch():
-            self._state.stream.look(self._seen, self._unseen)
+            self._state.stream.look(self._polled, self._poll_failed)
         else:
-            self._ended()
+            self._reconciler.advance()
             self._rest()
         for group in self._state.groups.values():
-            self._dialogue.ask(group)
+            self._protocol.ask(group)
         self._lag_events.tell()
 
     def _must_fetch(self) -> bool:
@@ -111,7 +109,7 @@ class Looks:
             or self._now_s() >= self._fetch_from_s
         )
 
-    def _seen(self) -> None:
+    def _polled(self) -> None:
         if self._stopped:
             # The current leader determines what the source keeps.
             return
@@ -123,19 +121,19 @@ class Looks:
             self._pace.weigh()
         except Unavailable as error:
             state.note(error)  # The next poll retries.
-        self._tell_vanished()
-        self._ended()
+        self._note_vanished()
+        self._reconciler.advance()
         self._time_lag.refresh()  # By now there are committed offsets to start from.
         self._rest()
         fetch_period_ms = state.spec.tuning.offset_fetch_period or 0
         self._fetch_from_s = self._now_s() + fetch_period_ms / 1_000
         if not state.stopping:
-            state.stream.hold(state.committed.to_keep, self._not_held)
+            state.stream.hold(state.committed.to_keep, self._hold_failed)
 
     def _rest(self) -> None:
         self._rests_until_s = self._now_s() + self._state.spec.io.period / 1_000
 
-    def _unseen(self, error: PenstockError) -> None:
+    def _poll_failed(self, error: PenstockError) -> None:
         if self._stopped:
             return
         self._state.health.look_failed()
@@ -144,13 +142,13 @@ class Looks:
             self._state.waits.failed(_LOOK, error)
         else:
             self._state.waits.ended(_LOOK)
-        self._ended()
+        self._reconciler.advance()
 
-    def _not_held(self, error: PenstockError) -> None:
-        self.rest_no_more()  # The source may delete unread messages: retry soon.
+    def _hold_failed(self, error: PenstockError) -> None:
+        self.poll_soon()  # The source may delete unread messages: retry soon.
         self._state.note(error)
 
-    def _tell_vanished(self) -> None:
+    def _note_vanished(self) -> None:
         """Report once which messages were lost because a file was deleted before it was read."""
         state = self._state
         for p, last in sorted(state.stream.vanished.items()):

@@ -27,22 +27,24 @@ from penstock.core.errors import Dependency, NotFound, PenstockError, Unavailabl
 from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.supervisor.task_groups import (
-    GroupPhase,
+    GroupEvent,
+    GroupState,
     TaskGroup,
     find_gaps,
     partitions_of,
     plan_starts,
 )
+from penstock.indexing.supervisor.task_protocol import EventFacts
 from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
 from penstock.indexing.task_spec import is_made_by, make_replica, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from penstock.indexing.read_plan import Available
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_groups import StartPlan
-    from penstock.indexing.supervisor.task_protocol import Dialogue
+    from penstock.indexing.supervisor.task_protocol import TaskProtocol
     from penstock.indexing.task_spec import StreamTaskSpec
 
 
@@ -51,12 +53,12 @@ class RollOver:
 
     Args:
         state: The supervisor.
-        dialogue: Its communication with its tasks.
+        protocol: Its communication with its tasks.
     """
 
-    def __init__(self, state: SupervisorState, dialogue: Dialogue) -> None:
+    def __init__(self, state: SupervisorState, protocol: TaskProtocol) -> None:
         self._state = state
-        self._dialogue = dialogue
+        self._protocol = protocol
         self._first_seen_s: dict[int, float] = {}
         # Whether each group, by name, differs from what spec `_judge` creates. Cached, because
         # computing a name takes longer than the rest of a round without changes.
@@ -74,17 +76,17 @@ class RollOver:
         at_once = not state.reads
         # Limit how many groups that have read long enough end at the same time.
         room = state.spec.io.stop_task_count or state.spec.io.task_count
-        room -= sum(g.is_pending or g.phase is GroupPhase.ROLLING for g in state.groups.values())
+        room -= sum(group.is_ending for group in state.groups.values())
         for group in sorted(state.groups.values(), key=operator.attrgetter("since_ms")):
-            self._dialogue.bring_in_line(group)
-            if group.phase is GroupPhase.UNKNOWN and at_once and group.is_unassigned:
-                state.end_group(group, "the supervisor stopped before it began")
-            if group.phase is not GroupPhase.READING:
+            self._protocol.bring_in_line(group)
+            if at_once and group.is_unassigned:
+                self._protocol.report(group, GroupEvent.NOT_NEEDED)
+            if group.state is not GroupState.READING:
                 continue
             if at_once or self._is_asked(group):
-                self._dialogue.roll(group)
+                self._protocol.roll(group)
             elif room > 0 and self._has_read_enough(group):
-                self._dialogue.roll(group)
+                self._protocol.roll(group)
                 room -= 1
 
     def is_stale(self, group: TaskGroup) -> bool:
@@ -155,27 +157,25 @@ class RollOver:
         for group in list(state.groups.values()):
             # Its last report may be out of date: it must have answered after the deadline.
             overdue = any(r.heard_s > group.deadline_s for r in group.replicas.values())
+            if overdue:
+                self._protocol.report(group, GroupEvent.OVERDUE)
+                continue
             for task_id, replica in tuple(group.replicas.items()):
                 silent_s = now_s - replica.heard_s
-                if overdue:
-                    seconds = state.spec.io.completion_timeout // 1000
-                    reason = f"it has not published within completionTimeout ({seconds} s)"
-                elif silent_s * 1000 > state.options.silence_limit_ms:
+                if silent_s * 1000 > state.options.silence_limit_ms:
                     reason = f"it has not answered for {silent_s:.0f} s"
-                else:
-                    continue
-                state.ports.queue.shutdown(task_id, reason)
+                    state.ports.queue.shutdown(task_id, reason)
 
 
-def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
+def adopt(state: SupervisorState, protocol: TaskProtocol) -> None:
     """Add active tasks without a group to their groups, and note which have a worker."""
     now_ms, now_s = state.ports.clock.now_ms(), state.ports.clock.monotonic_s()
     active = state.ports.queue.index.streams(state.id)
     for task_id, found in active.items():
         group = state.groups.get(found.task.base_sequence_name)
         if group is None or task_id not in group.replicas:
-            group = join(state, dialogue, found)
-            dialogue.ask(group)
+            group = join(state, protocol, found)
+            protocol.ask(group)
         replica = group.replicas[task_id]
         replica.has_worker, replica.waits = found.worker is not None, found.waits
         if not replica.has_worker:
@@ -185,34 +185,29 @@ def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
         # back. Otherwise it would read, and publish nothing, for as long as the clocks differ.
         group.since_ms = min(group.since_ms, now_ms)
         if group.is_unassigned:
-            group.since_ms = now_ms
-            dialogue.allow_more_time(group)
+            protocol.report(group, GroupEvent.UNASSIGNED)
 
 
-def join(state: SupervisorState, dialogue: Dialogue, found: ActiveStream) -> TaskGroup:
+def join(state: SupervisorState, protocol: TaskProtocol, found: ActiveStream) -> TaskGroup:
     """Add a task to its group, creating the group if necessary; return the group."""
     task, now_s = found.task, state.ports.clock.monotonic_s()
     group = state.groups.get(task.base_sequence_name)
     if group is None:
-        group = TaskGroup(task, GroupPhase.UNKNOWN, found.created_ms)
+        group = TaskGroup(task, GroupState.UNKNOWN, found.created_ms)
         state.groups[group.name] = group
     replica = group.add(task, now_s, found.created_ms)
     replica.has_worker = found.worker is not None
     group.since_ms = min(group.since_ms, found.created_ms)
     if task.end_offsets is not None:
-        dialogue.agree(group, task.end_offsets)
+        protocol.report(group, GroupEvent.END_KNOWN, EventFacts(task.end_offsets))
     return group
 
 
-def end_late_comers(state: SupervisorState) -> None:
+def end_late_comers(state: SupervisorState, protocol: TaskProtocol) -> None:
     """End tasks without a worker if their group has its end: the other replicas do the work."""
     for group in list(state.groups.values()):
-        if not group.is_pending or group.is_unassigned:
-            continue
-        for task_id, replica in tuple(group.replicas.items()):
-            if not replica.has_worker:
-                reason = "its replicas ended before it had a worker"
-                state.end_task(task_id, reason, TaskState.SUCCESS)
+        if group.waiting_tasks and not group.is_unassigned:
+            protocol.report(group, GroupEvent.SPARE)
 
 
 _log = logging.getLogger(__name__)
@@ -223,13 +218,13 @@ class Starts:
 
     Args:
         state: The supervisor.
-        dialogue: Its communication with its tasks.
+        protocol: Its communication with its tasks.
         roll_over: Determines which groups end soon anyway.
     """
 
-    def __init__(self, state: SupervisorState, dialogue: Dialogue, roll_over: RollOver) -> None:
+    def __init__(self, state: SupervisorState, protocol: TaskProtocol, roll_over: RollOver) -> None:
         self._state = state
-        self._dialogue = dialogue
+        self._protocol = protocol
         self._roll_over = roll_over
 
     def retract(self) -> None:
@@ -323,8 +318,8 @@ class Starts:
         state = self._state
         for group in list(state.groups.values()):
             # An adopted group must first report its checkpoints.
-            known = group.phase is GroupPhase.READING or group.is_unassigned
-            if group.is_pending or group.is_repair or not known or not self._is_needed(group):
+            known = group.state is GroupState.READING or group.is_unassigned
+            if group.is_publishing or group.is_repair or not known or not self._is_needed(group):
                 continue
             turnover = group.turnover(state.spec.io.server_priorities)
             for priority in turnover.missing:
@@ -343,7 +338,7 @@ class Starts:
     def _add(self, task: StreamTaskSpec) -> None:
         self._state.ports.queue.add(task)
         made = ActiveStream(task, None, None, self._state.ports.clock.now_ms())
-        join(self._state, self._dialogue, made)
+        join(self._state, self._protocol, made)
 
     def _go_on_behind(self, lacking: list[StartPlan], available: Mapping[int, Available]) -> None:
         """Skip missing messages if the spec allows it; raise an error for the others."""
@@ -373,25 +368,19 @@ _ROUND: Final = "look after the tasks"
 _RELEASE: Final = "release the stream"
 
 
-class Convergence:
+class Reconciler:
     """The reconciliation rounds of one supervisor.
 
     Args:
         state: The supervisor.
-        dialogue: Its communication with its tasks.
-        finished: Called when it was stopped, its last task has ended, and its source keeps no
-            messages for it.
+        protocol: Its communication with its tasks.
     """
 
-    def __init__(
-        self, state: SupervisorState, dialogue: Dialogue, *, finished: Callable[[], None]
-    ) -> None:
+    def __init__(self, state: SupervisorState, protocol: TaskProtocol) -> None:
         self._state = state
-        self._dialogue = dialogue
-        self._finished = finished
-        self._roll_over = RollOver(state, dialogue)
-        self._starts = Starts(state, dialogue, self._roll_over)
-        self._is_busy = False
+        self._protocol = protocol
+        self._roll_over = RollOver(state, protocol)
+        self._starts = Starts(state, protocol, self._roll_over)
         self._letting_go = False
         self._stopped = False
 
@@ -401,15 +390,15 @@ class Convergence:
 
     def advance(self) -> None:
         """Run a round. Errors are recorded, and the next round retries."""
-        if self._stopped or self._is_busy:
+        state = self._state
+        if self._stopped or state.in_round:
             # Ending tasks in a round leads here again; the next round does the rest.
             return
-        self._is_busy = True
-        state = self._state
+        state.in_round = True
         try:
-            adopt(state, self._dialogue)
+            adopt(state, self._protocol)
             self._roll_over.advance()
-            end_late_comers(state)
+            end_late_comers(state, self._protocol)
             self._roll_over.end_overdue()
             state.committed.refresh(state.ports.clock.monotonic_s())
             if state.committed.is_left_behind:
@@ -431,19 +420,7 @@ class Convergence:
             state.health.round_done()
             state.waits.ended(_ROUND)
         finally:
-            self._is_busy = False
-
-    def end_group(self, group: TaskGroup, reason: str, state: TaskState = TaskState.FAILED) -> None:
-        """End all tasks of a group, without a round for each of them.
-
-        Raises:
-            Unavailable: The metadata store does not answer.
-        """
-        was_busy, self._is_busy = self._is_busy, True
-        try:
-            self._state.end_group(group, reason, state)
-        finally:
-            self._is_busy = was_busy
+            state.in_round = False
 
     def _finish_stopping(self) -> None:
         """After the last task has ended, let the source delete its messages, then finish."""
@@ -460,4 +437,8 @@ class Convergence:
             else:
                 state.waits.ended(_RELEASE)
 
-        state.stream.let_go(state.committed.offsets, self._finished, failed)
+        def done() -> None:
+            state.is_released = True
+            state.request_round()
+
+        state.stream.let_go(state.committed.offsets, done, failed)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from penstock.core.waits import WaitTable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.supervisor.task_groups import GroupPhase
+from penstock.indexing.supervisor.task_groups import GroupEvent, GroupState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
     from penstock.indexing.supervisor.health import Health
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 
 class SupervisorState:
     """The state of one supervisor.
+
+    Args:
+        spec: Its first spec.
+        ports: Its dependencies.
+        options: Its options.
+        stream: Its stream.
+        committed: Its committed offsets.
+        health: Its errors.
+        act: Acts on the state, in a mail of its own, after `request_round`.
 
     Attributes:
         spec: The current spec.
@@ -40,6 +51,9 @@ class SupervisorState:
         begun: Whether polling has started, which is `startDelay` after the creation.
         discovered: Whether all tasks that it found have reported.
         waits: Dependencies that the supervisor itself waits for.
+        in_round: Whether a round runs: tasks that it ends do not begin another one.
+        is_released: Whether it was stopped, its last task has ended, and its source keeps no
+            messages for it; until the supervisor has reported that.
     """
 
     def __init__(
@@ -51,6 +65,7 @@ class SupervisorState:
         stream: StreamWatch,
         committed: CommittedOffsets,
         health: Health,
+        act: Callable[[], None],
     ) -> None:
         self.spec = spec
         self.ports = ports
@@ -66,6 +81,9 @@ class SupervisorState:
         self.begun = False
         self.discovered = False
         self.waits = WaitTable(ports.clock)
+        self.in_round = False
+        self.is_released = False
+        self._act = act
 
     @property
     def id(self) -> str:
@@ -92,6 +110,10 @@ class SupervisorState:
         bounds, committed = self.bounds, self.committed.offsets
         return bounds is not None and all(committed.get(p, 0) >= e for p, (_, e) in bounds.items())
 
+    def request_round(self) -> None:
+        """Have the supervisor act on the present state soon, after the present mail."""
+        self.ports.processor.post(self._act, "a round of supervisor %s", self.id)
+
     def group_of(self, task_id: str) -> TaskGroup | None:
         """Return the task group of a task."""
         return next((g for g in self.groups.values() if task_id in g.replicas), None)
@@ -103,6 +125,7 @@ class SupervisorState:
             del group.replicas[task_id]
             if not group.replicas:
                 del self.groups[group.name]
+                group.on(GroupEvent.EMPTY)
         return group
 
     def end_task(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> None:
@@ -115,14 +138,18 @@ class SupervisorState:
         self.ports.queue.shutdown(task_id, reason, state)
 
     def end_group(self, group: TaskGroup, reason: str, state: TaskState = TaskState.FAILED) -> None:
-        """End all tasks of a group; raises as `end_task`."""
-        for task_id in tuple(group.replicas):
-            self.end_task(task_id, reason, state)
+        """End all tasks of a group, without a round for each of them; raises as `end_task`."""
+        was_in_round, self.in_round = self.in_round, True
+        try:
+            for task_id in tuple(group.replicas):
+                self.end_task(task_id, reason, state)
+        finally:
+            self.in_round = was_in_round
 
     def note_discovery(self) -> None:
         """Record whether all tasks have reported that existed when the stream was first seen."""
         silent = (
-            g.phase is GroupPhase.UNKNOWN and not g.is_unassigned for g in self.groups.values()
+            g.state is GroupState.UNKNOWN and not g.is_unassigned for g in self.groups.values()
         )
         if self.looked_ms and not any(silent):
             self.discovered = True

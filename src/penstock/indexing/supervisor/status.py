@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from penstock.core.waits import DependencyWait
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor import Supervisor
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_groups import Replica, TaskGroup
 
@@ -146,33 +145,32 @@ class SupervisorSnapshot:
     def remaining_s(self, group: TaskGroup) -> int:
         """Return the remaining seconds in which a group may read or publish."""
         clock = self._state.ports.clock
-        if group.is_pending:
+        if group.is_publishing:
             return max(0, int(group.deadline_s - clock.monotonic_s()))
         read_ms = clock.now_ms() - group.since_ms
         return max(0, (self.spec.io.task_duration - read_ms) // 1000)
 
 
-def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
+def supervisor_status(standing: SupervisorSnapshot, now_ms: int) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/status``."""
-    io = supervisor.spec.io
-    standing = supervisor.standing
+    io = standing.spec.io
     groups = standing.groups()
     lag = standing.lag()
     latest, looked_ms = standing.latest()
     state = standing.state
     return {
-        "id": supervisor.id,
+        "id": standing.spec.supervisor_id,
         "generationTime": format_time(now_ms),
         "payload": {
-            "type": supervisor.spec.type,
-            "dataSource": supervisor.spec.data_schema.data_source,
+            "type": standing.spec.type,
+            "dataSource": standing.spec.data_schema.data_source,
             "stream": io.stream,
             "streamId": standing.stream_id,
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,
-            "activeTasks": _tasks(standing, [g for g in groups if not g.is_pending]),
-            "publishingTasks": _tasks(standing, [g for g in groups if g.is_pending]),
+            "activeTasks": _tasks(standing, [g for g in groups if not g.is_publishing]),
+            "publishingTasks": _tasks(standing, [g for g in groups if g.is_publishing]),
             "latestOffsets": offsets_to_json(latest),
             "committedOffsets": offsets_to_json(standing.committed()),
             "minimumLag": offsets_to_json(lag),
@@ -181,7 +179,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "avgLag": sum(lag.values()) / len(lag) if lag else 0,
             **_time_lag(standing),
             "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
-            "suspended": supervisor.spec.suspended,
+            "suspended": standing.spec.suspended,
             "healthy": standing.healthy,
             "state": _coarse(state),
             "detailedState": state,
@@ -191,28 +189,27 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
     }
 
 
-def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
+def supervisor_summary(standing: SupervisorSnapshot) -> dict[str, object]:
     """Return one entry of ``GET …/supervisor?state=true``."""
-    standing = supervisor.standing
     state = standing.state
     return {
-        "id": supervisor.id,
-        "type": supervisor.spec.type,
-        "dataSource": supervisor.spec.data_schema.data_source,
+        "id": standing.spec.supervisor_id,
+        "type": standing.spec.type,
+        "dataSource": standing.spec.data_schema.data_source,
         "state": _coarse(state),
         "detailedState": state,
         "healthy": standing.healthy,
-        "suspended": supervisor.spec.suspended,
+        "suspended": standing.spec.suspended,
         "waits": [wait.to_json() for wait in standing.waits()],
         "aggregateLag": sum(standing.lag().values()),
         **{name: ms for name, ms in _time_lag(standing).items() if name != "minimumLagMillis"},
     }
 
 
-def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
+def supervisor_stats(standing: SupervisorSnapshot) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/stats``: the row counts of its tasks."""
     stats: dict[str, dict[str, object]] = {}
-    for group in supervisor.standing.groups():
+    for group in standing.groups():
         for task_id, replica in group.replicas.items():
             if replica.report is None:
                 continue
@@ -230,10 +227,10 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
     return dict(stats)
 
 
-def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
+def supervisor_parse_errors(standing: SupervisorSnapshot) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/parseErrors``: samples of each task."""
     found: dict[str, dict[str, object]] = {}
-    for group in supervisor.standing.groups():
+    for group in standing.groups():
         for task_id, replica in group.replicas.items():
             samples = replica.report.unparseable if replica.report is not None else ()
             by_task = found.setdefault(str(group.group_id), {})
@@ -284,7 +281,7 @@ def _task(standing: SupervisorSnapshot, group: TaskGroup, replica: Replica) -> d
         "endOffsets": None if group.end is None else offsets_to_json(group.end),
         "startTime": format_time(replica.since_ms),
         "remainingSeconds": standing.remaining_s(group),
-        "type": "PUBLISHING" if group.is_pending else "ACTIVE",
+        "type": "PUBLISHING" if group.is_publishing else "ACTIVE",
         "serverPriority": replica.task.server_priority,
         "phase": report.phase.value if report is not None else _phase_before_reports(replica),
         "currentOffsets": offsets_to_json(current),

@@ -6,9 +6,10 @@ the configured number of reading replicas. Groups that have read long enough agr
 successors at once, and every lost task is replaced. All state can be recovered by a new overlord:
 offsets and tasks are in the metadata store, and the peons report the progress.
 
-Its parts do the work: `Looks` polls the stream and the tasks, `Convergence` runs the reconciliation
-rounds, `Dialogue` agrees with tasks on their ends, `OffsetMoves` moves offsets for users. This
-module connects them and receives notifications.
+Its parts do the work: `SupervisorPolls` polls the stream and the tasks, `Reconciler` runs the
+reconciliation rounds, `TaskProtocol` carries out the effects of task groups and agrees with tasks
+on their ends, `OffsetMoves` moves offsets for users. This module connects them and receives
+notifications.
 
 A task group that fails while it publishes leaves a gap between the committed offsets and the tasks
 that read after it. These are healthy and continue; another task reads the gap again, and their
@@ -33,12 +34,13 @@ from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.lag import LagEvents, TimeLag
 from penstock.indexing.supervisor.offset_moves import OffsetMoves
-from penstock.indexing.supervisor.polling import Looks
-from penstock.indexing.supervisor.reconciler import Convergence
+from penstock.indexing.supervisor.polling import SupervisorPolls
+from penstock.indexing.supervisor.reconciler import Reconciler
 from penstock.indexing.supervisor.state import SupervisorState
 from penstock.indexing.supervisor.status import SupervisorSnapshot
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
-from penstock.indexing.supervisor.task_protocol import Dialogue
+from penstock.indexing.supervisor.task_groups import GroupEvent
+from penstock.indexing.supervisor.task_protocol import EventFacts, TaskProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
-    from penstock.indexing.supervisor.task_groups import TaskGroup
     from penstock.indexing.task_spec import StreamTaskSpec
 
 
@@ -87,29 +88,22 @@ class Supervisor:
             stream=stream,
             committed=CommittedOffsets(supervisor_id, ports.metadata, stream),
             health=Health(supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms),
+            act=self._act,
         )
-        self._dialogue = Dialogue(
-            lambda: ports.peons.within(state.spec.tuning.http_timeout),
-            calls,
-            ports.clock,
-            completion_timeout_ms=lambda: state.spec.io.completion_timeout,
-            agreed=self._agreed,
-            misfit=self._end_misfit,
-            note=state.note,
-        )
+        self._protocol = TaskProtocol(state, calls)
         self._stopped = stopped
-        self._convergence = Convergence(state, self._dialogue, finished=self._finished)
+        self._reconciler = Reconciler(state, self._protocol)
         self.standing: Final = SupervisorSnapshot(state)
-        self._looks = Looks(
+        self._polls = SupervisorPolls(
             state,
-            self._dialogue,
+            self._protocol,
             Autoscaler(state, self.standing),
             TimeLag(state, self.standing),
             LagEvents(state, self.standing),
-            ended=self._convergence.advance,
+            self._reconciler,
         )
         self.offsets: Final = OffsetMoves(
-            state, self.standing, self._dialogue, self._convergence, self._looks
+            state, self.standing, self._protocol, self._reconciler, self._polls
         )
 
     @property
@@ -124,7 +118,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start to supervise the tasks."""
-        self._looks.start()
+        self._polls.start()
 
     # Notifications and commands
 
@@ -136,22 +130,27 @@ class Supervisor:
     def update(self, spec: SupervisorSpec) -> None:
         """Apply a new version of the spec; tasks of the old one end and publish."""
         self._state.spec = spec
-        self._looks.start()
-        self._convergence.advance()
+        self._polls.start()
+        self._reconciler.advance()
 
     def stop(self) -> None:
         """Have all tasks publish what they have read, then finish."""
         self._state.stopping = True
-        self._convergence.advance()
+        self._reconciler.advance()
 
     def abandon(self) -> None:
         """Stop supervising; the tasks continue, and the next overlord finds them."""
-        self._looks.stop()
-        self._convergence.stop()
+        self._polls.stop()
+        self._reconciler.stop()
 
-    def _finished(self) -> None:
-        self.abandon()
-        self._stopped()
+    def _act(self) -> None:
+        """Act on a request of `SupervisorState.request_round`."""
+        if self._state.is_released:
+            self._state.is_released = False  # Report it once.
+            self.abandon()
+            self._stopped()
+        else:
+            self._reconciler.advance()
 
     def hand_off(self, group_ids: Iterable[int] | None = None) -> None:
         """Have some groups, or all, agree on an end and publish now."""
@@ -159,7 +158,7 @@ class Supervisor:
         for group in self._state.groups.values():
             if wanted is None or group.group_id in wanted:
                 group.roll_asked = True
-        self._convergence.advance()
+        self._reconciler.advance()
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full: close it and have the task continue with the next.
@@ -168,7 +167,7 @@ class Supervisor:
         """
         group = self._state.group_of(task_id)
         if group is not None:
-            self._dialogue.checkpoint(group, start)
+            self._protocol.checkpoint(group, start)
 
     def task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         """A task of this supervisor has ended."""
@@ -178,27 +177,8 @@ class Supervisor:
         if state is TaskState.SUCCESS:
             self._state.health.task_succeeded()
             if group is not None:
-                self._end_replicas(group, task.id)
+                self._protocol.report(group, GroupEvent.SUCCEEDED, EventFacts(task_id=task.id))
         elif group is not None:
             self._state.health.task_failed(self._state.ports.clock.monotonic_s())
             self._state.note(Unavailable(f"task {task.id} failed: {error}"))
-        self._convergence.advance()
-
-    def _end_replicas(self, group: TaskGroup, done: str) -> None:
-        """End tasks that would only publish again what their replica has published."""
-        try:
-            reason = f"its replica {done} has published all"
-            self._convergence.end_group(group, reason, TaskState.SUCCESS)
-        except Unavailable as error:
-            self._state.note(error)  # The tasks detect it themselves.
-
-    def _agreed(self) -> None:
-        """A group has agreed on its end: start a successor."""
-        self._convergence.advance()
-
-    def _end_misfit(self, task_id: str, reason: str) -> None:
-        """End a task that contradicts its replicas; another one replaces it."""
-        try:
-            self._state.ports.queue.shutdown(task_id, reason)
-        except Unavailable as error:
-            self._state.note(error)  # The next round detects the contradiction again.
+        self._reconciler.advance()

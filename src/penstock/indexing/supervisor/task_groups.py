@@ -2,6 +2,7 @@
 
 Pure: records and decisions, no I/O. Stream partition p belongs to group p mod taskCount. A group
 has at most one task group that reads, and any number that have agreed on their end and publish.
+`MACHINE` has the states of a task group; `task_protocol` carries out its effects.
 
 The tasks of a task group are replicas: they have the same base sequence name, start and end
 offsets, and checkpoints. They would publish the same, so the first publish suffices. A replica that
@@ -17,7 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -27,17 +30,145 @@ if TYPE_CHECKING:
     from penstock.indexing.task_spec import StreamTaskSpec
 
 
-class GroupPhase(Enum):
-    """Phase of a task group.
-
-    UNKNOWN: its tasks were found, and none has reported yet. READING. ROLLING: an end of its tasks
-    or of their open sequence is being agreed. PENDING: its end is agreed, it publishes.
-    """
+class GroupState(Enum):
+    """State of a task group."""
 
     UNKNOWN = "unknown"
+    """Its tasks were found or started, and none has reported yet."""
     READING = "reading"
     ROLLING = "rolling"
-    PENDING = "pending"
+    """Its tasks agree on their end."""
+    CHECKPOINTING = "checkpointing"
+    """Its tasks agree on the end of their open sequence."""
+    PUBLISHING = "publishing"
+    """The end of its tasks is agreed. It never reads beyond that."""
+    ENDED = "ended"
+    """Its last task is gone."""
+
+
+class GroupEvent(Enum):
+    """Event of a task group."""
+
+    REPORTED = "a task reported, and has no end"
+    END_KNOWN = "a task has an end"
+    PROGRESSED = "a task has persisted more"
+    UNASSIGNED = "no task has a worker"
+    LAGGING = "a task lacks what its replicas agreed"
+    END_WANTED = "it must end, and tasks can be asked"
+    NOT_NEEDED = "the supervisor stops, and no task has a worker"
+    CHECKPOINT_WANTED = "its open sequence is full, and tasks can be asked"
+    END_AGREED = "a task took the end that its replicas agreed on"
+    END_NOT_AGREED = "no task took an end"
+    CHECKPOINT_AGREED = "a task took the end of its open sequence"
+    CHECKPOINT_NOT_AGREED = "no task took an end of its open sequence"
+    SPARE = "a task has no worker, a replica has one"
+    OVERDUE = "a task answered after the deadline"
+    SUCCEEDED = "a task succeeded"
+    EMPTY = "its last task is gone"
+
+
+class GroupEffect(Enum):
+    """Effect of an event of a task group."""
+
+    SET_END = "set its end"
+    ADD_CHECKPOINT = "add the start of the next sequence"
+    SET_DEADLINE = "restart the time in which it must publish or make progress"
+    RESTART_DURATION = "restart the time in which it reads"
+    CATCH_UP = "send lagging tasks what their replicas agreed"
+    AGREE_ON_END = "pause its tasks and send all the furthest offsets as their end"
+    AGREE_ON_CHECKPOINT = "the same for the end of the open sequence"
+    END_REFUSING_TASKS = "end tasks that refused what was agreed"
+    END_SPARE_TASKS = "end tasks without a worker"
+    END_OVERDUE_TASKS = "end its tasks, because they have not published in time"
+    END_UNNEEDED_TASKS = "end its tasks, because they have not begun"
+    END_REPLICAS = "end its other tasks, because all is published"
+    NOTE_ERRORS = "record errors of the agreement"
+    RECONCILE = "run a round of the reconciler"
+
+
+_S = GroupState
+_F = GroupEffect
+_AGREED: Final = (_F.END_REFUSING_TASKS, _F.RECONCILE)
+_CHECKPOINT_AGREED: Final = (_F.NOTE_ERRORS, _F.ADD_CHECKPOINT, _F.END_REFUSING_TASKS)
+
+MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
+    GroupState,
+    {
+        GroupEvent.REPORTED: Row({_S.UNKNOWN: go(_S.READING)}, IGNORED),
+        GroupEvent.END_KNOWN: Row(
+            {
+                state: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE)
+                for state in (_S.UNKNOWN, _S.READING, _S.ROLLING, _S.CHECKPOINTING)
+            },
+            # An agreed end never changes.
+            IGNORED,
+        ),
+        GroupEvent.PROGRESSED: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.SET_DEADLINE)}, IGNORED),
+        GroupEvent.UNASSIGNED: Row(
+            {
+                **{
+                    state: go(state, _F.RESTART_DURATION)
+                    for state in (_S.UNKNOWN, _S.READING, _S.ROLLING, _S.CHECKPOINTING)
+                },
+                _S.PUBLISHING: go(_S.PUBLISHING, _F.RESTART_DURATION, _F.SET_DEADLINE),
+            }
+        ),
+        # Tasks that agree on an end get it from the agreement.
+        GroupEvent.LAGGING: Row(
+            {state: go(state, _F.CATCH_UP) for state in (_S.UNKNOWN, _S.READING, _S.PUBLISHING)},
+            IGNORED,
+        ),
+        GroupEvent.END_WANTED: Row({_S.READING: go(_S.ROLLING, _F.AGREE_ON_END)}, IGNORED),
+        GroupEvent.NOT_NEEDED: Row({_S.UNKNOWN: go(_S.UNKNOWN, _F.END_UNNEEDED_TASKS)}, IGNORED),
+        GroupEvent.CHECKPOINT_WANTED: Row(
+            {
+                state: go(_S.CHECKPOINTING, _F.AGREE_ON_CHECKPOINT)
+                for state in (_S.UNKNOWN, _S.READING)
+            },
+            IGNORED,
+        ),
+        # A report may have set the end, or the last task may have ended, during an agreement.
+        GroupEvent.END_AGREED: Row(
+            {
+                _S.ROLLING: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE, *_AGREED),
+                _S.PUBLISHING: go(_S.PUBLISHING, *_AGREED),
+                _S.ENDED: go(_S.ENDED, *_AGREED),
+            }
+        ),
+        GroupEvent.END_NOT_AGREED: Row(
+            {
+                _S.ROLLING: go(_S.READING, _F.NOTE_ERRORS),
+                _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
+                _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
+            }
+        ),
+        GroupEvent.CHECKPOINT_AGREED: Row(
+            {
+                _S.CHECKPOINTING: go(_S.READING, *_CHECKPOINT_AGREED),
+                _S.PUBLISHING: go(_S.PUBLISHING, *_CHECKPOINT_AGREED),
+                _S.ENDED: go(_S.ENDED, *_CHECKPOINT_AGREED),
+            }
+        ),
+        GroupEvent.CHECKPOINT_NOT_AGREED: Row(
+            {
+                _S.CHECKPOINTING: go(_S.READING, _F.NOTE_ERRORS),
+                _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
+                _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
+            }
+        ),
+        GroupEvent.SPARE: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.END_SPARE_TASKS)}, IGNORED),
+        GroupEvent.OVERDUE: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.END_OVERDUE_TASKS)}),
+        GroupEvent.SUCCEEDED: Row(
+            {state: go(state, _F.END_REPLICAS) for state in GroupState if state is not _S.ENDED},
+            IGNORED,
+        ),
+        GroupEvent.EMPTY: Row(
+            {state: go(_S.ENDED) for state in GroupState if state is not _S.ENDED}
+        ),
+    },
+    initial=(_S.UNKNOWN,),
+    final=(_S.ENDED,),
+)
 
 
 @dataclass(slots=True)
@@ -77,7 +208,7 @@ class TaskGroup:
     Attributes:
         task: One of them, as created: the others differ only in name, first sequence and server
             priority.
-        phase: Its phase.
+        state: Its state.
         since_ms: Since when it reads.
         checkpoints: Start offsets of its sequences, by number.
         end: Its end offsets, once agreed.
@@ -87,7 +218,7 @@ class TaskGroup:
     """
 
     task: StreamTaskSpec
-    phase: GroupPhase
+    state: GroupState
     since_ms: int
     checkpoints: dict[int, Offsets] = field(default_factory=dict)
     end: Offsets | None = None
@@ -115,9 +246,14 @@ class TaskGroup:
         return self.task.start_offsets[partition]
 
     @property
-    def is_pending(self) -> bool:
+    def is_publishing(self) -> bool:
         """Whether its end is agreed."""
-        return self.phase is GroupPhase.PENDING
+        return self.state is GroupState.PUBLISHING
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it counts against `stopTaskCount`: it publishes, or agrees on an end."""
+        return self.state in {_S.ROLLING, _S.CHECKPOINTING, _S.PUBLISHING}
 
     @property
     def is_repair(self) -> bool:
@@ -128,6 +264,11 @@ class TaskGroup:
     def is_unassigned(self) -> bool:
         """Whether none of its tasks has a worker."""
         return not any(replica.has_worker for replica in self.replicas.values())
+
+    @property
+    def waiting_tasks(self) -> tuple[str, ...]:
+        """The ids of its tasks without a worker."""
+        return tuple(task_id for task_id, one in self.replicas.items() if not one.has_worker)
 
     @property
     def persisted(self) -> dict[int, int]:
@@ -142,6 +283,13 @@ class TaskGroup:
     def newest(self) -> int:
         """The number of its newest sequence."""
         return max(self.checkpoints)
+
+    def on(self, event: GroupEvent) -> tuple[GroupEffect, ...]:
+        """Change its state after an event; return the effects to carry out, in order."""
+        outcome = MACHINE.transition(self.state, event)
+        assert not isinstance(outcome, Refusal), "no event of a group is a request"
+        self.state = outcome.state
+        return outcome.effects
 
     def add(self, task: StreamTaskSpec, now_s: float, now_ms: int) -> Replica:
         """Add a task, and the checkpoints with which it was created."""
@@ -276,11 +424,11 @@ def plan_starts(
 ) -> list[StartPlan]:
     """Return plans for the groups that lack a reading task.
 
-    Each starts at the end of its pending groups, or at the committed offsets.
+    Each starts at the end of its publishing groups, or at the committed offsets.
     """
     groups = list(groups)
     partitions = [p for p in partitions if p in committed]
-    read = {p for group in groups if not group.is_pending for p in group.partitions}
+    read = {p for group in groups if not group.is_publishing for p in group.partitions}
     plans = []
     for group_id in range(task_count):
         wanted = partitions_of(group_id, task_count, partitions)

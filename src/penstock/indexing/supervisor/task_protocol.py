@@ -1,9 +1,8 @@
 """Protocol between a supervisor and its tasks: status, checkpoints and agreed end offsets.
 
-Owns the phases UNKNOWN, READING and ROLLING and the transition to PENDING: it asks tasks for
+`TaskProtocol` takes the events of all task groups and carries out their effects. It asks tasks for
 their status, and agrees with all replicas of a group on the end of the tasks or of their open
-sequence. Results are written into the `TaskGroup`. Does not own which tasks should exist or
-when they have read enough (`reconciler`).
+sequence. Does not own which tasks should exist or when they have read enough (`reconciler`).
 
 In an agreement all replicas of a group are paused and report their offsets; the end is the
 furthest one of each stream partition, and is sent to all. It is valid once one task has
@@ -19,26 +18,27 @@ responds is left paused after an agreement, whatever its result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.indexing.supervisor.task_groups import GroupPhase
+from penstock.indexing.ports import TaskState
+from penstock.indexing.supervisor.task_groups import GroupEffect, GroupEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
     from penstock.indexing.errand import Calls
     from penstock.indexing.ports import TaskClient, TaskReport
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_groups import Replica, TaskGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class PausedPosition:
     """Position of a paused task.
 
     Attributes:
@@ -52,7 +52,7 @@ class Stand:
     next_start: Offsets | None = None
 
 
-def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
+def pause_task(peons: TaskClient, task_id: str, closing: int | None = None) -> PausedPosition:
     """Pause a task and return its position.
 
     Args:
@@ -70,10 +70,10 @@ def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
         known = peons.report(task_id).end
         if known is None:
             raise
-        return Stand(known, end=known)
+        return PausedPosition(known, end=known)
     if closing is None:
-        return Stand(current)
-    return Stand(current, next_start=peons.report(task_id).checkpoints.get(closing + 1))
+        return PausedPosition(current)
+    return PausedPosition(current, next_start=peons.report(task_id).checkpoints.get(closing + 1))
 
 
 def catch_up(
@@ -114,7 +114,7 @@ def peon_lane(task_id: str) -> str:
     return f"peon-{task_id}"
 
 
-class Round:
+class Agreement:
     """An agreement on the end of tasks, or of their open sequence.
 
     Args:
@@ -135,58 +135,58 @@ class Round:
         self._calls = calls
         self._closing = closing
         self._ended = ended
-        self._stands: dict[str, Stand] = {}
+        self._positions: dict[str, PausedPosition] = {}
         self._errors: dict[str, PenstockError] = {}
-        self._took: set[str] = set()
+        self._accepted: set[str] = set()
 
     def start(self, task_ids: Iterable[str]) -> None:
         """Pause the tasks, and continue when all have answered or failed."""
         number = None if self._closing is None else self._closing[0]
         self._each(
             task_ids,
-            lambda task_id: stand(self._peons, task_id, number),
-            self._stands.__setitem__,
+            lambda task_id: pause_task(self._peons, task_id, number),
+            self._positions.__setitem__,
             self._decide,
         )
 
     def _decide(self) -> None:
         end = self._furthest()
         if end is None:
-            for task_id in (*self._stands, *self._errors):
+            for task_id in (*self._positions, *self._errors):
                 self._resume(task_id)
             self._ended(None, self._errors)
             return
         self._each(
-            self._stands,
-            lambda task_id: self._tell(task_id, end),
-            lambda task_id, _none: self._took.add(task_id),
+            self._positions,
+            lambda task_id: self._send_end(task_id, end),
+            lambda task_id, _none: self._accepted.add(task_id),
             lambda: self._finish(end),
         )
 
     def _furthest(self) -> dict[int, int] | None:
         """Return an end that a task reports, else the furthest position; None for no agreement."""
-        stands = self._stands.values()
-        ends = [dict(one.end) for one in stands if one.end is not None]
+        positions = self._positions.values()
+        ends = [dict(one.end) for one in positions if one.end is not None]
         if self._closing is None:
             if ends:
                 return ends[0]
         else:
             if ends:
                 return None  # The task itself ends, and with it the sequence.
-            known = [dict(one.next_start) for one in stands if one.next_start is not None]
+            known = [dict(one.next_start) for one in positions if one.next_start is not None]
             if known:
                 return known[0]
         end: dict[int, int] = {}
-        for one in stands:
+        for one in positions:
             for p, offset in one.current.items():
                 end[p] = max(offset, end.get(p, 0))
         if self._closing is not None and end == dict(self._closing[1]):
             return None  # The sequence is still empty.
         return end or None
 
-    def _tell(self, task_id: str, end: Offsets) -> None:
+    def _send_end(self, task_id: str, end: Offsets) -> None:
         finish = self._closing is None
-        one = self._stands[task_id]
+        one = self._positions[task_id]
         known = one.end if finish else one.next_start
         if known is None or dict(known) != dict(end):
             self._peons.set_end_offsets(task_id, end, finish=finish)
@@ -194,9 +194,9 @@ class Round:
             self._peons.resume(task_id)
 
     def _finish(self, end: Offsets) -> None:
-        for task_id in self._stands.keys() - self._took:
+        for task_id in self._positions.keys() - self._accepted:
             self._resume(task_id)
-        self._ended(end if self._took else None, self._errors)
+        self._ended(end if self._accepted else None, self._errors)
 
     def _resume(self, task_id: str) -> None:
         # If this call is lost, the pause ends by itself.
@@ -239,37 +239,98 @@ class Round:
             )
 
 
-class Dialogue:
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """Facts of an event that its effects need.
+
+    Attributes:
+        end: The end of the tasks, or of their open sequence.
+        number: The number of the sequence that begins there.
+        errors: Errors of tasks in an agreement.
+        task_id: The task of the event.
+        agreement: The agreement to start.
+    """
+
+    end: Offsets = field(default_factory=dict)
+    number: int = 0
+    errors: Mapping[str, PenstockError] = field(default_factory=dict)
+    task_id: str = ""
+    agreement: Agreement | None = None
+
+
+_NO_FACTS = EventFacts()
+
+
+class TaskProtocol:
     """Communication of one supervisor with its tasks.
 
     Args:
-        peons: Returns a client of the tasks, with the timeout of the current spec.
+        state: The supervisor.
         calls: Runs calls on lanes.
-        clock: Monotonic time for deadlines, because the wall clock may jump.
-        completion_timeout_ms: Returns how long a group may publish, from the current spec.
-        agreed: Called when a group that was asked to end has agreed on its end.
-        misfit: Called with a task that contradicts its replicas, and the reason.
-        note: Called with errors to record.
     """
 
-    def __init__(
-        self,
-        peons: Callable[[], TaskClient],
-        calls: Calls,
-        clock: Clock,
-        *,
-        completion_timeout_ms: Callable[[], int],
-        agreed: Callable[[], None],
-        misfit: Callable[[str, str], None],
-        note: Callable[[Exception], None],
-    ) -> None:
-        self._peons = peons
+    def __init__(self, state: SupervisorState, calls: Calls) -> None:
+        self._state = state
         self._calls = calls
-        self._clock = clock
-        self._completion_timeout_ms = completion_timeout_ms
-        self._agreed = agreed
-        self._misfit = misfit
-        self._note = note
+
+    def report(self, group: TaskGroup, event: GroupEvent, facts: EventFacts = _NO_FACTS) -> None:
+        """Report an event of a group, and carry out its effects in order.
+
+        Raises:
+            Unavailable: The metadata store did not answer when a task had to end.
+        """
+        for effect in group.on(event):
+            self._carry_out(effect, group, facts)
+
+    def _carry_out(self, effect: GroupEffect, group: TaskGroup, facts: EventFacts) -> None:
+        state, clock = self._state, self._state.ports.clock
+        match effect:
+            case GroupEffect.SET_END:
+                group.end = dict(facts.end)
+            case GroupEffect.ADD_CHECKPOINT:
+                group.learn({facts.number: facts.end})
+            case GroupEffect.SET_DEADLINE:
+                # Monotonic, because the wall clock may jump.
+                group.deadline_s = clock.monotonic_s() + state.spec.io.completion_timeout / 1000
+            case GroupEffect.RESTART_DURATION:
+                group.since_ms = clock.now_ms()
+            case GroupEffect.CATCH_UP:
+                self._catch_up_lagging(group)
+            case GroupEffect.AGREE_ON_END | GroupEffect.AGREE_ON_CHECKPOINT:
+                assert facts.agreement is not None, f"no agreement for {effect}"
+                facts.agreement.start(self._askable(group))
+            case GroupEffect.END_REFUSING_TASKS:
+                self._end_refusing_tasks(facts.errors)
+            case GroupEffect.NOTE_ERRORS:
+                self._note_errors(facts.errors)
+            case GroupEffect.RECONCILE:
+                state.request_round()
+            case _:
+                self._end_tasks(effect, group, facts)
+
+    def _end_tasks(self, effect: GroupEffect, group: TaskGroup, facts: EventFacts) -> None:
+        """Carry out an effect that ends tasks of the group itself."""
+        state = self._state
+        match effect:
+            case GroupEffect.END_SPARE_TASKS:
+                reason = "its replicas ended before it had a worker"
+                for task_id in group.waiting_tasks:
+                    state.end_task(task_id, reason, TaskState.SUCCESS)
+            case GroupEffect.END_OVERDUE_TASKS:
+                seconds = state.spec.io.completion_timeout // 1000
+                reason = f"it has not published within completionTimeout ({seconds} s)"
+                for task_id in tuple(group.replicas):
+                    state.ports.queue.shutdown(task_id, reason)
+            case GroupEffect.END_UNNEEDED_TASKS:
+                state.end_group(group, "the supervisor stopped before it began")
+            case GroupEffect.END_REPLICAS:
+                reason = f"its replica {facts.task_id} has published all"
+                try:
+                    state.end_group(group, reason, TaskState.SUCCESS)
+                except Unavailable as error:
+                    state.note(error)  # The tasks detect it themselves.
+            case _:
+                raise AssertionError(f"nothing carries out {effect}")
 
     # Reports
 
@@ -278,6 +339,9 @@ class Dialogue:
         for replica in group.replicas.values():
             if not replica.asking:
                 self._ask(group, replica)
+
+    def _peons(self) -> TaskClient:
+        return self._state.ports.peons.within(self._state.spec.tuning.http_timeout)
 
     def _ask(self, group: TaskGroup, replica: Replica) -> None:
         task_id, peons = replica.task.id, self._peons()
@@ -294,31 +358,24 @@ class Dialogue:
 
     def _heard(self, group: TaskGroup, replica: Replica, report: TaskReport) -> None:
         before, replica.report = replica.report, report
-        replica.heard_s = self._clock.monotonic_s()
+        replica.heard_s = self._state.ports.clock.monotonic_s()
         group.learn(report.checkpoints)
         if report.end is not None:
-            self.agree(group, report.end)
-        elif group.phase is GroupPhase.UNKNOWN:
-            group.phase = GroupPhase.READING
-        if group.is_pending and (before is None or before.persisted != report.persisted):
-            # It still reads, for example a replacement that has its end from the start.
-            self.allow_more_time(group)
+            self.report(group, GroupEvent.END_KNOWN, EventFacts(report.end))
+        else:
+            self.report(group, GroupEvent.REPORTED)
+        if before is None or before.persisted != report.persisted:
+            # It may still read, for example a replacement that has its end from the start.
+            self.report(group, GroupEvent.PROGRESSED)
 
-    def agree(self, group: TaskGroup, end: Offsets) -> None:
-        """Set the end of a group; from now on it publishes."""
-        if not group.is_pending:
-            group.phase, group.end = GroupPhase.PENDING, dict(end)
-            self.allow_more_time(group)
-
-    def allow_more_time(self, group: TaskGroup) -> None:
-        """Restart the deadline of a group that publishes."""
-        if group.is_pending:
-            group.deadline_s = self._clock.monotonic_s() + self._completion_timeout_ms() / 1000
+    # Tasks behind their replicas
 
     def bring_in_line(self, group: TaskGroup) -> None:
         """Send lagging tasks what their replicas have agreed."""
-        if group.phase is GroupPhase.ROLLING:
-            return
+        if any(group.lags(replica) for replica in group.replicas.values()):
+            self.report(group, GroupEvent.LAGGING)
+
+    def _catch_up_lagging(self, group: TaskGroup) -> None:
         for replica in group.replicas.values():
             if group.lags(replica) and not replica.catching_up:
                 self._catch_up(group, replica)
@@ -335,7 +392,7 @@ class Dialogue:
         def failed(error: PenstockError) -> None:
             replica.catching_up = False
             if isinstance(error, InvalidRequest | Conflict):
-                self._misfit(task_id, f"it is not in line with its replicas: {error}")
+                self._end_misfit(task_id, f"it is not in line with its replicas: {error}")
 
         self._calls.call(
             peon_lane(task_id), lambda: catch_up(peons, task_id, checkpoints, end), done, failed
@@ -345,16 +402,10 @@ class Dialogue:
 
     def roll(self, group: TaskGroup) -> None:
         """End a group at the current position of its furthest task."""
-
-        def ended(end: Offsets | None, errors: Mapping[str, PenstockError]) -> None:
-            if end is None:
-                self._read_on(group, errors)
-                return
-            self.agree(group, end)
-            self._end_misfits(errors)
-            self._agreed()
-
-        self._begin(group, None, ended)
+        if self._askable(group):
+            self.report(
+                group, GroupEvent.END_WANTED, EventFacts(agreement=self._agreement(group, None))
+            )
 
     def checkpoint(self, group: TaskGroup, start: Offsets) -> None:
         """Close a group's open sequence, if it started at `start`, and let the group continue.
@@ -362,41 +413,43 @@ class Dialogue:
         Another start means that the notification is late: that sequence was closed before.
         """
         number = group.newest
-        if group.phase not in {GroupPhase.READING, GroupPhase.UNKNOWN}:
-            return
-        if dict(group.checkpoints[number]) != dict(start):
-            return
+        if dict(group.checkpoints[number]) == dict(start) and self._askable(group):
+            agreement = self._agreement(group, (number, start))
+            self.report(group, GroupEvent.CHECKPOINT_WANTED, EventFacts(agreement=agreement))
+
+    def _askable(self, group: TaskGroup) -> list[str]:
+        # A lagging task must receive the earlier ends before this one.
+        return [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
+
+    def _agreement(self, group: TaskGroup, closing: tuple[int, Offsets] | None) -> Agreement:
+        if closing is None:
+            number = 0
+            agreed, not_agreed = GroupEvent.END_AGREED, GroupEvent.END_NOT_AGREED
+        else:
+            number = closing[0] + 1
+            agreed, not_agreed = GroupEvent.CHECKPOINT_AGREED, GroupEvent.CHECKPOINT_NOT_AGREED
 
         def ended(end: Offsets | None, errors: Mapping[str, PenstockError]) -> None:
-            self._read_on(group, errors)
-            if end is not None:
-                group.learn({number + 1: end})
-                self._end_misfits(errors)
+            event = not_agreed if end is None else agreed
+            self.report(group, event, EventFacts(end or {}, number, errors))
 
-        self._begin(group, (number, start), ended)
+        return Agreement(self._peons(), self._calls, closing, ended)
 
-    def _begin(
-        self,
-        group: TaskGroup,
-        closing: tuple[int, Offsets] | None,
-        ended: Callable[[Offsets | None, dict[str, PenstockError]], None],
-    ) -> None:
-        # A lagging task must receive the earlier ends before this one.
-        asked = [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
-        if asked:
-            agreement = Round(self._peons(), self._calls, closing, ended)
-            group.phase = GroupPhase.ROLLING
-            agreement.start(asked)
-
-    def _read_on(self, group: TaskGroup, errors: Mapping[str, PenstockError]) -> None:
-        if group.phase is GroupPhase.ROLLING:  # A report may have set its end meanwhile.
-            group.phase = GroupPhase.READING
+    def _note_errors(self, errors: Mapping[str, PenstockError]) -> None:
         for error in errors.values():
             if not isinstance(error, Unavailable):
-                self._note(error)
+                self._state.note(error)
 
-    def _end_misfits(self, errors: Mapping[str, PenstockError]) -> None:
+    def _end_refusing_tasks(self, errors: Mapping[str, PenstockError]) -> None:
         """End tasks that refused the agreed end; those that did not answer receive it later."""
         for task_id, error in errors.items():
             if isinstance(error, InvalidRequest | Conflict):
-                self._misfit(task_id, f"it refused the end that its replicas agreed on: {error}")
+                reason = f"it refused the end that its replicas agreed on: {error}"
+                self._end_misfit(task_id, reason)
+
+    def _end_misfit(self, task_id: str, reason: str) -> None:
+        """End a task that contradicts its replicas; another one replaces it."""
+        try:
+            self._state.ports.queue.shutdown(task_id, reason)
+        except Unavailable as error:
+            self._state.note(error)  # The next round detects the contradiction again.

@@ -27,7 +27,9 @@ from penstock.indexing.engine_json import (
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from penstock.core.intervals import Interval
 
 FORMAT = 2
 """Since format 2, paths are relative to the task's folder."""
@@ -124,9 +126,13 @@ class CommitFile:
             total = total.plus(persist.counts)
         return total
 
-    def rows(self, sequence: str) -> int:
-        """Return the rows of one sequence, after roll-up."""
-        return sum(persist.rows for persist in self.of(sequence))
+    def is_full(self, sequence: str, max_rows_per_chunk: int, max_rows: int) -> bool:
+        """Return whether a sequence has a number of rows in one time chunk, or in all."""
+        chunks: dict[Interval, int] = {}
+        for file in self.files(sequence):
+            chunks[file.interval] = chunks.get(file.interval, 0) + file.rows
+        largest = max(chunks.values(), default=0)
+        return largest >= max_rows_per_chunk or sum(chunks.values()) >= max_rows
 
     def sequence_names(self) -> tuple[str, ...]:
         """Return the sequences that have persists, oldest first."""
@@ -174,13 +180,20 @@ class CommitFile:
             known[partition] = max(offset, known.get(partition, 0))
         return replace(self, number=self.number + 1, persists=persists, dead_lettered=known)
 
-    def relocated(self, place: Callable[[str], str]) -> CommitFile:
-        """Return the commit with each path as `place` returns it; its number is unchanged."""
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files."""
+        files = {file.path for persist in self.persists for file in persist.files}
+        bad = {bad.path for persist in self.persists for bad in persist.bad_files}
+        return frozenset(files | bad)
+
+    def relocated(self, paths: Mapping[str, str]) -> CommitFile:
+        """Return the commit with other paths of its files; its number is unchanged."""
         persists = tuple(
             replace(
                 persist,
-                files=tuple(replace(file, path=place(file.path)) for file in persist.files),
-                bad_files=tuple(replace(bad, path=place(bad.path)) for bad in persist.bad_files),
+                files=tuple(replace(file, path=paths[file.path]) for file in persist.files),
+                bad_files=tuple(replace(bad, path=paths[bad.path]) for bad in persist.bad_files),
             )
             for persist in self.persists
         )

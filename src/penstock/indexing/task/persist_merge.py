@@ -1,4 +1,4 @@
-"""Folding of many small persists into one, so that queries open few files. Part of a task.
+"""Merge of many small persists into one, so that queries open few files. Part of a task.
 
 A task without a backlog persists a few hundred rows at a time. A number of them are folded into
 one, and the same number of those again, as in a log-structured store; large ones are left for the
@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING
 from penstock.indexing.engine import DataFile, MergeRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.intervals import Interval
     from penstock.indexing.task.commit_file import Persist
     from penstock.indexing.task.task_state import StreamTaskParts
 
 
-class Folding:
-    """Folds small persists, on the lane of the merges.
+class PersistMerge:
+    """Merges small persists, on the lane of the merges.
 
     Args:
         context: The task.
-        folded: Called with each sequence whose files changed.
     """
 
-    def __init__(self, context: StreamTaskParts, folded: Callable[[str], None]) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._folded = folded
         self._errand = context.errand("folding", "merge")
         self._name = ""
         # Set by the mailbox, read on the lane: an attempt that is repeated after the publish of its
@@ -38,7 +34,7 @@ class Folding:
         self._moot = False
 
     def advance(self) -> None:
-        """Fold if there are enough small persists."""
+        """Start a merge if there are enough small persists."""
         context = self._context
         if self._errand.busy:
             self._moot = self._moot or self._is_publishing(self._name)
@@ -47,7 +43,7 @@ class Folding:
         run = context.state.commit.to_fold(options.fold_fan_in, options.fold_max_rows)
         if run and not self._is_publishing(run[0].sequence):
             self._name, self._moot = run[0].sequence, False
-            self._errand.start(lambda: self._merge(run), lambda files: self._commit(run, files))
+            self._errand.start(lambda: self._merge(run), lambda files: self._done(run, files))
 
     def _is_publishing(self, name: str) -> bool:
         sequence = self._context.state.sequence(name)
@@ -84,18 +80,7 @@ class Folding:
         )
         return replace(file, bytes=context.folder.sync([file.path])[file.path])
 
-    def _commit(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> None:
-        context = self._context
-        name = run[0].sequence
-        old = {file.path for persist in run for file in persist.files}
-        new = {file.path for file in files}
-        publishing = any(s.publishing for s in context.state.sequences.items if s.name == name)
-        useless = publishing or not files
-        commit = None if useless else context.state.commit.fold(run, files)
-        if commit is None:
-            context.drop(new - old)
-        else:
-            context.state.change_commit(commit)
-            context.drop_later(old - new)
-            self._folded(name)
-        context.wake()
+    def _done(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> None:
+        if files:
+            self._context.state.merged(run, files)
+        self._context.wake()

@@ -57,21 +57,19 @@ class _Persisted:
         return tuple(f.path for f in self.files) + tuple(f.path for f in self.bad_files)
 
 
-class Reader:
+class StreamReader:
     """Reads and persists batches.
 
     Args:
         context: The task.
-        persisted: Called with each sequence that has new files.
     """
 
-    def __init__(self, context: StreamTaskParts, persisted: Callable[[str], None]) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._persisted = persisted
         self._poll = context.errand("asking the broker", "broker")
         self._persist = context.errand("persisting", "persist")
         self._batch: ReadBatch | None = None
-        self._broken_off = ""
+        self._end_reason = ""
         self._missing = ""
         self._is_waiting = False
         tuning = context.spec.tuning_config
@@ -91,16 +89,16 @@ class Reader:
     def trouble(self) -> str:
         """The last error, or what it waits for; empty if none."""
         found = self._persist.trouble or self._poll.trouble
-        return found or self._missing or self._broken_off
+        return found or self._missing or self._end_reason
 
     def advance(self) -> None:
         """Start to poll for the next batch, unless everything is read."""
         state = self._context.state
         ended = all(s.is_read(self.planned) for s in state.sequences.items)
         if self._batch is None and not self._poll.busy and not ended and not self._is_waiting:
-            self._ask(self._consider, self._context.options.poll_wait_ms)
+            self._start_poll(self._take_poll, self._context.options.poll_wait_ms)
 
-    def _ask(self, heard: Callable[[SeenTopic | None], None], wait_ms: int = 0) -> None:
+    def _start_poll(self, heard: Callable[[SeenTopic | None], None], wait_ms: int = 0) -> None:
         """Poll the broker; then call `heard` with the topic, or None if it does not exist."""
         context, after = self._context, dict(self.planned)
         known = context.state.commit.topic_id
@@ -110,25 +108,27 @@ class Reader:
                 seen = context.source.available(after=after, wait_ms=wait_ms, stream_id=known)
             except NotFound:
                 return None
-            weighed = {p: self._weighed(a, after.get(p, 0)) for p, a in seen.partitions.items()}
-            return replace(seen, partitions=weighed)
+            sized = {
+                p: self._with_message_size(a, after.get(p, 0)) for p, a in seen.partitions.items()
+            }
+            return replace(seen, partitions=sized)
 
         self._poll.start(look, heard)
 
-    def _weighed(self, found: Available, current: int) -> Available:
+    def _with_message_size(self, found: Available, current: int) -> Available:
         """Determine the size of messages if there is a backlog that the limit may cut."""
         if found.message_bytes or found.latest - current < _BACKLOG_MESSAGES:
             return found
         size = mean_message_bytes(self._context.ports.fs, found.folder, found.latest)
         return replace(found, message_bytes=size)
 
-    def _consider(self, seen: SeenTopic | None) -> None:
+    def _take_poll(self, seen: SeenTopic | None) -> None:
         context = self._context
-        lost = self._what_is_gone(seen)
-        if lost and seen is not None and self._waits_for(lost, seen):
+        lost = self._lost_messages(seen)
+        if lost and seen is not None and self._waits_for_messages(lost, seen):
             return
         if lost or seen is None:
-            self._break_off(lost)
+            self._end_here(lost)
             return
         self._missing = ""
         state = context.state
@@ -137,10 +137,10 @@ class Reader:
         if not context.paused:
             batch = next_batch(state.sequences, state.commit.current, seen.partitions, self._limits)
             if batch is not None:
-                self._begin(batch, seen)
+                self._start_batch(batch, seen)
         context.wake()
 
-    def _waits_for(self, lost: str, seen: SeenTopic) -> bool:
+    def _waits_for_messages(self, lost: str, seen: SeenTopic) -> bool:
         """Wait for missing messages, if the spec asks for it and the topic is the same.
 
         It polls every `missing_wait_ms`, and continues as soon as the topic has those offsets,
@@ -153,23 +153,22 @@ class Reader:
             return False
         self._missing = f"topic {context.spec.topic}: {lost}: waiting for it"
         delay_ms, self._is_waiting = context.options.missing_wait_ms, True
-        context.processor.timers.schedule_after(delay_ms, self._look_again, "look for messages")
+        context.processor.timers.schedule_after(delay_ms, self._poll_again, "look for messages")
         return True
 
-    def _look_again(self) -> None:
+    def _poll_again(self) -> None:
         self._is_waiting = False
         self._context.wake()
 
-    def _break_off(self, why: str) -> None:
+    def _end_here(self, why: str) -> None:
         """End the task at its current offsets; the supervisor decides how to continue."""
         context = self._context
-        state = context.state
-        state.change_sequences(state.sequences.cut(state.commit.current))
-        self._broken_off = f"topic {context.spec.topic}: {why}: what was read before is published"
-        _log.warning("task %s ends: %s", context.spec.id, self._broken_off)
+        context.state.stream_lost()
+        self._end_reason = f"topic {context.spec.topic}: {why}: what was read before is published"
+        _log.warning("task %s ends: %s", context.spec.id, self._end_reason)
         context.wake()
 
-    def _what_is_gone(self, seen: SeenTopic | None) -> str:
+    def _lost_messages(self, seen: SeenTopic | None) -> str:
         """Return which messages that were read or must be read no longer exist, if any.
 
         A topic that ends before them was emptied, or lost its end: waiting until it is long enough
@@ -196,15 +195,17 @@ class Reader:
                 )
         return ""
 
-    def _begin(self, batch: ReadBatch, seen: SeenTopic) -> None:
+    def _start_batch(self, batch: ReadBatch, seen: SeenTopic) -> None:
         self._batch = batch
         self.effort.begin(self._context.ports.clock.monotonic_s())
         self._persist.start(
             lambda: self._run(batch, seen),
-            lambda outcome: self._ask(lambda now: self._settle(batch, outcome, seen, now)),
+            lambda outcome: self._start_poll(
+                lambda now: self._finish_batch(batch, outcome, seen, now)
+            ),
         )
 
-    def _settle(
+    def _finish_batch(
         self,
         batch: ReadBatch,
         outcome: _Persisted | EngineFailure,
@@ -217,13 +218,13 @@ class Reader:
             or now.is_another(self._context.state.commit.topic_id)
             or _moved(batch, seen, now)
             # A source without cursors may delete the messages that are being read.
-            or (isinstance(outcome, EngineFailure) and self._what_is_gone(now))
+            or (isinstance(outcome, EngineFailure) and self._lost_messages(now))
         ):
             self._batch = None
             self.effort.end(0, self._context.ports.clock.monotonic_s())
             if isinstance(outcome, _Persisted):
                 self._context.drop(outcome.paths)
-            self._consider(now)
+            self._take_poll(now)
         elif isinstance(outcome, EngineFailure):
             self._context.fail(outcome)
         else:
@@ -271,24 +272,21 @@ class Reader:
             self.refused = RowCounts(unparseable=result.counts.unparseable)
             self._context.fail(refusal)
             return
-        state.change_commit(
-            state.commit.add(
-                Persist(
-                    number=state.commit.number + 1,
-                    sequence=batch.sequence,
-                    start=batch.start,
-                    end=batch.end,
-                    files=result.files,
-                    counts=result.counts,
-                    bad_files=result.bad_files,
-                )
+        state.persisted(
+            Persist(
+                number=state.commit.number + 1,
+                sequence=batch.sequence,
+                start=batch.start,
+                end=batch.end,
+                files=result.files,
+                counts=result.counts,
+                bad_files=result.bad_files,
             )
         )
         self._batch = None
         counted, now_s = counts_to_json(result.counts), self._context.ports.clock.monotonic_s()
         self.averages.add(counted, now_s)
         self.effort.end(sum(batch.end[p] - batch.start[p] for p in batch.end), now_s)
-        self._persisted(batch.sequence)
         self._context.wake()
 
 

@@ -313,13 +313,10 @@ class SequencePublisher:
 
     Args:
         context: The task.
-        is_announced: Whether a sequence's files are announced as they are. They must be: otherwise
-            rows would be invisible while the sequence is merged.
     """
 
-    def __init__(self, context: StreamTaskParts, is_announced: Callable[[str], bool]) -> None:
+    def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._is_announced = is_announced
         self._errand = context.errand("publishing", "merge")
         ports = context.ports
         self._tools = PublishTools(
@@ -336,44 +333,43 @@ class SequencePublisher:
         """The last error, empty if none."""
         return self._errand.trouble
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it may publish now."""
+        return not self._errand.busy and not self._may_release
+
     def advance(self) -> None:
-        """Publish the oldest sequence if it is complete, or release locks first."""
-        state = self._context.state
-        if self._errand.busy:
-            return
-        if self._may_release:
-            self._release()
-            return
-        sequence = state.sequences.to_publish(state.commit.current)
-        if sequence is None or sequence.end is None:
-            return
-        name = sequence.name
-        if not state.commit.all_sent(name) or not self._is_announced(name):
-            return
+        """Release locks that are no longer needed."""
+        if self._may_release and not self._errand.busy:
+            commit, actions = self._context.state.commit, self._tools.actions
+            waiting = [f.interval for name in commit.sequence_names() for f in commit.files(name)]
+            self._may_release = False
+            self._errand.start(lambda: release_locks(actions, waiting), self._released)
+
+    def release_locks(self) -> None:
+        """Release the locks of a published sequence before the next publish, if the spec asks."""
+        self._may_release = self._context.spec.tuning_config.release_locks_on_handoff
+
+    def publish(self, name: str) -> None:
+        """Publish a sequence, whose end is known."""
+        sequence, commit = self._context.state.sequence(name), self._context.state.commit
+        assert sequence is not None, f"{name} was published"
+        assert sequence.end is not None, f"{name} is open"
         job = PublishJob(
             sequence_name=name,
             start=sequence.start,
             end=sequence.end,
-            files=state.commit.files(name),
-            counts=state.commit.counts(name),
-            topic_id=state.commit.topic_id,
+            files=commit.files(name),
+            counts=commit.counts(name),
+            topic_id=commit.topic_id,
         )
         publish = SequencePublish(self._context.spec, job, self._tools)
-        state.sequences = state.sequences.mark_publishing(name)
         self._errand.start(publish.run, lambda merged: self._published(job, merged))
-
-    def _release(self) -> None:
-        commit, actions = self._context.state.commit, self._tools.actions
-        waiting = [f.interval for name in commit.sequence_names() for f in commit.files(name)]
-        self._may_release = False
-        self._errand.start(lambda: release_locks(actions, waiting), self._released)
 
     def _released(self, _nothing: None) -> None:
         self._context.wake()
 
     def _published(self, job: PublishJob, merged: tuple[str, ...]) -> None:
-        self._context.state.mark_published(job.sequence_name)
-        self._may_release = self._context.spec.tuning_config.release_locks_on_handoff
-        self._context.drop_later(file.path for file in job.files)
-        self._context.drop(merged)
+        files = tuple(file.path for file in job.files)
+        self._context.state.published(job.sequence_name, files, merged)
         self._context.wake()

@@ -1,12 +1,13 @@
 """Streaming task: reads its stream partitions, persists rows and publishes its sequences.
 
-`StreamingTask` owns the task's mailbox and all of its state. Its default action lets each part
-(reader, announcements, dead letters, rollup, publisher) start what it can, then suspends
-itself; results, control calls and timers arrive as mail. The task therefore responds at once
-whatever the engine does. Parts in this module announce persisted files to the overlord (the
-newest state only), request a checkpoint from the supervisor when a sequence is full (reading
-continues meanwhile; the supervisor agrees on the end with all replicas), and execute the
-supervisor's control calls: pause, resume and set end offsets.
+`StreamingTask` owns the task's mailbox and all of its state. Its parts (reader, dead letters,
+merges, publisher) report events of the sequences to `StreamTaskState`. Its default action carries
+out the effects of these events, lets each part start what it can, then suspends itself; results,
+control calls and timers arrive as mail. The task therefore responds at once whatever the engine
+does. Parts in this module announce persisted files to the overlord (the newest state only), request
+a checkpoint from the supervisor when a sequence is full (reading continues meanwhile; the
+supervisor agrees on the end with all replicas), and execute the supervisor's control calls: pause,
+resume and set end offsets.
 
 Invariants:
 
@@ -25,27 +26,32 @@ dies at each step.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.core.errors import Closed, Conflict
 from penstock.indexing.actions import AnnounceFiles, CheckPointDataSourceMetadata
 from penstock.indexing.engine_json import counts_to_json
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
+from penstock.indexing.sequences import SequenceEffect
 from penstock.indexing.task.dead_letters import DeadLetterSends
-from penstock.indexing.task.persist_merge import Folding
-from penstock.indexing.task.reader import Reader
+from penstock.indexing.task.persist_merge import PersistMerge
+from penstock.indexing.task.reader import StreamReader
 from penstock.indexing.task.sequence_publisher import SequencePublisher
-from penstock.indexing.task.task_state import StreamTaskParts, TaskOptions, TaskPorts
-from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
+from penstock.indexing.task.task_state import (
+    StreamTaskParts,
+    TaskEffect,
+    TaskOptions,
+    TaskPorts,
+    TaskResult,
+)
+from penstock.mailbox import DefaultActionController, MailboxProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from penstock.indexing.sequences import Offsets, Sequence
+    from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.parse_errors import Sample
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import StreamTaskSpec
@@ -104,7 +110,7 @@ class FileAnnouncer:
         self._context.wake()
 
 
-class Checkpoints:
+class CheckpointRequests:
     """Requests a checkpoint once for each sequence, and again until it is closed.
 
     Args:
@@ -119,14 +125,12 @@ class Checkpoints:
             context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
         )
 
-    def ask_if_full(self) -> None:
-        """Request an end of the open sequence from the supervisor if it is full."""
-        sequence = self._context.state.sequences.last
-        if sequence is None or sequence.end is not None or not self._is_full(sequence):
+    def ask(self, name: str) -> None:
+        """Request an end of a full sequence from the supervisor, unless it was requested."""
+        sequence = self._context.state.sequence(name)
+        if sequence is None or self._errand.busy or self._asked == name:
             return
-        if self._errand.busy or self._asked == sequence.name:
-            return
-        self._asked = sequence.name
+        self._asked = name
         action = CheckPointDataSourceMetadata(sequence.start)
         actions = self._context.ports.actions
         self._errand.start(lambda: actions.perform(action), lambda _heard: None)
@@ -134,20 +138,11 @@ class Checkpoints:
     def _ask_again(self) -> None:
         # The overlord may have received it but restarted before it acted.
         self._asked = ""
-        self.ask_if_full()
-
-    def _is_full(self, sequence: Sequence) -> bool:
-        tuning, commit = self._context.spec.tuning_config, self._context.state.commit
-        chunks: dict[object, int] = {}
-        for file in commit.files(sequence.name):
-            chunks[file.interval] = chunks.get(file.interval, 0) + file.rows
-        return (
-            max(chunks.values(), default=0) >= tuning.max_rows_per_segment
-            or sum(chunks.values()) >= tuning.max_total_rows
-        )
+        self._context.state.report_full()
+        self._context.wake()
 
 
-class Steering:
+class StreamTaskControl:
     """The control of one task.
 
     Args:
@@ -155,7 +150,7 @@ class Steering:
         reader: Has the offsets that are read.
     """
 
-    def __init__(self, context: StreamTaskParts, reader: Reader) -> None:
+    def __init__(self, context: StreamTaskParts, reader: StreamReader) -> None:
         self._context = context
         self._reader = reader
         self._pause_end: Timer | None = None
@@ -195,26 +190,13 @@ class Steering:
         Raises:
             InvalidRequest: The offsets do not match the sequence.
         """
-        context, state = self._context, self._context.state
-        state.change_sequences(
-            state.sequences.set_end_offsets(
-                end, finish=finish, current=self._reader.planned, paused=context.paused
-            )
+        self._context.state.set_end_offsets(
+            end, finish=finish, current=self._reader.planned, paused=self._context.paused
         )
         self.resume()
 
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """Result of a task. RUNNING: it was stopped, and continues when it is restarted."""
-
-    state: TaskState
-    error: str = ""
 
 
 class StreamingTask:
@@ -242,28 +224,15 @@ class StreamingTask:
     ) -> None:
         self.started_ms = ports.clock.now_ms()
         self.processor = MailboxProcessor(self._advance, name=spec.id, clock=ports.clock)
-        self._suspension: Suspension | None = None
-        self._result: TaskResult | None = None
-        context = StreamTaskParts(
-            spec,
-            folder,
-            ports,
-            options or TaskOptions(),
-            self.processor,
-            wake=self._wake,
-            fail=self._fail,
-        )
+        context = StreamTaskParts(spec, folder, ports, options or TaskOptions(), self.processor)
         self._context = context
         self._announcer = FileAnnouncer(context)
-        self._reader = Reader(context, self._persisted)
+        self._reader = StreamReader(context)
         self._dead_letters = DeadLetterSends(context)
-        self._folding = Folding(context, self._announcer.changed)
-        self._publisher = SequencePublisher(context, self._announcer.is_current)
-        self._checkpoints = Checkpoints(context)
-        self._steering = Steering(context, self._reader)
-        for sequence in context.state.sequences.items:
-            # Files that were announced before a crash may be lost.
-            self._announcer.changed(sequence.name)
+        self._persist_merge = PersistMerge(context)
+        self._publisher = SequencePublisher(context)
+        self._checkpoints = CheckpointRequests(context)
+        self._control = StreamTaskControl(context, self._reader)
 
     def run(self) -> TaskResult:
         """Run until the task ends, or until `stop`."""
@@ -276,7 +245,7 @@ class StreamingTask:
     @property
     def result(self) -> TaskResult:
         """The result of the task; RUNNING until it ends."""
-        return self._result or TaskResult(TaskState.RUNNING)
+        return self._context.result or TaskResult(TaskState.RUNNING)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -300,23 +269,23 @@ class StreamingTask:
         Messages that are being persisted count as read. The pause ends by itself after
         `TaskOptions.pause_limit_ms`. The future raises Conflict if the end is agreed already.
         """
-        return self._change(self._steering.pause, "pause")
+        return self._change(self._control.pause, "pause")
 
     def resume(self) -> Future[None]:
         """Continue reading."""
-        return self._change(self._steering.resume, "resume")
+        return self._change(self._control.resume, "resume")
 
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> Future[None]:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
         The future raises InvalidRequest if the offsets do not match.
         """
-        return self._change(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
+        return self._change(lambda: self._control.set_end(end, finish=finish), "set end offsets")
 
     def stop(self) -> None:
         """Make `run` return soon. The next process repeats unfinished work."""
         with suppress(Closed):
-            self._change(lambda: self._end(TaskResult(TaskState.RUNNING)), "stop")
+            self._change(lambda: self._context.end(TaskResult(TaskState.RUNNING)), "stop")
 
     def _change(self, command: Callable[[], T], description: str) -> Future[T]:
         return self.processor.main_executor.submit_change(command, description)
@@ -325,25 +294,56 @@ class StreamingTask:
 
     def _advance(self, controller: DefaultActionController) -> None:
         """Start all possible work, then wait for mail."""
-        if self._context.state.sequences.done:
-            self._end(TaskResult(TaskState.SUCCESS))
+        context = self._context
+        self._carry_out_effects()
+        if context.state.sequences.done:
+            context.end(TaskResult(TaskState.SUCCESS))
             return
         self._dead_letters.advance()
         self._announcer.advance()
         self._publisher.advance()
-        if not self._context.paused:
+        self._publish_if_ready()
+        if not context.paused:
             self._reader.advance()
-        self._folding.advance()
-        if self._result is None:
-            self._suspension = controller.suspend_default_action(self.processor.metrics.idle)
+        self._persist_merge.advance()
+        if context.result is None:
+            context.suspension = controller.suspend_default_action(self.processor.metrics.idle)
 
-    def _wake(self) -> None:
-        if self._suspension is not None:
-            self._suspension.resume()
+    def _publish_if_ready(self) -> None:
+        state = self._context.state
+        first = state.sequences.to_publish
+        # Rows would be invisible during the publish if their files were not announced.
+        if (
+            first is not None
+            and self._publisher.is_free
+            and state.commit.all_sent(first.name)
+            and self._announcer.is_current(first.name)
+        ):
+            state.ready(first.name)
+            self._carry_out_effects()
 
-    def _persisted(self, sequence_name: str) -> None:
-        self._announcer.changed(sequence_name)
-        self._checkpoints.ask_if_full()
+    def _carry_out_effects(self) -> None:
+        """Carry out the effects of the events that the parts have reported."""
+        effects = self._context.state.effects
+        while effects:
+            self._carry_out(effects.popleft())
+
+    def _carry_out(self, effect: TaskEffect) -> None:
+        match effect.kind:
+            case SequenceEffect.ANNOUNCE:
+                self._announcer.changed(effect.sequence)
+            case SequenceEffect.ASK_CHECKPOINT:
+                self._checkpoints.ask(effect.sequence)
+            case SequenceEffect.PUBLISH:
+                self._publisher.publish(effect.sequence)
+            case SequenceEffect.DELETE_OLD_FILES_LATER:
+                self._context.drop_later(effect.old_files)
+            case SequenceEffect.DELETE_NEW_FILES:
+                self._context.drop(effect.new_files)
+            case SequenceEffect.RELEASE_LOCKS:
+                self._publisher.release_locks()
+            case SequenceEffect.SAVE_SEQUENCES | SequenceEffect.SAVE_COMMIT:
+                raise AssertionError(f"{effect.kind} is carried out with its event")
 
     def _report(self) -> TaskReport:
         context = self._context
@@ -365,7 +365,7 @@ class StreamingTask:
 
     def _phase(self) -> TaskPhase:
         sequences = self._context.state.sequences
-        if self._result is not None:
+        if self._context.result is not None:
             return TaskPhase.ENDED
         if self._context.paused:
             return TaskPhase.PAUSED
@@ -374,16 +374,3 @@ class StreamingTask:
         ):
             return TaskPhase.PUBLISHING
         return TaskPhase.READING
-
-    def _fail(self, error: Exception) -> None:
-        """End the task: its work cannot be done, or another task does it."""
-        if not isinstance(error, PenstockError):
-            # A bug in Penstock: let it end the loop with its traceback.
-            raise error
-        _log.error("task %s failed: %s", self._context.spec.id, error)
-        self._end(TaskResult(TaskState.FAILED, str(error)))
-
-    def _end(self, result: TaskResult) -> None:
-        if self._result is None:
-            self._result = result
-        self.processor.all_actions_completed()

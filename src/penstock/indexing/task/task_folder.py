@@ -90,7 +90,10 @@ class TaskFolder:
 
     def write_commit(self, commit: CommitFile) -> None:
         """Make a commit durable; the files it names are durable already."""
-        self.write_json("commit.json", commit.relocated(self._relative).to_json())
+        self.write_json(
+            "commit.json",
+            commit.relocated({path: self._relative(path) for path in commit.paths}).to_json(),
+        )
 
     def write_sequences(self, sequences: TaskSequences) -> None:
         """Make the sequences durable."""
@@ -122,9 +125,8 @@ class TaskFolder:
         if value is None:
             self._delete_unnamed(None)
             return None
-        found = CommitFile.from_json(value, source=f"{self.path}/commit.json").relocated(
-            self._absolute
-        )
+        stored = CommitFile.from_json(value, source=f"{self.path}/commit.json")
+        found = stored.relocated({path: self._absolute(path) for path in stored.paths})
         commit = found
         for name in found.sequence_names():
             if name not in sequences:
@@ -192,10 +194,7 @@ class TaskFolder:
         self.write_json(_STARTS, {"starts": self._start})
 
     def _delete_unnamed(self, commit: CommitFile | None) -> None:
-        named: set[str] = set()
-        for persist in commit.persists if commit is not None else ():
-            named.update(file.path for file in persist.files)
-            named.update(bad.path for bad in persist.bad_files)
+        named = frozenset[str]() if commit is None else commit.paths
         for kind in _DATA_FOLDERS:
             for name in self._names(f"{self.path}/{kind}"):
                 self._sweep(f"{self.path}/{kind}/{name}", named)

@@ -1,12 +1,15 @@
 """State of a running streaming task, and the context that its parts share.
 
 Owns the order of disk and memory: a change is durable before memory shows it, so answers to other
-processes never exceed the state after a restart. Belongs to the task's mailbox thread.
+processes never exceed the state after a restart. The parts of the task report events of its
+sequences here; `StreamTaskState` saves what results, and queues the other effects for the task.
+Belongs to the task's mailbox thread.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,14 @@ from penstock.core.errors import CorruptData, PenstockError
 from penstock.core.waits import WaitTable
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.errand import CallRetry, Errand
-from penstock.indexing.sequences import Sequence, TaskSequences
+from penstock.indexing.ports import TaskState
+from penstock.indexing.sequences import (
+    Sequence,
+    SequenceEffect,
+    SequenceEvent,
+    SequenceStep,
+    TaskSequences,
+)
 from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import StreamLocation
 from penstock.indexing.task.commit_file import CommitFile
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.engine import IndexingEngine
+    from penstock.indexing.engine import DataFile, IndexingEngine
     from penstock.indexing.ports import (
         ActionClient,
         BrokerPort,
@@ -32,9 +42,11 @@ if TYPE_CHECKING:
         DeepStorePort,
         Lanes,
     )
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.task.commit_file import Persist
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import StreamTaskSpec
-    from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox import MailboxProcessor, Suspension
     from penstock.storage.filesystem import FileSystem
 
 
@@ -86,12 +98,45 @@ class TaskPorts:
     waits_changed: Callable[[tuple[DependencyWait, ...]], None] = lambda _waits: None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """Result of a task. RUNNING: it was stopped, and continues when it is restarted."""
+
+    state: TaskState
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEffect:
+    """An effect of an event of a sequence that the task must carry out.
+
+    Attributes:
+        kind: The effect.
+        sequence: The name of the sequence.
+        old_files: Files that the event replaced.
+        new_files: Files that it made.
+    """
+
+    kind: SequenceEffect
+    sequence: str
+    old_files: tuple[str, ...] = ()
+    new_files: tuple[str, ...] = ()
+
+
+_SAVES = (SequenceEffect.SAVE_SEQUENCES, SequenceEffect.SAVE_COMMIT)
+
+
 class StreamTaskState:
     """Sequences and commit of one task, in memory as on disk.
 
     Args:
         spec: The spec of the task.
         folder: Its folder, which this process has locked.
+
+    Attributes:
+        sequences: Its sequences that are not published.
+        commit: Its persisted work.
+        effects: Effects that the task has not carried out yet, in order.
     """
 
     def __init__(self, spec: StreamTaskSpec, folder: TaskFolder) -> None:
@@ -108,30 +153,90 @@ class StreamTaskState:
             start = sequences.items[0].start if sequences.items else sequences.final or {}
             commit = CommitFile(0, dict(start), topic_id=spec.topic_id)
             folder.write_commit(commit)
-        self.sequences = sequences
+        self.sequences = sequences.reached(commit.current)
         self.commit = commit
+        self.effects: deque[TaskEffect] = deque()
+        tuning = spec.tuning_config
+        self._rows_limits = tuning.max_rows_per_segment, tuning.max_total_rows
+        for sequence in sequences.items:
+            self._follow(sequence.name, self.sequences.on(sequence.name, SequenceEvent.STARTED))
 
     def change_commit(self, commit: CommitFile) -> None:
         """Make a commit durable, then make it the current one."""
         self._folder.write_commit(commit)
         self.commit = commit
 
-    def change_sequences(self, sequences: TaskSequences) -> None:
-        """Make sequences durable, then make them the current ones."""
-        if sequences is not self.sequences:
-            self._folder.write_sequences(sequences)
-            self.sequences = sequences
+    # Events of sequences. Each raises what a failed write raises; then nothing has changed.
 
-    def mark_published(self, name: str) -> None:
-        """Remove a sequence whose rows are committed in the metadata store.
+    def persisted(self, persist: Persist) -> None:
+        """Messages of a sequence are persisted."""
+        name, commit = persist.sequence, self.commit.add(persist)
+        self._follow(name, self.sequences.on(name, SequenceEvent.PERSISTED), commit)
+        self.report_full()
 
-        May be called again if a full disk interrupted it.
+    def report_full(self) -> None:
+        """Report whether the newest sequence has as many rows as it should."""
+        last = self.sequences.last
+        if last is not None and self.commit.is_full(last.name, *self._rows_limits):
+            self._follow(last.name, self.sequences.on(last.name, SequenceEvent.FULL))
+
+    def merged(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> None:
+        """Small files of a sequence are merged."""
+        name = run[0].sequence
+        old = {file.path for persist in run for file in persist.files}
+        new = {file.path for file in files}
+        step = self.sequences.on(name, SequenceEvent.MERGED)
+        commit = None
+        if SequenceEffect.SAVE_COMMIT in step.effects:
+            commit = self.commit.fold(run, files)
+            assert commit is not None, "only the publish of a sequence removes its persists"
+        self._follow(name, step, commit, tuple(old - new), tuple(new - old))
+
+    def set_end_offsets(
+        self, end: Offsets, *, finish: bool, current: Offsets, paused: bool
+    ) -> None:
+        """The end of the open sequence is set; see `TaskSequences.set_end_offsets`."""
+        last = self.sequences.last
+        step = self.sequences.set_end_offsets(end, finish=finish, current=current, paused=paused)
+        self._follow("" if last is None else last.name, step)
+
+    def stream_lost(self) -> None:
+        """The stream is lost: the task ends at its persisted offsets."""
+        self._follow("", self.sequences.cut(self.commit.current))
+
+    def ready(self, name: str) -> None:
+        """The oldest sequence may be published."""
+        self._follow(name, self.sequences.on(name, SequenceEvent.READY))
+
+    def published(self, name: str, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        """The rows of a sequence are committed in the metadata store.
+
+        Args:
+            name: The sequence.
+            old: Its files, which queries may still read.
+            new: Files that only the publish needed.
         """
-        # In this order: the next start drops persists of an unknown sequence, but would read a
-        # sequence without its persists again.
-        if self.sequence(name) is not None:
-            self.change_sequences(self.sequences.mark_published(name))
-        self.change_commit(self.commit.without(name))
+        step = self.sequences.on(name, SequenceEvent.PUBLISHED)
+        self._follow(name, step, self.commit.without(name), old, new)
+
+    def _follow(
+        self,
+        name: str,
+        step: SequenceStep,
+        commit: CommitFile | None = None,
+        old: tuple[str, ...] = (),
+        new: tuple[str, ...] = (),
+    ) -> None:
+        """Save what an event results in, make it current, and queue the other effects."""
+        commit = commit or self.commit
+        if SequenceEffect.SAVE_SEQUENCES in step.effects:
+            self._folder.write_sequences(step.sequences)
+        if SequenceEffect.SAVE_COMMIT in step.effects:
+            self._folder.write_commit(commit)
+        self.sequences = step.sequences.reached(commit.current)
+        self.commit = commit
+        others = (kind for kind in step.effects if kind not in _SAVES)
+        self.effects.extend(TaskEffect(kind, name, old, new) for kind in others)
 
     @property
     def counts(self) -> RowCounts:
@@ -158,7 +263,7 @@ def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> TaskSequence
 
 
 class StreamTaskParts:
-    """State, ports and mailbox of a task, and two callbacks, shared by its parts.
+    """State, ports and mailbox of a task, and its result, shared by its parts.
 
     Args:
         spec: The spec of the task.
@@ -166,8 +271,14 @@ class StreamTaskParts:
         ports: Its ports.
         options: Its options.
         processor: Its mailbox.
-        wake: Makes the default action check for work again.
-        fail: Ends the task with an error.
+
+    Attributes:
+        state: Its sequences and commit.
+        source: Its stream.
+        paused: Whether it is paused.
+        waits: Dependencies that it waits for.
+        suspension: The suspension of its default action, if any.
+        result: Its result, once it ends.
     """
 
     def __init__(
@@ -177,22 +288,19 @@ class StreamTaskParts:
         ports: TaskPorts,
         options: TaskOptions,
         processor: MailboxProcessor,
-        *,
-        wake: Callable[[], None],
-        fail: Callable[[Exception], None],
     ) -> None:
         self.spec = spec
         self.folder = folder
         self.ports = ports
         self.options = options
         self.processor = processor
-        self.wake = wake
-        self.fail = fail
         self.state = StreamTaskState(spec, folder)
         place = spec.place or StreamLocation(name=spec.topic)
         self.source = open_source(place, ports.broker, ports.fs, ports.clock)
         self.paused = False
         self.waits = WaitTable(ports.clock, lambda: ports.waits_changed(self.waits.all()))
+        self.suspension: Suspension | None = None
+        self.result: TaskResult | None = None
 
     def errand(self, name: str, lane: str) -> Errand:
         """Return an errand on a lane; errors that a retry cannot fix end the task."""
@@ -205,6 +313,25 @@ class StreamTaskParts:
             on_failure=self.fail,
             waits=self.waits,
         )
+
+    def wake(self) -> None:
+        """Make the default action check for work again."""
+        if self.suspension is not None:
+            self.suspension.resume()
+
+    def fail(self, error: Exception) -> None:
+        """End the task: its work cannot be done, or another task does it."""
+        if not isinstance(error, PenstockError):
+            # A bug in Penstock: let it end the loop with its traceback.
+            raise error
+        _log.error("task %s failed: %s", self.spec.id, error)
+        self.end(TaskResult(TaskState.FAILED, str(error)))
+
+    def end(self, result: TaskResult) -> None:
+        """End the task; the first result counts."""
+        if self.result is None:
+            self.result = result
+        self.processor.all_actions_completed()
 
     def drop(self, paths: Iterable[str]) -> None:
         """Delete unused files; those that cannot be deleted now are deleted at the next start."""
