@@ -18,16 +18,12 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 
 from penstock.core.errors import Conflict
 from penstock.core.interval_index import IntervalIndex
+from penstock.core.timeline.chunks import OVERWRITE_END, OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import NONE, ChunkSummary, visible_chunks
+from penstock.storage.metadata.chunks import NONE, ChunkSummary, visible_chunks
 from penstock.storage.metadata.pending_segments import insert_pending, pending_row
 from penstock.storage.metadata.revision import take_turn
-from penstock.storage.metadata.rows import (
-    OVERWRITE_END,
-    OVERWRITE_START,
-    AllocateRequest,
-    PendingRow,
-)
+from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.time_chunks import (
     chunk_named,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,42 +23,11 @@ Offsets: TypeAlias = Mapping[int, int]  # stream partition -> offset
 PublishKind: TypeAlias = Literal["insert", "append", "replace"]
 PartitionSpace: TypeAlias = Literal["root", "overwrite"]
 
-OVERWRITE_START: Final = 32_768
-"""Segments that overwrite others have partition numbers from here to `OVERWRITE_END` - 1."""
-
-OVERWRITE_END: Final = 65_536
-
 
 def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
     """Return the id of a segment; `penstock.segments.model` parses it."""
     text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
     return f"{text}_{partition_number}" if partition_number else text
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RootRange:
-    """The range of root partition numbers, [`start`, `end`), that a segment replaces or is.
-
-    An ordinary segment has its own number only. For a segment that overwrites others, the
-    `group_size` segments with the same range and `minor_version` become visible together.
-    """
-
-    start: int
-    end: int
-    minor_version: int = 0
-    group_size: int = 1
-
-    def overlaps(self, other: RootRange) -> bool:
-        """Return whether the two ranges have a number in common."""
-        return self.start < other.end and other.start < self.end
-
-    def covers(self, other: RootRange) -> bool:
-        """Return whether this range includes every number of the other."""
-        return self.start <= other.start and other.end <= self.end
-
-    def overshadows(self, other: RootRange) -> bool:
-        """Return whether a full group of this range hides the other."""
-        return self.minor_version > other.minor_version and self.covers(other)
 
 
 @dataclass(frozen=True, slots=True)

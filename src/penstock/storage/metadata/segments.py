@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, tru
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import visible_chunks
+from penstock.storage.metadata.chunks import visible_chunks
 from penstock.storage.metadata.pending_segments import pending_intervals, pending_row
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn

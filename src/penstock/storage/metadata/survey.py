@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, select, type_coerce
 
 from penstock.core.intervals import Interval, condensed
+from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import (
-    OVERWRITE_START,
-    SegmentChanges,
-    SegmentText,
-    SegmentTotals,
-    Stretch,
-)
+from penstock.storage.metadata.rows import SegmentChanges, SegmentText, SegmentTotals, Stretch
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping
 

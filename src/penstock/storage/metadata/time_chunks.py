@@ -17,8 +17,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
+from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import (
+from penstock.storage.metadata.chunks import (
     NONE,
     ChunkSummary,
     by_chunk,
@@ -28,14 +29,14 @@ from penstock.storage.metadata.chunks.chunk import (
     roots_of,
 )
 from penstock.storage.metadata.payloads import load
-from penstock.storage.metadata.rows import OVERWRITE_START
 from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.rows import RootRange, SegmentRow
+    from penstock.core.timeline.chunks import RootRange
+    from penstock.storage.metadata.rows import SegmentRow
 
 
 # Hours, days, months and years are not longer: longer intervals are all of time or custom ones.

@@ -31,8 +31,9 @@ from sqlalchemy import Connection, select
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval, condensed
+from penstock.core.timeline.chunks import RootRange
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import (
+from penstock.storage.metadata.chunks import (
     by_chunk,
     chunks_of,
     hull,
@@ -41,7 +42,7 @@ from penstock.storage.metadata.chunks.chunk import (
     visible_chunks,
 )
 from penstock.storage.metadata.publish.upgrades import read_upgrades
-from penstock.storage.metadata.rows import PublishOutcome, RootRange
+from penstock.storage.metadata.rows import PublishOutcome
 from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, used_chunks
@@ -49,7 +50,7 @@ from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, us
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.chunks.chunk import ChunkSummary
+    from penstock.storage.metadata.chunks import ChunkSummary
     from penstock.storage.metadata.rows import Basis, PublishRequest, SegmentRow
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
+from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import SegmentRow, segment_id
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.chunks.chunk import ChunkSummary
+    from penstock.storage.metadata.chunks import ChunkSummary
     from penstock.storage.metadata.rows import JsonObject
 
 # Keys of the number of core partitions in shard specs.
