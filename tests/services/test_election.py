@@ -20,7 +20,7 @@ from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.config import HostPort
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
-from penstock.services.http_client import error_of_answer
+from penstock.services.http_errors import error_of_answer
 from penstock.services.membership.election import (
     TERM_TTL_MS,
     LeaderSelector,
