@@ -18,7 +18,9 @@ from penstock.core.timeline.visible import VisibleTimeline
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.storage.metadata.rows import JsonObject, PartitionSpace, SegmentRow
+    from penstock.storage.metadata.payloads import JsonObject
+    from penstock.storage.metadata.rows.pending import PartitionSpace
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 NONE: Final = -1
 """The highest number if there is none."""

@@ -18,14 +18,19 @@ from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import SegmentChanges, SegmentText, SegmentTotals, Stretch
+from penstock.storage.metadata.rows.segments import (
+    SegmentChanges,
+    SegmentText,
+    SegmentTotals,
+    Stretch,
+)
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from penstock.storage.metadata.rows import JsonObject
+    from penstock.storage.metadata.payloads import JsonObject
     from penstock.storage.metadata.sql_database import Transactions
 
 T = TypeVar("T")

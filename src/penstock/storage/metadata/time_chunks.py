@@ -29,14 +29,14 @@ from penstock.storage.metadata.chunks import (
     roots_of,
 )
 from penstock.storage.metadata.payloads import load
-from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.row_mapper import SEGMENTS
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.core.timeline.chunks import RootRange
-    from penstock.storage.metadata.rows import SegmentRow
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 
 # Hours, days, months and years are not longer: longer intervals are all of time or custom ones.
@@ -238,7 +238,7 @@ def rows_of_chunk(
 ) -> list[SegmentRow]:
     """Return every segment of a chunk, used or not."""
     found = connection.execute(_OF_CHUNK, chunk_named(datasource, interval, version))
-    return [segment_row(row) for row in found]
+    return [SEGMENTS.record(row) for row in found]
 
 
 def highest_minor(connection: Connection, datasource: str, interval: Interval, version: str) -> int:

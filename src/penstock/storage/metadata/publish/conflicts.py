@@ -42,8 +42,8 @@ from penstock.storage.metadata.chunks import (
     visible_chunks,
 )
 from penstock.storage.metadata.publish.upgrades import read_upgrades
-from penstock.storage.metadata.rows import PublishOutcome
-from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.row_mapper import SEGMENTS
+from penstock.storage.metadata.rows.publish import PublishOutcome
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, used_chunks
 
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from penstock.storage.metadata.chunks import ChunkSummary
-    from penstock.storage.metadata.rows import Basis, PublishRequest, SegmentRow
+    from penstock.storage.metadata.rows.publish import Basis, PublishRequest
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 
 _NAMED_MAX: Final = 10
@@ -103,7 +104,7 @@ def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> l
         return []
     table = schema.segments
     rows = [
-        segment_row(row)
+        SEGMENTS.record(row)
         for batch in in_batches(sorted(basis.shown))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
