@@ -44,7 +44,6 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.mailbox import MailboxProcessor
-from penstock.services.config import HostPort
 from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.fork_server import (
     ForkedProcess,
@@ -55,6 +54,7 @@ from penstock.services.host.fork_server import (
 )
 from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.options.values import HostPort
 
 logger = logging.getLogger(__name__)
 
