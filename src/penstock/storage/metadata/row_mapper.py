@@ -75,37 +75,37 @@ class RowMapper(Generic[R]):
         names = list(columns or table.c.keys())
         self.columns = tuple(table.c[name] for name in names)
         self._kind = kind
-        self._names = _stored(kind, names)
-        wanted = ["start_ms" if name == "interval" else name for name in self._names]
+        fields = _stored(kind, names)
+        wanted = ["start_ms" if name == "interval" else name for name in fields]
         # Rows of long lists are read in the order of the fields: nothing is to be picked then.
         self._pick: Callable[[Row[tuple[object, ...]]], Iterable[object]] = (
             iter if wanted == names else itemgetter(*map(names.index, wanted))
         )
-        self._fields = attrgetter(*self._names)
-        self._codecs = [(self._names.index(name), codec) for name, codec in codecs.items()]
+        self._reads = [(fields.index(name), codec.read) for name, codec in codecs.items()]
+        self._writes = [(name, codec.write) for name, codec in codecs.items()]
         self._interval_at: int | None = None
-        if "interval" in self._names:
-            self._interval_at = self._names.index("interval")
+        self._stored = {name: name for name in fields}
+        if "interval" in fields:
+            self._interval_at = fields.index("interval")
             self._times = itemgetter(names.index("start_ms"), names.index("end_ms"))
+            del self._stored["interval"]
+            self._stored |= {"start_ms": "interval.start_ms", "end_ms": "interval.end_ms"}
+        self._fields = attrgetter(*self._stored.values())
 
     def record(self, found: Row[tuple[object, ...]]) -> R:
         """Return the record of a row, which has the columns of this mapper in their order."""
         values = list(self._pick(found))
-        for at, codec in self._codecs:
-            values[at] = codec.read(values[at])
+        for at, read in self._reads:
+            values[at] = read(values[at])
         if self._interval_at is not None:
             values[self._interval_at] = Interval(*self._times(found))
         return self._kind(*values)
 
     def values(self, record: R) -> dict[str, object]:
         """Return the values of a record by column; the writer adds those of further columns."""
-        stored = list(self._fields(record))
-        for at, codec in self._codecs:
-            stored[at] = codec.write(stored[at])
-        values: dict[str, object] = dict(zip(self._names, stored, strict=True))
-        interval = values.pop("interval", None)
-        if isinstance(interval, Interval):
-            values["start_ms"], values["end_ms"] = interval.start_ms, interval.end_ms
+        values: dict[str, object] = dict(zip(self._stored, self._fields(record), strict=True))
+        for name, write in self._writes:
+            values[name] = write(values[name])
         return values
 
 
