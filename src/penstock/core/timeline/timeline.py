@@ -231,15 +231,18 @@ class Timeline(Generic[T]):
             version: The version of the object; larger ones hide it.
             roots: Its root partition numbers; chunks of the same version may overwrite them.
         """
-
-        def hides(entry: TimelineEntry[T]) -> bool:
-            return entry.version > version or (
-                entry.version == version
-                and roots is not None
-                and any(chunk.roots.overshadows(roots) for chunk in entry.visible)
+        return all(
+            entry is not None
+            and (
+                entry.version > version
+                or (
+                    entry.version == version
+                    and roots is not None
+                    and any(chunk.roots.overshadows(roots) for chunk in entry.visible)
+                )
             )
-
-        return self._complete.is_covered(interval, hides)
+            for entry in self._complete.cover(interval)
+        )
 
     def find_non_overshadowed(
         self, interval: Interval = ETERNITY, *, incomplete_ok: bool = False
@@ -292,11 +295,21 @@ class Timeline(Generic[T]):
             self._any = self._complete.copy()
         self._index.change(went, came)
         changed = {entry.interval for entry in (*came, *went)}
-        self._complete.rebuild(changed, self._complete_overlapping)
+        self._complete.rebuild(
+            [
+                (start_ms, end_ms, self._complete_overlapping(start_ms, end_ms))
+                for start_ms, end_ms in self._complete.touched(changed)
+            ]
+        )
         if not self._incomplete_count:
             self._any = None
         elif self._any is not None:
-            self._any.rebuild(changed, self._index.overlapping)
+            self._any.rebuild(
+                [
+                    (start_ms, end_ms, self._index.overlapping(start_ms, end_ms))
+                    for start_ms, end_ms in self._any.touched(changed)
+                ]
+            )
 
     def _complete_overlapping(self, start_ms: int, end_ms: int) -> list[TimelineEntry[T]]:
         found = self._index.overlapping(start_ms, end_ms)

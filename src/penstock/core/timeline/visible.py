@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableSequence, Sequence
+    from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
     from numpy.typing import NDArray
 
@@ -106,14 +106,16 @@ class VisibleTimeline(Generic[E]):
             spans.starts[low:high], spans.ends[low:high], spans.entries[low:high], strict=True
         )
 
-    def is_covered(self, interval: Interval, hides: Callable[[E], bool]) -> bool:
-        """Return whether visible entries that hide an object leave no gap in an interval."""
+    def cover(self, interval: Interval) -> Iterator[E | None]:
+        """Yield the visible entries of an interval in time order, and None for each gap."""
         at = interval.start_ms
         for start_ms, end_ms, entry in self.spans(interval):
-            if start_ms > at or not hides(entry):
-                return False
+            if start_ms > at:
+                yield None
+            yield entry
             at = end_ms
-        return at >= interval.end_ms
+        if at < interval.end_ms:
+            yield None
 
     def fill(
         self, entries: Sequence[E], starts: NDArray[np.int64], ends: NDArray[np.int64]
@@ -137,23 +139,19 @@ class VisibleTimeline(Generic[E]):
         clusters = zip(lows[several].tolist(), highs[several].tolist(), strict=True)
         self._edit([(low, high, sweep(entries[low:high])) for low, high in clusters])
 
-    def rebuild(
-        self, changed: Iterable[Interval], overlapping: Callable[[int, int], Sequence[E]]
-    ) -> None:
-        """Recompute the visible spans in some intervals.
+    def rebuild(self, parts: Sequence[tuple[int, int, Sequence[E]]]) -> None:
+        """Recompute the visible spans in some parts of the time, which `touched` returned.
 
         Args:
-            changed: Intervals in which entries were added or removed.
-            overlapping: Returns all entries that count and overlap an interval.
+            parts: Start and end of each, and all entries that count and overlap it.
         """
         edits = []
-        for start_ms, end_ms in self._touched(changed):
+        for start_ms, end_ms, entries in parts:
             low, high = self._range(start_ms, end_ms)
-            swept = sweep(overlapping(start_ms, end_ms), start_ms, end_ms)
-            edits.append((low, high, swept))
+            edits.append((low, high, sweep(entries, start_ms, end_ms)))
         self._edit(edits)
 
-    def _touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
+    def touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
         """Return ordered intervals that enclose the given ones, their spans, and adjacent spans.
 
         Their ends never cut a span, so the recomputed spans of each can replace the existing ones

@@ -132,7 +132,9 @@ def _shows(chunk: ChunkSummary, interval: Interval, visible: VisibleTimeline[Chu
     part = chunk.interval.intersection(interval)
     if part is None:
         return False
-    return not visible.is_covered(part, lambda other: other.version > chunk.version)
+    return not all(
+        other is not None and other.version > chunk.version for other in visible.cover(part)
+    )
 
 
 def visible_chunks(chunks: Iterable[ChunkSummary], interval: Interval) -> list[ChunkSummary]:
