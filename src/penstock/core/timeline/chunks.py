@@ -63,6 +63,10 @@ class RootRange:
         """Return the range of an ordinary chunk."""
         return cls(number, number + 1)
 
+    def is_full(self, members: int) -> bool:
+        """Return whether this many chunks of this range are all that belong together."""
+        return members == self.group_size
+
     def overlaps(self, other: RootRange) -> bool:
         """Return whether the two ranges have a number in common."""
         return self.start < other.end and other.start < self.end
@@ -172,8 +176,8 @@ class UpdateGroups:
     @classmethod
     def of(cls, counts: Mapping[RootRange, int]) -> UpdateGroups:
         """Return the states of groups, each with its number of members."""
-        whole = [group for group, count in counts.items() if count == group.group_size]
-        waiting = [group for group, count in counts.items() if count != group.group_size]
+        whole = [group for group, count in counts.items() if group.is_full(count)]
+        waiting = [group for group, count in counts.items() if not group.is_full(count)]
         overwriting = [group for group in whole if group.minor_version]
         full, overshadowed = _divided(whole, overwriting)
         waiting, hidden = _divided(waiting, overwriting)

@@ -318,11 +318,11 @@ def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[
     asked: dict[RootRange, list[str]] = {}
     for row in wanted:
         asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
-    standing = [roots for roots, count in kept.items() if count == roots.group_size]
+    standing = [roots for roots, count in kept.items() if roots.is_full(count)]
     hidden: set[str] = set()
     for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor_version, reverse=True):
         if any(roots.overlaps(other) and not roots.overshadows(other) for other in standing):
             hidden.update(ids)
-        elif kept[roots] + len(ids) == roots.group_size:
+        elif roots.is_full(kept[roots] + len(ids)):
             standing.append(roots)
     return hidden

@@ -24,8 +24,8 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import is_complete
 from penstock.storage.metadata.pending_segments import insert_pending
 from penstock.storage.metadata.publish.conflicts import (
+    refusal_of_appends,
     refusal_of_basis,
-    refusal_of_places,
     refusal_of_rewrites,
     rewrites,
 )
@@ -105,7 +105,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     planned = _plan(connection, request, now_ms)
     if isinstance(planned, str):
         return PublishOutcome(ok=False, reason=planned)
-    if (refusal := refusal_of_places(connection, request, planned.rows)) is not None:
+    if (refusal := refusal_of_appends(connection, request, planned.rows)) is not None:
         return refusal
     moves = request.supervisor_id is not None
     taken = existing_ids(connection, [row.id for row in planned.rows])
