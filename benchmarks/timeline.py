@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import PartitionChunk, Timeline
+from penstock.core.timeline.chunks import PartitionChunk
+from penstock.core.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.backoff import Backoff, pause_s
 from penstock.client.options import BackoffOptions
 from penstock.client.ready import ReadyDistribution, ReadyShares, Slowdown
+from penstock.core.backoff import Backoff
 
 
 def shared(max_in_flight: int, *limits: int) -> ReadyShares[int]:
@@ -96,11 +96,11 @@ def test_without_options_nothing_slows_down() -> None:
 def test_pauses_are_bounded_and_spread(level: int, chance: float) -> None:
     options = BackoffOptions(first_ms=100, max_ms=60_000)
     full = min(60.0, 0.1 * 2 ** (level - 1))
-    assert full / 2 <= pause_s(options, level, lambda: chance) <= full
+    assert full / 2 <= options.policy.random_delay_s(level, lambda: chance) <= full
 
 
 def test_the_first_attempt_comes_at_once() -> None:
-    backoff = Backoff(BackoffOptions(), lambda: 0.0)
+    backoff = Backoff(BackoffOptions().policy, lambda: 0.0, free_retries=1)
     assert [backoff.next_s() for _ in range(4)] == [0.0, 0.1, 0.2, 0.4]
     backoff.reset()
     assert backoff.next_s() == 0.0

@@ -167,7 +167,7 @@ def test_a_body_that_recovers_goes_on(ends: Ends, monkeypatch: pytest.MonkeyPatc
 
 def test_pauses_double_up_to_a_bound() -> None:
     assert [pause_s(one) for one in (1, 2, 3, 4)] == [0.1, 0.2, 0.4, 0.8]
-    assert pause_s(10) == pause_s(10**9) == threads.PAUSE_MAX_S
+    assert pause_s(10) == pause_s(10**9) == threads.RESTARTS.max_ms / 1_000
 
 
 def test_a_job_that_fails_is_logged_and_counted_and_no_more(

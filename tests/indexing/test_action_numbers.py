@@ -26,7 +26,7 @@ from penstock.indexing.actions import (
 from penstock.indexing.actions.locks import LockedSegment
 from penstock.indexing.actions.segment_allocation import AllocatedSegment
 from penstock.indexing.engine import DataFile
-from penstock.services.error_codes import status_and_code
+from penstock.services.http_errors import status_and_code
 
 VERSION = "2024-02-01T00:00:00.000Z"
 FILE = DataFile("/x/0.parquet", DAY, 1, 2, DAY.start_ms, DAY.start_ms, (("page", "string"),))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Granularity, Interval
+from penstock.core.timeline.chunks import RootRange
 from penstock.indexing.overlord.compaction.planner import (
     CompactionUnits,
     WantedState,
@@ -25,7 +26,6 @@ from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.metadata import survey as survey_module
-from penstock.storage.metadata.rows import RootRange
 from penstock.testing.clock import VirtualClock
 
 HOUR_MS = 3_600_000

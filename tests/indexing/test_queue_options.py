@@ -14,7 +14,7 @@ from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import parse_batch_task
-from penstock.services import config
+from penstock.services.options import resolution
 from penstock.services.roles.overlord import overlord_options
 
 Make = Callable[[TaskQueueOptions], World]
@@ -34,7 +34,7 @@ def make(tmp_path) -> Iterator[Make]:
 
 def set_by(**given: object) -> TaskQueueOptions:
     """What the overlord makes of options of the command line."""
-    return overlord_options(config.resolve(given, {})).queue
+    return overlord_options(resolution.resolve(given, {})).queue
 
 
 def inputs(task_id: str, files: int = 1):

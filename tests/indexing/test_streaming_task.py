@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from indexing_kit import DAY_MS, START_MS, OneTask, event, make_spec
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.indexing.errand import CallRetry
 from penstock.indexing.ports import TaskPhase, TaskState
 from penstock.indexing.task.task_state import TaskOptions
 
@@ -268,7 +268,7 @@ def test_many_small_persists_are_folded_and_nothing_changes_for_queries(tmp_path
 
 def test_a_fold_that_is_tried_again_when_its_sequence_is_published_already_is_given_up(tmp_path):
     """Simulation, seed 10296: it failed the task, as its files were gone."""
-    slow = CallRetry(initial_ms=60_000, max_ms=60_000)
+    slow = RetryPolicy(initial_ms=60_000, max_ms=60_000)
     world = OneTask(tmp_path, options=TaskOptions(fold_fan_in=2, drop_delay_ms=1_000, retry=slow))
     lost = []
 
@@ -462,11 +462,6 @@ def test_a_full_disk_is_waited_for_and_nothing_is_read_twice(world):
     folder.write_commit = full
     shown(world, 4)
     assert len(world.engine.persists) == 1
-
-
-def test_the_wait_for_who_does_not_answer_grows_to_a_limit():
-    retry = CallRetry(100, 5_000)
-    assert [retry.delay_ms(n) for n in (1, 2, 3, 6, 7, 500)] == [100, 200, 400, 3200, 5000, 5000]
 
 
 @pytest.mark.parametrize("left", [0, 3])

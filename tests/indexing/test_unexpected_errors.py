@@ -13,7 +13,7 @@ from queue_kit import noop
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.errand import CallRetry, Calls, Errand
+from penstock.indexing.errand import CALL_RETRY, Calls, Errand
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.mailbox import MailboxProcessor
@@ -39,7 +39,7 @@ class Owner:
     def errand(self) -> Errand:
         return Errand(
             *("asking", "lane", self.faults.port(self.lanes), self.processor),
-            retry=CallRetry(),
+            retry=CALL_RETRY,
             on_failure=self.told.append,
             waits=WaitTable(self.clock),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.host_plan import spark_cache_folder
-from penstock.services.option_values import java_options
+from penstock.services.options.values import java_options
 from penstock.spark.connect.class_archive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
+from penstock.core.timeline.chunks import PartitionChunk, RootRange
+from penstock.core.timeline.timeline import Timeline
 from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment, ShardSpec
-from penstock.segments.timeline import PartitionChunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
-from penstock.storage.metadata.chunks.chunk import ChunkSummary as UsedChunk
-from penstock.storage.metadata.chunks.chunk import visible_chunks
-from penstock.storage.metadata.rows import RootRange
+from penstock.storage.metadata.chunks import ChunkSummary as UsedChunk
+from penstock.storage.metadata.chunks import visible_chunks
 
 
 def row(
@@ -108,7 +108,7 @@ def test_announcements_alone_leave_the_pieces_as_they_are() -> None:
     first = snapshot(1, row(0, 9, "v1"))
     old = catalogue.view(first)
     new = catalogue.view(snapshot(2, *first.segments, segments_revision=1))
-    assert new.skylines is old.skylines
+    assert new.visible_timelines is old.visible_timelines
     assert new.revision == 2
 
 
@@ -125,11 +125,11 @@ def test_a_datasource_that_did_not_change_is_left_alone() -> None:
     first = snapshot(1, row(0, 9, "v1"), row(0, 9, "v1", datasource="e"))
     old = catalogue.view(first)
     new = catalogue.view(snapshot(2, *first.segments, row(3, 5, "v2")))
-    assert new.skylines["e"] is old.skylines["e"]
+    assert new.visible_timelines["e"] is old.visible_timelines["e"]
     assert (text(old), text(new)) == ("[0,9)v1", "[0,3)v1* [3,5)v2 [5,9)v1*")
     # The same rows as other objects, as a snapshot that was read from nothing has them.
     again = snapshot(3, row(0, 9, "v1"), row(3, 5, "v2"), row(0, 9, "v1", datasource="e"))
-    assert catalogue.view(again).skylines["d"] is new.skylines["d"]
+    assert catalogue.view(again).visible_timelines["d"] is new.visible_timelines["d"]
 
 
 def test_half_of_a_set_is_not_shown() -> None:

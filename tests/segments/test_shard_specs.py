@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.shard_spec import UNKNOWN_CORE, ShardSpec
-from penstock.storage.metadata.rows import RootRange
+from penstock.core.timeline.chunks import UNKNOWN_CORE, RootRange
+from penstock.segments.shard_spec import ShardSpec
 
 HASHED = {
     "type": "hashed",

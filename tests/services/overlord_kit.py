@@ -46,10 +46,10 @@ from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
-from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore

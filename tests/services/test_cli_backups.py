@@ -20,12 +20,12 @@ from penstock.segments.catalog import Catalog
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
-from penstock.services import config
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
-from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.services.host.process import free_port
+from penstock.services.options import resolution
+from penstock.services.options.table import Options
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
@@ -92,7 +92,7 @@ def test_options_that_the_running_penstock_does_not_have_are_refused(
     lock = DataFolderLock(DataFolder(data))
     lock.take()
     options = Options(data_dir=data)
-    DataFolder(data).children_options.write_text(config.to_json(options))
+    DataFolder(data).children_options.write_text(resolution.to_json(options))
     words = ["backup", "--data-dir", str(data), str(tmp_path / "backup"), "--deep-storage"]
     try:
         assert run([*words, str(tmp_path / "other")]) == exit_codes.USAGE

@@ -19,10 +19,10 @@ from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.indexing import forms
-from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import PublishRequest
 
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"

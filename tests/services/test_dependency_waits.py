@@ -19,8 +19,8 @@ from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.config import HostPort
-from penstock.services.error_codes import error_body, error_from
+from penstock.services.http_errors import error_body, error_from
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.storage.metadata import MetadataStore
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.services.config import HostPort
 from penstock.services.membership.discovery import Discovery, Node
 from penstock.services.membership.leases import RENEW_EVERY_S, TTL_MS, LeaseDiscovery, node_of
 from penstock.services.membership.watchers import CallThread, RoleWatcher
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
 

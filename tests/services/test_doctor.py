@@ -14,8 +14,9 @@ from penstock.core.errors import Unavailable
 from penstock.services import doctor
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
-from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.java import MEND, JavaRuntime
 
 Capture = pytest.CaptureFixture[str]

@@ -17,10 +17,9 @@ from starlette.routing import Route
 from penstock.core.errors import Dependency, Fenced, Unavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
-from penstock.services.config import HostPort
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
-from penstock.services.http_client import error_of_answer
+from penstock.services.http_errors import error_of_answer
 from penstock.services.membership.election import (
     TERM_TTL_MS,
     LeaderSelector,
@@ -29,6 +28,7 @@ from penstock.services.membership.election import (
     refuses,
 )
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
 

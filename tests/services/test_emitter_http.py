@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.services.config import resolve
 from penstock.services.emitter.emitter import ComposingSink, Record, ServiceEmitter, SwitchingSink
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.emitter.factory import make_sink
 from penstock.services.emitter.http_batches import BatchOptions, EventBatches, framed
 from penstock.services.emitter.http_sink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
 from penstock.services.emitter.log_sink import LogSink
+from penstock.services.options.resolution import resolve
 from penstock.testing.clock import VirtualClock
 
 SMALL = BatchOptions(

@@ -23,7 +23,7 @@ from penstock.flow.user_modules import FlowModules
 from penstock.flow.write_guard import WriteGuard
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
-from penstock.services.config import Options
+from penstock.services.options.table import Options
 from penstock.services.roles.flow import own_places, program_places
 from penstock.storage.filesystem import OsFileSystem
 

@@ -11,10 +11,11 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
-from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.memory import query_spark
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.class_archive import makes_archive
 
 PYTHON = ["broker", "overlord", "flow", "worker", "router"]

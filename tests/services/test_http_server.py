@@ -20,10 +20,11 @@ from penstock.broker.http_server.body_drain import ANNOUNCED_BYTES_MAX
 from penstock.broker.http_server.connection import BoundedHeadProtocol
 from penstock.broker.http_server.guard import Evictable, HttpGuard
 from penstock.services.api.asgi import application
-from penstock.services.config import HostPort, Options
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_error, api_guard
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
 
 TOKEN = "s"

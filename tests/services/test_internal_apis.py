@@ -51,11 +51,11 @@ from penstock.services.api.process_clients import (
     HttpWorkerClient,
 )
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDirectory
+from penstock.services.options.values import HostPort
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 

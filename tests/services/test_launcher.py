@@ -19,12 +19,12 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.services.config import HostPort
 from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
 from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """

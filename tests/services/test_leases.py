@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.services.config import HostPort
 from penstock.services.membership.leases import LeaseDirectory, LeaseView
+from penstock.services.options.values import HostPort
 from penstock.services.roles.runtime import InheritedSocket, StartReporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock

@@ -29,7 +29,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.sql import SqlPort
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import HostPort
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import PublishRequest
 
 P = "/druid/indexer/v1"

@@ -13,8 +13,8 @@ from penstock.core.intervals import Interval, format_time
 from penstock.segments.model import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.config import HostPort
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 

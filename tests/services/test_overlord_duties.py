@@ -13,7 +13,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties import DutyTools
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.segments.deep_storage import DeepStore
-from penstock.services.config import Options
+from penstock.services.options.table import Options
 from penstock.services.roles.overlord import duties_of
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock

@@ -21,13 +21,13 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import SegmentId
-from penstock.services.config import Options
 from penstock.services.host.permissions import (
     GROUP_UMASK,
     make_deep_storage,
     private_data_folder,
 )
 from penstock.services.membership.membership import BrokerFinder
+from penstock.services.options.table import Options
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.filesystem import OsFileSystem
@@ -212,7 +212,7 @@ def test_a_group_of_others_is_refused(home: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from penstock.services.config import Options\n"
+        "from penstock.services.options.table import Options\n"
         "from penstock.services.host.permissions import private_data_folder\n"
         "private_data_folder(Options(data_dir=Path(sys.argv[1]), segments_group=sys.argv[2]))\n"
     )

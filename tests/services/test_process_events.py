@@ -11,10 +11,10 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
-from penstock.services import config
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent
 from penstock.services.emitter.factory import make_sink, service_emitter
+from penstock.services.options import resolution, table
 from penstock.services.roles.overlord import EmittedEvents
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.runtime import options_line, start_line
@@ -65,7 +65,7 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "worker_capacity": "7",
     }
     line = options_line(
-        config.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
+        resolution.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
     )
     assert "hush" not in line
     assert "sh@" not in line
@@ -78,13 +78,13 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "worker-capacity=7",
     ):
         assert shown in line
-    assert options_line(config.Options()) == "options: the defaults"
+    assert options_line(table.Options()) == "options: the defaults"
 
 
 def test_a_password_with_a_slash_is_hidden_whole() -> None:
     given = {"metadata_url": "postgresql+psycopg://ann:hu/sh@db.example/penstock"}
     line = options_line(
-        config.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
+        resolution.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
     )
     assert line == "options: metadata-url=postgresql+psycopg://ann:<masked>@db.example/penstock"
 
@@ -119,7 +119,7 @@ def test_a_peon_tells_of_a_task_that_failed() -> None:
 
 def test_the_events_of_a_peon_say_whose_task_it_is_and_no_event_hides_it() -> None:
     task = parse_batch_task({"type": "noop", "id": "n1", "dataSource": "d", "groupId": "g"})
-    options = config.resolve({"emitters": "none"}, {})
+    options = resolution.resolve({"emitters": "none"}, {})
     emitter = service_emitter(options, VirtualClock(), "peon", task_dimensions(task))
     records: list[dict[str, object]] = []
     emitter._sink.accept = lambda record: records.append(dict(record.body))  # type: ignore[method-assign]
@@ -156,7 +156,7 @@ def test_what_the_log_holds_of_events_is_set_by_options(caplog: pytest.LogCaptur
         "emitter_log_level": "debug",
         "emitter_log_metrics": "wanted, another",
     }
-    options = config.resolve(given, {})
+    options = resolution.resolve(given, {})
     clock = VirtualClock()
     emitter = ServiceEmitter({}, make_sink(options, clock), clock)
     emitter.start()

@@ -14,8 +14,8 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, StorageUnavailable
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services.config import Options
 from penstock.services.emitter.factory import service_emitter
+from penstock.services.options.table import Options
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import router, worker
 from penstock.services.roles.runtime import RoleContext

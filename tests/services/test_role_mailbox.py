@@ -12,8 +12,8 @@ from event_kit import KeptEvents
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
 from penstock.core.threads import OnDeath
-from penstock.services.config import Options
 from penstock.services.lifecycle import Lifecycle
+from penstock.services.options.table import Options
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
 

@@ -27,9 +27,9 @@ from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
-from penstock.services.config import HostPort
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
+from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionWish
 from penstock.spark.sql import answer_files

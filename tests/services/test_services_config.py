@@ -9,13 +9,14 @@ import pytest
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
-from penstock.services import config
-from penstock.services.config import HostPort, Options
+from penstock.services.options import resolution, table
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.services.roles import broker
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    options = config.resolve({}, {})
+    options = resolution.resolve({}, {})
     assert str(options.http) == "127.0.0.1:8888"
     assert str(options.broker_http_address) == "127.0.0.1:4151"
     assert str(options.broker_tcp_address) == "127.0.0.1:4150"
@@ -28,7 +29,7 @@ def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -
         'spark-memory = "1g"\nworker-capacity = 7'
     )
     environment = {"PENSTOCK_HTTP": "127.0.0.1:2", "PENSTOCK_BROKER_HTTP": "127.0.0.1:2"}
-    options = config.resolve({"data_dir": str(tmp_path), "http": "3"}, environment)
+    options = resolution.resolve({"data_dir": str(tmp_path), "http": "3"}, environment)
     assert options.http == HostPort("127.0.0.1", 3)
     assert options.broker_http == HostPort("127.0.0.1", 2)
     assert options.spark_memory == "1g"
@@ -38,18 +39,18 @@ def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -
 
 def test_the_data_folder_of_a_variable_holds_the_file(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text('token = "s"')
-    assert config.resolve({}, {"PENSTOCK_DATA_DIR": str(tmp_path)}).token == "s"
+    assert resolution.resolve({}, {"PENSTOCK_DATA_DIR": str(tmp_path)}).token == "s"
 
 
 def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text('token = "a"')
     other = tmp_path / "other.toml"
     other.write_text('token = "b"')
-    assert config.resolve({"data_dir": str(tmp_path)}, {}, other).token == "b"
+    assert resolution.resolve({"data_dir": str(tmp_path)}, {}, other).token == "b"
     environment = {"PENSTOCK_CONFIG": str(other)}
-    assert config.resolve({"data_dir": str(tmp_path)}, environment).token == "b"
+    assert resolution.resolve({"data_dir": str(tmp_path)}, environment).token == "b"
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        config.resolve({}, {}, tmp_path / "absent.toml")
+        resolution.resolve({}, {}, tmp_path / "absent.toml")
 
 
 @pytest.mark.parametrize(
@@ -79,23 +80,23 @@ def test_mistakes_in_the_file_are_told_with_their_place(
 ) -> None:
     (tmp_path / "penstock.toml").write_text(text)
     with pytest.raises(InvalidRequest, match=message):
-        config.resolve({"data_dir": str(tmp_path)}, {})
+        resolution.resolve({"data_dir": str(tmp_path)}, {})
 
 
 def test_mistakes_in_variables_and_on_the_command_line() -> None:
     with pytest.raises(InvalidRequest, match=r"PENSTOCK_HTTP: invalid address '1:x'"):
-        config.resolve({}, {"PENSTOCK_HTTP": "1:x"})
+        resolution.resolve({}, {"PENSTOCK_HTTP": "1:x"})
     with pytest.raises(
         InvalidRequest, match=r"PENSTOCK_DATADIR: .*did you mean PENSTOCK_DATA_DIR\?"
     ):
-        config.resolve({}, {"PENSTOCK_DATADIR": "x"})
+        resolution.resolve({}, {"PENSTOCK_DATADIR": "x"})
     with pytest.raises(InvalidRequest, match=r"--worker-capacity: 'many' is not a whole number"):
-        config.resolve({"worker_capacity": "many"}, {})
+        resolution.resolve({"worker_capacity": "many"}, {})
 
 
 def test_variables_of_others_are_left_alone() -> None:
     environment = {"PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_PORT": "tcp://10.0.0.1:80"}
-    assert config.resolve({}, environment) == Options()
+    assert resolution.resolve({}, environment) == Options()
 
 
 @pytest.mark.parametrize(
@@ -122,13 +123,13 @@ def test_no_addresses(text: str) -> None:
 
 def test_children_read_what_was_written() -> None:
     given = {"http": "127.0.0.1:0", "worker_capacity": "9", "topic_retention": "7d"}
-    options = config.resolve(given, {"PENSTOCK_TOKEN": "s"})
-    assert config.from_json(config.to_json(options)) == options
+    options = resolution.resolve(given, {"PENSTOCK_TOKEN": "s"})
+    assert resolution.from_json(resolution.to_json(options)) == options
 
 
 def test_retention_reaches_the_broker_in_its_units(tmp_path: Path) -> None:
     def broker_options(given: dict[str, object]) -> BrokerOptions:
-        return broker.options_of(config.resolve({"data_dir": str(tmp_path), **given}, {}))
+        return broker.options_of(resolution.resolve({"data_dir": str(tmp_path), **given}, {}))
 
     assert broker_options({}).retention_ms is None
     assert broker_options({}).retention_bytes is None
@@ -138,7 +139,7 @@ def test_retention_reaches_the_broker_in_its_units(tmp_path: Path) -> None:
 
 
 def test_every_option_has_help_and_three_names() -> None:
-    for entry in config.option_entries():
+    for entry in table.option_entries():
         assert entry.help
         assert entry.flag == f"--{entry.key}"
         assert entry.variable == "PENSTOCK_" + entry.key.upper().replace("-", "_")
@@ -163,10 +164,10 @@ def test_what_nsqs_clients_may_reaches_the_broker(tmp_path: Path) -> None:
         msg-timeout = "2m"
         """
     )
-    options = config.resolve(
+    options = resolution.resolve(
         {"data_dir": str(tmp_path)}, {"PENSTOCK_LOOKUPD_TCP_ADDRESSES": "a:4160, b:4160"}
     )
-    assert config.from_json(config.to_json(options)) == options
+    assert resolution.from_json(resolution.to_json(options)) == options
     told = broker.options_of(options)
     assert (told.https_port, told.tcp_socket, told.tcp_socket_mode) == (
         4152,
@@ -200,7 +201,7 @@ def test_what_nsqs_clients_may_reaches_the_broker(tmp_path: Path) -> None:
 def test_what_nsqs_clients_may_is_checked(name: str, value: str) -> None:
     field = name.replace("-", "_")
     with pytest.raises(InvalidRequest, match=f"--{name}"):
-        config.resolve({field: value}, {})
+        resolution.resolve({field: value}, {})
 
 
 def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
@@ -212,7 +213,7 @@ def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
         shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         return set(re.findall(r"^ +(--[a-z-]+)", shown, re.MULTILINE))
 
-    every = {entry.flag for entry in config.option_entries() if not entry.is_secret}
+    every = {entry.flag for entry in table.option_entries() if not entry.is_secret}
     assert every <= flags("up")
     assert every - {
         "--spark-master",
@@ -228,19 +229,21 @@ def test_the_token_comes_from_a_file(tmp_path: Path) -> None:
     file.write_text(" a secret \n")
     line = {"data_dir": str(tmp_path)}
     named = {"PENSTOCK_TOKEN_FILE": str(file)}
-    assert config.resolve({**line, "token_file": str(file)}, {}).token == "a secret"
-    assert config.resolve(line, named).token == "a secret"
+    assert resolution.resolve({**line, "token_file": str(file)}, {}).token == "a secret"
+    assert resolution.resolve(line, named).token == "a secret"
     # The place that comes first decides, whichever of the two it has.
     (tmp_path / "penstock.toml").write_text('token = "t"')
-    assert config.resolve(line, {}).token == "t"
-    assert config.resolve(line, named).token == "a secret"
+    assert resolution.resolve(line, {}).token == "t"
+    assert resolution.resolve(line, named).token == "a secret"
     (tmp_path / "penstock.toml").write_text(f'token-file = "{file}"')
-    assert config.resolve(line, {}).token == "a secret"
-    assert config.resolve(line, {"PENSTOCK_TOKEN": "v"}).token == "v"
+    assert resolution.resolve(line, {}).token == "a secret"
+    assert resolution.resolve(line, {"PENSTOCK_TOKEN": "v"}).token == "v"
     # Children get the secret, not the file.
-    assert config.from_json(config.to_json(config.resolve(line, {}))).token == "a secret"
+    assert (
+        resolution.from_json(resolution.to_json(resolution.resolve(line, {}))).token == "a secret"
+    )
     with pytest.raises(InvalidRequest, match="exclude each other"):
-        config.resolve(line, {**named, "PENSTOCK_TOKEN": "v"})
+        resolution.resolve(line, {**named, "PENSTOCK_TOKEN": "v"})
 
 
 @pytest.mark.parametrize(
@@ -250,9 +253,9 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
     file = tmp_path / "secret"
     file.write_bytes(content)
     with pytest.raises(InvalidRequest, match=r"token-file: .* does not hold a secret"):
-        config.resolve({"token_file": str(file)}, {})
+        resolution.resolve({"token_file": str(file)}, {})
     with pytest.raises(InvalidRequest, match=r"token-file: .* cannot be read"):
-        config.resolve({"token_file": str(tmp_path / "absent")}, {})
+        resolution.resolve({"token_file": str(tmp_path / "absent")}, {})
 
 
 @pytest.mark.parametrize(
@@ -272,10 +275,10 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
 def test_secrets_are_refused_on_the_command_line(option: str, value: str, tmp_path: Path) -> None:
     line = {"data_dir": str(tmp_path)}
     with pytest.raises(InvalidRequest, match="every user of this host can read") as refused:
-        config.resolve({**line, option: value}, {})
+        resolution.resolve({**line, option: value}, {})
     assert "password" not in str(refused.value).replace("penstock.toml", "")
     variable = f"PENSTOCK_{option.upper()}"
-    assert getattr(config.resolve(line, {variable: value}), option) in {
+    assert getattr(resolution.resolve(line, {variable: value}), option) in {
         value,
         tuple(value.split(",")),
     }
@@ -287,5 +290,5 @@ def test_urls_without_secrets_may_stand_on_the_command_line() -> None:
         "spark_connect": "sc://spark.example:15002",
         "deep_storage": "s3://bucket/segments@2",
     }
-    options = config.resolve(urls, {})
+    options = resolution.resolve(urls, {})
     assert {name: getattr(options, name) for name in urls} == urls

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import typer
 
+import options_page
 from penstock.indexing.ports import TaskState
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import app
-from penstock.services.config import option_entries
+from penstock.services.options.table import option_entries
 
 ROOT = Path(__file__).parent.parent.parent
 CLI = (ROOT / "docs" / "cli.md").read_text()
@@ -27,6 +28,10 @@ def test_options_with_their_defaults(entry) -> None:
     assert f"`{entry.variable}`" in row
     assert not entry.default or f"`{entry.default}`" in row
     assert entry.help.split(" [default:")[0] in row
+
+
+def test_the_table_of_options_is_current() -> None:
+    assert options_page.page(CONFIGURATION) == CONFIGURATION, "run: python tests/options_page.py"
 
 
 def commands(group: typer.Typer, *prefix: str) -> Iterator[str]:

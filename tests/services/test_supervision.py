@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.services.host.restart_policy import (
-    BACK_OFF_FIRST_S,
-    BACK_OFF_MAX_S,
+    BACK_OFF,
     ENDS_BEFORE_READY_MAX,
     MEND_IT,
     STEADY_S,
@@ -15,27 +14,29 @@ from penstock.services.host.restart_policy import (
     next_wait_s,
 )
 
+FIRST_S = BACK_OFF.initial_ms / 1_000
+
 
 def test_the_back_off_doubles_and_is_forgotten_after_a_steady_run() -> None:
     life = ChildLife("worker")
     assert life.due(0)
     life.on_started(0)
     assert not life.due(1_000)
-    assert life.on_ended(1) == BACK_OFF_FIRST_S
+    assert life.on_ended(1) == FIRST_S
     assert not life.due(1)
-    assert life.due(1 + BACK_OFF_FIRST_S)
+    assert life.due(1 + FIRST_S)
     life.on_started(2)
     assert life.restarts == 1
-    assert life.on_ended(3) == 2 * BACK_OFF_FIRST_S
+    assert life.on_ended(3) == 2 * FIRST_S
     life.on_started(4)
-    assert life.on_ended(4 + STEADY_S) == BACK_OFF_FIRST_S
+    assert life.on_ended(4 + STEADY_S) == FIRST_S
 
 
 def test_starts_that_fail_after_a_steady_run_are_tried_less_and_less_often() -> None:
     life = ChildLife("worker")
     life.on_started(0.0)
     waits = [life.on_ended(100.0 + number) for number in range(4)]
-    assert waits == [BACK_OFF_FIRST_S * 2**number for number in range(4)]
+    assert waits == [FIRST_S * 2**number for number in range(4)]
 
 
 def test_it_is_given_up_only_before_everything_was_ready() -> None:
@@ -73,7 +74,7 @@ def test_waits_are_bounded_and_each_start_but_the_first_is_counted(runs: list[fl
         life.on_started(now_s)
         now_s += ran_s
         wait_s = life.on_ended(now_s)
-        assert 0 < wait_s <= BACK_OFF_MAX_S
+        assert 0 < wait_s <= BACK_OFF.max_ms / 1_000
         assert next_wait_s([life], now_s, 60) <= wait_s + 1e-6
         now_s += wait_s
         assert life.due(now_s + 1e-6)

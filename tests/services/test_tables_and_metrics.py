@@ -24,8 +24,8 @@ from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
-from penstock.services.config import HostPort
 from penstock.services.metrics_text import metrics_text
+from penstock.services.options.values import HostPort
 from penstock.spark.tables import Feeder, what_comes, why_empty
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.storage.metadata import (

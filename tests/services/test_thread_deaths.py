@@ -29,7 +29,6 @@ from penstock.flow.controller.controller import ControllerOptions, FlowControlle
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
-from penstock.services.config import HostPort
 from penstock.services.emitter.emitter import Record, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
 from penstock.services.emitter.http_batches import BatchOptions
@@ -42,6 +41,7 @@ from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDiscovery
 from penstock.services.membership.watchers import CallThread
 from penstock.services.membership.zookeeper import ZooKeeperDiscovery
+from penstock.services.options.values import HostPort
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import runtime
 from penstock.services.roles.peon_events import PeonEvents

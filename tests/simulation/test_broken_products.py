@@ -93,7 +93,7 @@ def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
 
 
 def test_an_append_that_does_not_look_what_has_come_back(monkeypatch):
-    monkeypatch.setattr(transaction, "refusal_of_places", lambda *_args: None)
+    monkeypatch.setattr(transaction, "refusal_of_appends", lambda *_args: None)
     wanting(monkeypatch, "marks amid work")
     assert finds("are gone", range(7006, 7018), BUSY)
 

@@ -14,9 +14,9 @@ from starlette.routing import BaseRoute
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.services.api.asgi import application
-from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
+from penstock.services.options.values import HostPort
 
 
 class Served:

@@ -25,10 +25,10 @@ from penstock.core.metrics import MetricRegistry
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.sql import PATH, SqlRoutes
-from penstock.services.config import HostPort
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import fetching
 from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget

@@ -35,7 +35,7 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.allocation import APPEND_VERSION
-from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden, visible_chunks
+from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden, visible_chunks
 
 DAY = Interval(0, 400)
 PARTS = [Interval(start, start + 100) for start in range(0, 400, 100)]

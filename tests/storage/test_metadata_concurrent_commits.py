@@ -19,7 +19,7 @@ from penstock.storage.metadata import (
     TaskRow,
     segment_id,
 )
-from penstock.storage.metadata.chunks.chunk import chunks_of, hull, visible_chunks
+from penstock.storage.metadata.chunks import chunks_of, hull, visible_chunks
 from penstock.storage.metadata.sql_database import ITEMS_PER_STATEMENT
 
 HOUR_MS = 3_600_000

@@ -24,10 +24,10 @@ from sql_uses import use_sql
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
-from penstock.services.config import Options
 from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
+from penstock.services.options.table import Options
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:

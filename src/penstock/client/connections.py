@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.client.backoff import Backoff
 from penstock.client.lookup import find_servers, http_get
 from penstock.client.ready import ClientPace
 from penstock.client.subscription import Subscription
+from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, PenstockError
 
@@ -176,7 +176,7 @@ class Fleet:
 
     async def _serve(self, address: str) -> None:
         options, environment = self._options.connection, self._environment
-        backoff = Backoff(options.backoff, environment.random)
+        backoff = Backoff(options.backoff.policy, environment.random, free_retries=1)
         while address in self._wanted:
             subscription = Subscription(address, self)
             try:

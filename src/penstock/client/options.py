@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class BackoffOptions:
 
     def __post_init__(self) -> None:
         _require(0 < self.first_ms <= self.max_ms, "first_ms must be above 0, and max_ms not less")
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The pauses as a retry policy."""
+        return RetryPolicy(self.first_ms, self.max_ms, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)

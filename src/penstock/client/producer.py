@@ -21,11 +21,11 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from penstock.client.backoff import Backoff
 from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import NsqConnection, open_connection
+from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
 
@@ -137,7 +137,9 @@ class Producer:
         self.address = address
         self._options = options or ProducerOptions()
         self._environment = environment or Environment()
-        self._backoff = Backoff(self._options.connection.backoff, self._environment.random)
+        self._backoff = Backoff(
+            self._options.connection.backoff.policy, self._environment.random, free_retries=1
+        )
         self._window = SendWindow(
             self._options.max_in_flight_count, self._options.max_in_flight_bytes
         )

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from penstock.client.backoff import pause_s
 from penstock.client.options import BackoffOptions
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class Slowdown:
 
     def _pause(self, options: BackoffOptions) -> float:
         self.pace = ReadyDistribution.PAUSED
-        return pause_s(options, self._level, self._random)
+        return options.policy.random_delay_s(self._level, self._random)
 
 
 _logger = logging.getLogger(__name__)

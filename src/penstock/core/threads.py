@@ -27,6 +27,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.metrics import Sample
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-PAUSE_FIRST_S: Final = 0.1
-PAUSE_MAX_S: Final = 30.0
+RESTARTS: Final = RetryPolicy(100, 30_000)
 # After this run time a body counts as recovered: its next restart counts as the first.
 STEADY_S: Final = 60.0
 # Time limit for log lines and listeners; then the process ends without them.
@@ -209,8 +209,8 @@ DEATHS: Final = Deaths()
 
 
 def pause_s(in_a_row: int) -> float:
-    """Return the pause before a restart: the first one is short, and each further one doubles."""
-    return min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(in_a_row - 1, 20))
+    """Return the pause before a restart; a test replaces it."""
+    return RESTARTS.delay_ms(in_a_row) / 1_000
 
 
 class RestartPauses:

@@ -12,6 +12,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.backoff import RetryPolicy
+
 MAX_BACKOFF_MS: Final = 600_000
 RETRY_COUNT_PREFIX: Final = (
     "retryCount."  # with the processor's id: attribute with the number of retries
@@ -76,5 +78,4 @@ class RelationshipRetry:
 
     def delay_ms(self, tried: int, base_ms: int) -> int:
         """Return the delay after `tried` retries; `base_ms` after none."""
-        # After 40 doublings, even one millisecond exceeds every maximum.
-        return min(self.max_backoff_ms, base_ms << min(tried, 40))
+        return RetryPolicy(base_ms, self.max_backoff_ms).delay_ms(tried + 1)

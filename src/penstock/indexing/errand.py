@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 
 if TYPE_CHECKING:
@@ -31,16 +31,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CallRetry:
-    """Delays before the next attempt: doubled each time, up to a limit."""
-
-    initial_ms: int = 100
-    max_ms: int = 5_000
-
-    def delay_ms(self, failures: int) -> int:
-        """Return the delay after this number of failures in a row, 1 or more."""
-        return min(self.max_ms, self.initial_ms << min(failures - 1, 30))
+CALL_RETRY: Final = RetryPolicy(100, 5_000)
+"""Delays between the attempts of an errand, unless its owner has others."""
 
 
 class Calls:
@@ -129,7 +121,7 @@ class Errand:
         lanes: Lanes,
         processor: MailboxProcessor,
         *,
-        retry: CallRetry,
+        retry: RetryPolicy,
         on_failure: Callable[[Exception], None],
         waits: WaitTable,
     ) -> None:

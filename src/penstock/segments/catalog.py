@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.chunks import PartitionChunk
+from penstock.core.timeline.chunks import PartitionChunk
+from penstock.core.timeline.timeline import Member, Timeline, VisibleEntries
 from penstock.segments.model import Segment
-from penstock.segments.timeline import Member, Timeline, VisibleTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.segments.entries import TimelineEntry
+    from penstock.core.timeline.entries import TimelineEntry
     from penstock.segments.segment_summary import SegmentSummary
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
 
@@ -52,17 +52,17 @@ class CatalogView:
     """The visible segments at one revision; any thread may read it."""
 
     revision: int
-    skylines: Mapping[str, VisibleTimeline[Segment]]
+    visible_timelines: Mapping[str, VisibleEntries[Segment]]
     announced_rows: Mapping[str, tuple[AnnouncedRow, ...]]
 
     def datasources(self) -> list[str]:
         """Return the names of all datasources with visible segments."""
-        return sorted(self.skylines.keys() | self.announced_rows.keys())
+        return sorted(self.visible_timelines.keys() | self.announced_rows.keys())
 
     def visible(self, datasource: str, interval: Interval = ETERNITY) -> list[VisiblePiece]:
         """Return the visible pieces in time order, cut to the interval; none if unknown."""
-        skyline = self.skylines.get(datasource)
-        return visible_pieces(skyline, interval) if skyline else []
+        visible = self.visible_timelines.get(datasource)
+        return visible_pieces(visible, interval) if visible else []
 
     def announced(self, datasource: str) -> tuple[AnnouncedRow, ...]:
         """Return the files that running tasks announce; none if the datasource is unknown."""
@@ -87,10 +87,10 @@ class Catalog:
         """
         if snapshot.revision == self._view.revision:
             return self._view
-        skylines = self._view.skylines
+        visible_timelines = self._view.visible_timelines
         if snapshot.segments_revision != self._segments_revision:
             try:
-                skylines = self._move_to(snapshot)
+                visible_timelines = self._move_to(snapshot)
             except BaseException:
                 # A partial update is not usable: the next snapshot is processed completely.
                 self._rows, self._timelines, self._segments_revision = {}, {}, -1
@@ -100,7 +100,9 @@ class Catalog:
         for row in snapshot.announced:
             announced.setdefault(row.datasource, []).append(row)
         self._view = CatalogView(
-            snapshot.revision, skylines, {name: tuple(rows) for name, rows in announced.items()}
+            snapshot.revision,
+            visible_timelines,
+            {name: tuple(rows) for name, rows in announced.items()},
         )
         return self._view
 
@@ -113,22 +115,22 @@ class Catalog:
             for chunk in piece.chunks
         ]
 
-    def _move_to(self, snapshot: Snapshot) -> dict[str, VisibleTimeline[Segment]]:
+    def _move_to(self, snapshot: Snapshot) -> dict[str, VisibleEntries[Segment]]:
         rows = _by_datasource(snapshot.segments)
-        skylines = dict(self._view.skylines)
+        visible_timelines = dict(self._view.visible_timelines)
         for name in self._rows.keys() | rows.keys():
             if not self._move(name, rows.get(name, [])):
                 continue
-            skyline = self._timelines[name].visible()
-            if any(not entry.no_data for entry in skyline.entries()):
-                skylines[name] = skyline
+            visible = self._timelines[name].visible()
+            if any(not entry.no_data for entry in visible.entries()):
+                visible_timelines[name] = visible
             else:
-                skylines.pop(name, None)
+                visible_timelines.pop(name, None)
             if name not in rows:
                 del self._timelines[name]
         self._rows = rows
         self._segments_revision = snapshot.segments_revision
-        return skylines
+        return visible_timelines
 
     def _move(self, name: str, rows: _Rows) -> bool:
         """Update the timeline of one datasource to its rows; return whether anything changed."""
@@ -159,11 +161,11 @@ def timeline_of(rows: Iterable[SegmentRow]) -> Timeline[Segment]:
 
 
 def visible_pieces(
-    skyline: VisibleTimeline[Segment], interval: Interval = ETERNITY
+    visible: VisibleEntries[Segment], interval: Interval = ETERNITY
 ) -> list[VisiblePiece]:
     """Return the pieces that have rows within an interval, in time order, cut to it."""
     found: list[VisiblePiece] = []
-    for start_ms, end_ms, entry in skyline.spans(interval):
+    for start_ms, end_ms, entry in visible.spans(interval):
         part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
         found.extend(VisiblePiece(segment, part) for segment in with_rows(entry))
     return found

@@ -17,7 +17,7 @@ from penstock.core.intervals import Interval, format_time, parse_time
 from penstock.segments.json_fields import JsonFields
 from penstock.segments.shard_spec import ShardKind, ShardSpec
 from penstock.storage.metadata import SegmentRow
-from penstock.storage.metadata.rows import segment_id
+from penstock.storage.metadata.rows.segments import segment_id
 
 __all__ = ["PARTITION_NUMBER_MAX", "Segment", "SegmentId", "ShardKind", "ShardSpec"]
 

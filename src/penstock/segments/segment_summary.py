@@ -14,13 +14,13 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.segments.chunks import PartitionChunk
-from penstock.segments.shard_spec import UNKNOWN_CORE, ShardSpec
+from penstock.core.timeline.chunks import UNKNOWN_CORE, PartitionChunk
+from penstock.segments.shard_spec import ShardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.segments.timeline import Member
+    from penstock.core.timeline.timeline import Member
     from penstock.storage.metadata import SegmentText
 
 # For these kinds number and core count are sufficient, and both are columns of the row.

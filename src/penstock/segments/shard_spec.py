@@ -25,8 +25,15 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.timeline.chunks import (
+    OVERWRITE_END,
+    OVERWRITE_START,
+    UNKNOWN_CORE,
+    Key,
+    KeyRange,
+    RootRange,
+)
 from penstock.segments.json_fields import JsonFields
-from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START, RootRange
 
 ShardKind: TypeAlias = Literal[
     "none",
@@ -39,12 +46,6 @@ ShardKind: TypeAlias = Literal[
     "numbered_overwrite",
     "tombstone",
 ]
-Key: TypeAlias = tuple[str | None, ...]
-"""The values of the dimensions of a range, null first."""
-
-UNKNOWN_CORE: Final = -1
-"""Core count of old segments of ranges, which do not record it."""
-
 HASH_FUNCTION: Final = "murmur3_32_abs"
 
 _PLACE: Final = "segment.shardSpec"
@@ -63,15 +64,6 @@ class HashBucket:
     buckets: int
     dimensions: tuple[str, ...] = ()
     function: str | None = HASH_FUNCTION
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """Rows whose `dimensions` are from `start` up to, but not including, `end`; None is open."""
-
-    dimensions: tuple[str, ...]
-    start: Key | None
-    end: Key | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +161,7 @@ class ShardSpec:
         """Its root numbers: its own number, unless it overwrites others."""
         if isinstance(self.layout, RootRange):
             return self.layout
-        return RootRange(self.partition_number, self.partition_number + 1)
+        return RootRange.of(self.partition_number)
 
     @property
     def place(self) -> RootRange | KeyRange | None:

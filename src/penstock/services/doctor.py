@@ -20,12 +20,13 @@ from penstock.core.errors import PenstockError
 from penstock.core.host_memory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
 from penstock.services.answers import part
-from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
 from penstock.services.host.host_plan import trial_options
 from penstock.services.host.memory import query_spark
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.java import MEND, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30

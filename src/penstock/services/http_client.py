@@ -1,8 +1,8 @@
 """Small JSON client over `http.client`: between Penstock's processes, and for the commands.
 
-Owns one request at a time, its time limit, and the translation of answers into errors. It does not
-retry; callers know what may be repeated. A larger client would cost each process memory and each
-command start-up time.
+Owns one request at a time and its time limit; `http_errors` translates answers into errors. It does
+not retry; callers know what may be repeated. A larger client would cost each process memory and
+each command start-up time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
-from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
-from penstock.core.printable import from_header, quoted
-from penstock.services.error_codes import error_from
+from penstock.core.errors import Dependency, InvalidRequest, NotReachable
+from penstock.core.printable import quoted
+from penstock.services.http_errors import detail_of, error_of_answer
 
 JSON_TYPE = "application/json"
-_DETAIL_HEADER = "X-Penstock-Detail"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
-_ANSWER_TEXT_MAX = 2_000
 _CHUNK_BYTES = 64 << 10
 _CONTEXT = 20  # characters around an invalid one
 
@@ -250,44 +248,3 @@ def _no_answer(error: OSError | http.client.HTTPException) -> str:
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"does not answer ({reason}); check that Penstock is running there (penstock up)"
-
-
-def detail_of(headers: Message[str, str]) -> str:
-    """Return the broker's description of an error beside its code, if any."""
-    return from_header(headers.get(_DETAIL_HEADER, ""))
-
-
-def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
-    """Return the error of an answer.
-
-    Args:
-        status: The answer's status.
-        content: Its body.
-        request: Name of the request, for an answer without a text.
-        detail: The broker's description in a header, because its bodies are NSQ's codes.
-    """
-    text = content.decode(errors="replace").strip()
-    code: object = None
-    dependency: object = None
-    try:
-        raw = json.loads(text)
-    except ValueError:
-        raw = None
-    if isinstance(raw, dict):
-        code, dependency = raw.get("errorCode"), raw.get("dependency")
-        text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
-    if status == 401:
-        text = (
-            "the server requires a token, and this one is wrong: give --token-file, or set"
-            " PENSTOCK_TOKEN"
-        )
-    elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
-        text = (
-            f"{request} is not served there: --url names the API, and --broker-url the broker's"
-            " HTTP port"
-        )
-    elif detail:
-        # All 503 errors have the same code; the text describes them.
-        text = detail if text == "EXITING" else f"{text}: {detail}"
-    said = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
-    return error_from(status, code, said, dependency)

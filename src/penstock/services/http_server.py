@@ -25,7 +25,7 @@ from penstock.core.errors import Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import watch_loop
 from penstock.core.threads import OwnedThread
-from penstock.services.config import Options
+from penstock.services.options.table import Options
 
 _START_TIMEOUT_S = 10.0
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from penstock.broker.lookupd.registration import Registration
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.loop_tasks import keep_running
 from penstock.core.threads import OnDeath
@@ -110,7 +111,7 @@ class LookupdConnection(asyncio.Protocol):
 
 _logger = logging.getLogger(__name__)
 
-_FIRST_RETRY_S: Final = 0.25
+_FIRST_RETRY_MS: Final = 250
 _ADDRESSES_MAX: Final = 100
 _PORTS: Final = 65_536
 _PORT_DIGITS: Final = 5
@@ -239,15 +240,15 @@ class _Peer:
             self._link.push()
 
     async def _run(self) -> None:
-        longest_s = self._options.retry_ms / 1000
-        pause_s, told = _FIRST_RETRY_S, False
+        policy = RetryPolicy(_FIRST_RETRY_MS, self._options.retry_ms, jitter=0.5)
+        failures, told = 1, False
         while True:
             failure, was_known = await self._connect_once()
             if was_known or not told:
                 _logger.warning("nsqlookupd %s: %s", self._address, failure)
             told = True
-            pause_s = _FIRST_RETRY_S if was_known else min(pause_s * 2, longest_s)
-            await asyncio.sleep(pause_s * (0.5 + self._jitter() / 2))
+            failures = 1 if was_known else failures + 1
+            await asyncio.sleep(policy.random_delay_s(failures, self._jitter))
 
     async def _connect_once(self) -> tuple[str, bool]:
         """Stay connected as long as possible; return why it ended and whether it identified."""

@@ -17,7 +17,7 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.engine_json import counts_from_json, counts_to_json
 from penstock.indexing.sequences import Offsets, offsets_to_json, range_from_json
 from penstock.storage.metadata import Basis, PublishOutcome, SegmentRow
-from penstock.storage.metadata.rows import PublishKind
+from penstock.storage.metadata.rows.publish import PublishKind
 
 PUBLISH_TYPES: Final[Mapping[str, PublishKind]] = {
     "segmentTransactionalInsert": "insert",

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.peon_task import IngestionReport
     from penstock.storage.metadata import SegmentRow
-    from penstock.storage.metadata.rows import PublishKind
+    from penstock.storage.metadata.rows.publish import PublishKind
 
 
 _log = logging.getLogger(__name__)

@@ -56,11 +56,11 @@ def visible_segments(
     Raises:
         InvalidRequest, Conflict: The rows cannot be of one datasource.
     """
-    skyline = timeline_of(rows).visible()
+    visible = timeline_of(rows).visible()
     return [
         VisibleSegment(piece.segment, piece.interval)
         for interval in intervals
-        for piece in visible_pieces(skyline, interval)
+        for piece in visible_pieces(visible, interval)
     ]
 
 

@@ -13,10 +13,10 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
-from penstock.indexing.errand import CallRetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,8 @@ R = TypeVar("R")
 LOSSES_MAX: Final = 20
 """Maximum number of attempts of one piece of work in which the engine or its input is lost."""
 
-_LOST_PAUSES: Final = CallRetry(1_000, 600_000)
+_CALLS: Final = RetryPolicy(100, 10_000)
+_LOSSES: Final = RetryPolicy(1_000, 600_000, jitter=1.0)
 
 _ENGINE: Final = "engine"
 _INPUT: Final = "input"
@@ -101,7 +102,8 @@ class Losses:
         if count >= LOSSES_MAX:
             return Setback(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
         _log.warning("lost the %s, time %d: %s", kind, count, error)
-        return Setback(int(self._chance() * _LOST_PAUSES.delay_ms(count)), count, LOSSES_MAX)
+        pause_s = _LOSSES.random_delay_s(count, self._chance)
+        return Setback(int(pause_s * 1_000), count, LOSSES_MAX)
 
 
 def _kind_of(error: Unavailable) -> str | None:
@@ -143,12 +145,12 @@ class Insistence:
         self,
         actions: ActionClient,
         clock: Clock,
-        retry: CallRetry | None = None,
+        retry: RetryPolicy = _CALLS,
         told: Callable[[DependencyWait | None], None] = lambda _wait: None,
     ) -> None:
         self._actions = actions
         self._clock = clock
-        self._retry = retry or CallRetry(100, 10_000)
+        self._retry = retry
         self._told = told
         self._changed = threading.Condition()
         self._stopped = False

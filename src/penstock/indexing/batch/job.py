@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
     from penstock.indexing.specs.partitions import PartitionsSpec
-    from penstock.storage.metadata.rows import PublishKind
+    from penstock.storage.metadata.rows.publish import PublishKind
 
 
 # Samples in the report of a statement, which has no setting for them.

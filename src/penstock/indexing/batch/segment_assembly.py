@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict
+from penstock.core.timeline.chunks import RootRange
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import HashBucket, ShardSpec
-from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
 from penstock.core.intervals import Granularity, Interval, condensed
+from penstock.core.timeline.chunks import OVERWRITE_END, OVERWRITE_START
 from penstock.indexing.actions import (
     LockedSegment,
     LockList,
@@ -43,7 +44,6 @@ from penstock.indexing.actions import (
 )
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.specs.task_context import IngestionMode
-from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

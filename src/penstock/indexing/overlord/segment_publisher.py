@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
-    from penstock.storage.metadata.rows import PublishKind
+    from penstock.storage.metadata.rows.publish import PublishKind
 
 
 _log = logging.getLogger(__name__)

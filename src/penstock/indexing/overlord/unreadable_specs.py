@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.errand import CallRetry, Calls
+from penstock.indexing.errand import Calls
 from penstock.indexing.supervisor import cursor_name
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.supervisor import SupervisorPorts
 
-_RETRY: Final = CallRetry(1_000, 60_000)
+_RETRY: Final = RetryPolicy(1_000, 60_000)
 
 _log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from typing import Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.intervals import format_time
 
 _log = logging.getLogger(__name__)
@@ -17,7 +18,6 @@ _log = logging.getLogger(__name__)
 _UNHEALTHY_AFTER: Final = 3
 _HEALTHY_AFTER: Final = 3
 _ERRORS_KEPT: Final = 20
-_DOUBLINGS_MAX: Final = 16
 # A task only shows success when it ends, which may take long. Repeated failures of a task that
 # cannot work are reported by its worker sooner than this.
 _FORGIVEN_AFTER_S: Final = 900
@@ -57,7 +57,7 @@ class Health:
 
     def __init__(self, name: str, retry_delay_ms: int, retry_delay_max_ms: int) -> None:
         self._name = name
-        self._delays_ms = (retry_delay_ms, retry_delay_max_ms)
+        self._retry = RetryPolicy(retry_delay_ms, retry_delay_max_ms)
         self._errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
         self._looks = _Streak()
         self._rounds = _Streak()
@@ -93,13 +93,11 @@ class Health:
 
     def task_failed(self, now_s: float) -> None:
         """A task has failed: delay the next start."""
-        first_ms, most_ms = self._delays_ms
         if self._is_forgiven(now_s):
             self._tasks.begin_anew()
         self._failed_task_s = now_s
-        delay_ms = min(most_ms, first_ms << min(self._tasks.failures, _DOUBLINGS_MAX))
         self._tasks.failed()
-        self._not_before_s = now_s + delay_ms / 1000
+        self._not_before_s = now_s + self._retry.delay_ms(self._tasks.failures) / 1000
 
     def may_start_tasks(self, now_s: float) -> bool:
         """Return whether the last read of the topic succeeded and the delay is over."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import CorruptData, PenstockError
 from penstock.core.waits import WaitTable
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.errand import CallRetry, Errand
+from penstock.indexing.errand import CALL_RETRY, Errand
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import (
     Sequence,
@@ -75,7 +76,7 @@ class TaskOptions:
     drop_delay_ms: int = 30_000
     fold_fan_in: int = 12
     fold_max_rows: int = 1_000_000
-    retry: CallRetry = field(default_factory=CallRetry)
+    retry: RetryPolicy = CALL_RETRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.indexing.errand import CallRetry
+from penstock.core.backoff import RetryPolicy
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 
 
@@ -34,7 +34,7 @@ class WorkerOptions:
     watch_interval_ms: int = 200
     deaths_max: int = 8
     deaths_window_ms: int = 600_000
-    restart: CallRetry = field(default_factory=lambda: CallRetry(200, 5_000))
+    restart: RetryPolicy = field(default_factory=lambda: RetryPolicy(200, 5_000))
     forget_delay_ms: int = 60_000
     category: str = DEFAULT_WORKER_CATEGORY
     version: str = "0"

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.core.errors import Dependency, Unavailable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.request_parts import PREFIX
-from penstock.services.error_codes import error_body
+from penstock.services.http_errors import error_body
 
 _NOBODY = "no overlord leads now: try again in some seconds"
 

@@ -37,7 +37,7 @@ from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.futures import settled
 from penstock.services.api.process_clients import PAUSE_ANSWER_S, offsets_of, report_to_json
-from penstock.services.error_codes import status_and_code
+from penstock.services.http_errors import error_body
 
 
 class TaskControl(Protocol):
@@ -178,8 +178,7 @@ class _Control:
         try:
             offsets = settled(paused)
         except Conflict as error:
-            _, code = status_and_code(error)
-            return JsonResponse({"error": str(error), "errorCode": code}, 409)
+            return JsonResponse(error_body(error), 409)
         return JsonResponse({str(p): offset for p, offset in offsets.items()})
 
     def resume(self, request: Request) -> Response:

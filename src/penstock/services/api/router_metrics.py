@@ -18,8 +18,8 @@ from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
-from penstock.services.config import HostPort
 from penstock.services.http_client import JsonClient
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import CountsRow, Snapshot
 
 # A scrape must not wait long for a part that is restarting.

@@ -34,7 +34,7 @@ from penstock.services.api.process_clients import (
     worker_changes_to_json,
     worker_report_to_json,
 )
-from penstock.services.config import HostPort
+from penstock.services.options.values import HostPort
 
 WAIT_MS_MAX = 180_000
 

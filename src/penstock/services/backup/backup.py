@@ -50,7 +50,7 @@ from penstock.services.backup.manifest import (
     remove_tree,
     require_apart,
 )
-from penstock.services.config import CONFIG_FILE
+from penstock.services.options.resolution import CONFIG_FILE
 from penstock.storage.deletion_hold import HOLD_MS, DeletionHold
 from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
-from penstock.services.config import CONFIG_FILE
+from penstock.services.options.resolution import CONFIG_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,8 +31,8 @@ from penstock.services.backup.manifest import (
     require_apart,
     require_room,
 )
-from penstock.services.config import CONFIG_FILE
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, RESTORING_FILE
+from penstock.services.options.resolution import CONFIG_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,12 +15,12 @@ import typer
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
-from penstock.services import config
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Bars, print_json, print_rows, progress_bars, say, warn
-from penstock.services.config import Options
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
+from penstock.services.options import resolution
+from penstock.services.options.table import Options, local_path
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
 
 
 def _absolute(address: str) -> str:
-    local = config.local_path(address)
+    local = local_path(address)
     return address if local is None else str(local.absolute())
 
 
@@ -245,7 +245,7 @@ def _running_options() -> Options | None:
     if folder.live_holder() is None:
         return None
     try:
-        return config.from_json(folder.children_options.read_text())
+        return resolution.from_json(folder.children_options.read_text())
     except OSError as error:
         raise Conflict(
             f"the Penstock in {folder.path} is starting: run the backup again in a moment"

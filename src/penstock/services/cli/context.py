@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotReachable
-from penstock.services import config
-from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.http_client import JsonClient
+from penstock.services.options import resolution
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 
 if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient
@@ -42,7 +43,7 @@ class Given:
             InvalidRequest: An option is wrong.
         """
         line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
-        return config.resolve(line, os.environ, self.config_file)
+        return resolution.resolve(line, os.environ, self.config_file)
 
     def _found(self, name: str, configured: HostPort, default: HostPort) -> str:
         """Return an address of the data folder's server.

@@ -26,9 +26,10 @@ from penstock.services.cli.output import (
     wait_lines,
 )
 from penstock.services.cli.server_options import Config, DataDir, takes_options
-from penstock.services.config import CONFIG_VARIABLE, Options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
+from penstock.services.options.resolution import CONFIG_VARIABLE
+from penstock.services.options.table import Options
 
 internal_app = typer.Typer(help="Commands for Penstock's own processes.")
 

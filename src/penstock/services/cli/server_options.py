@@ -1,7 +1,7 @@
-"""Options of a server on the command line: one for each entry of the list of options.
+"""Options of a server on the command line: one for each entry of the table of options.
 
-Owns the conversion of an entry to a parameter of a command. Does not own the list
-(`services.config`), so every command that accepts options knows an option that is added there.
+Owns the conversion of an entry to a parameter of a command. Every command that accepts options
+knows an option that is added to the table (`services.options.table`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.services.config import OptionEntry, option_entries
+from penstock.services.options.table import OptionEntry, option_entries
 
 _ENTRIES = {entry.field_name: entry for entry in option_entries() if not entry.is_secret}
 

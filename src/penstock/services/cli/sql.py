@@ -28,7 +28,8 @@ from penstock.services.cli.output import (
     warn_lines,
 )
 from penstock.services.cli.tables import print_table
-from penstock.services.http_client import JsonClient, error_of_answer, json_body
+from penstock.services.http_client import JsonClient, json_body
+from penstock.services.http_errors import error_of_answer
 from penstock.services.sql_client import ask
 
 HISTORY = Path("~/.penstock_history")

@@ -19,7 +19,6 @@ from penstock.core.clock import Clock
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.config import Options
 from penstock.services.emitter.emitter import (
     ComposingSink,
     EventSink,
@@ -30,6 +29,7 @@ from penstock.services.emitter.emitter import (
 from penstock.services.emitter.http_batches import BatchOptions
 from penstock.services.emitter.http_sink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
 from penstock.services.emitter.log_sink import LogSink
+from penstock.services.options.table import Options
 
 # Labels create time series, so only dimensions with few values become labels.
 LABELS: Final = ("type", "status", "success", "severity", "taskType", "taskStatus")

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
@@ -294,8 +295,8 @@ class HttpSink:
 
     def _back_off(self, number: int, until_s: float | None) -> bool:
         """Wait before the next attempt; return False if there is no time for one."""
-        most_ms = min(self._options.backoff_ms * 2 ** (number - 1), self._options.backoff_max_ms)
-        pause_s = most_ms / 1_000 * min(2.0, max(0.0, self._chance.gauss(1.0, 0.2)))
+        policy = RetryPolicy(self._options.backoff_ms, self._options.backoff_max_ms)
+        pause_s = policy.delay_ms(number) / 1_000 * min(2.0, max(0.0, self._chance.gauss(1.0, 0.2)))
         wake_s = self._clock.monotonic_s() + pause_s
         if until_s is not None and wake_s >= until_s:
             return False

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
-from penstock.services import config
-from penstock.services.config import HostPort, Options, local_path
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.liveness import LivenessCheck, greet
 from penstock.services.host.memory import SHARED, query_spark
 from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
+from penstock.services.options import resolution
+from penstock.services.options.table import VARIABLE_PREFIX, Options, local_path
+from penstock.services.options.values import HostPort
 from penstock.spark.connect.stuck import told_stuck
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ _STOP_STAGES = {
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
-_SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
+_SECRETS_OF_SPECS = f"{VARIABLE_PREFIX}INPUT_"
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,9 +83,9 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(config.VARIABLE_PREFIX)
+        if not name.startswith(VARIABLE_PREFIX)
         or name.startswith(_SECRETS_OF_SPECS)
-        or name == config.CONFIG_VARIABLE
+        or name == resolution.CONFIG_VARIABLE
     }
     return {**kept, **_LEAN, "PYTHONUNBUFFERED": "1"}
 
@@ -180,7 +181,7 @@ class HostPlan:
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as stream:
-            stream.write(config.to_json(self.options))
+            stream.write(resolution.to_json(self.options))
 
     def close(self) -> None:
         """Close the sockets."""
@@ -301,7 +302,7 @@ def trial_options(
 def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:
     """Return port and token of each Spark of the last launcher in a data folder."""
     try:
-        before = config.from_json(folder.children_options.read_text())
+        before = resolution.from_json(folder.children_options.read_text())
     except (OSError, ValueError, InvalidRequest):
         return {}  # there was none, or it was of another release
     found = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.services.config import Options
+from penstock.services.options.table import Options
 
 SHARED = "none"
 _UNITS = {"m": 1 << 20, "g": 1 << 30}

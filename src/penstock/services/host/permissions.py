@@ -22,8 +22,8 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import start_job
-from penstock.services.config import Options, local_path
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.options.table import Options, local_path
 from penstock.storage.filesystem import OsFileSystem
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from typing import NoReturn
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
-from penstock.services.config import HostPort
 from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.options.values import HostPort
 
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BACK_OFF_FIRST_S = 0.2
-BACK_OFF_MAX_S = 10.0
+from penstock.core.backoff import RetryPolicy
+
+BACK_OFF = RetryPolicy(200, 10_000)
 # A child that ran this long has recovered: its next end counts as the first.
 STEADY_S = 30.0
 # Consecutive ends before the first readiness that count as a permanent failure.
@@ -63,7 +64,7 @@ class ChildLife:
         if self.started_at_s is not None and self.restart_at_s is None and was_ready:
             ran_s = now_s - self.started_at_s
         self.ends_in_a_row = 1 if ran_s >= STEADY_S else self.ends_in_a_row + 1
-        wait_s: float = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(self.ends_in_a_row - 1, 10))
+        wait_s = BACK_OFF.delay_ms(self.ends_in_a_row) / 1_000
         self.restart_at_s = now_s + wait_s
         return wait_s
 

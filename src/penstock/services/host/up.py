@@ -14,12 +14,12 @@ from pathlib import Path
 import penstock
 from penstock.core.clock import Clock
 from penstock.core.log_format import LogFormatter
-from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolderLock, about_process, broker_addresses
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import listen_patiently
+from penstock.services.options.table import Options
 from penstock.storage.deletion_hold import clear_expired
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
-from penstock.services.config import HostPort
+from penstock.services.options.values import HostPort
 
 Service = Mapping[str, object]
 

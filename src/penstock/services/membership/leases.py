@@ -25,9 +25,9 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import WaitTable
-from penstock.services.config import HostPort
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import LeaseRow
 
 if TYPE_CHECKING:

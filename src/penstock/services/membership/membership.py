@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
-from penstock.services.config import HostPort, Options
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.discovery import Node, Service
 from penstock.services.membership.election import Contest, TermContest, refuses
 from penstock.services.membership.leases import LeaseDirectory, LeaseDiscovery, LeaseView
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.garbage_collection import lasting_objects
 from penstock.core.printable import escaped_lines
-from penstock.services import config
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
 from penstock.services.host.restart_policy import MEND_IT
 from penstock.services.host.up import log_to_file
+from penstock.services.options import resolution
 from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
 
 ROLES = ("broker", "overlord", "flow", "worker", "router")
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ready-fd", type=int)
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
-    options = config.from_json(given.options.read_text())
+    options = resolution.from_json(given.options.read_text())
     use_umask(options)
     end_on_thread_death()
     log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")

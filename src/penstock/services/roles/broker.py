@@ -23,10 +23,11 @@ from penstock.core.garbage_collection import lasting_objects
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.services.config import HostPort, Options
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import Membership, broker_service
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore

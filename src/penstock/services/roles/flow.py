@@ -24,12 +24,13 @@ from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAd
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
-from penstock.services.config import CONFIG_VARIABLE, Options, local_path
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
+from penstock.services.options.resolution import CONFIG_VARIABLE
+from penstock.services.options.table import Options, local_path
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import process_metrics

@@ -43,13 +43,13 @@ from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.task_files import peon_reports
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.api.process_clients import HttpTaskClient, LeasedWorkers
-from penstock.services.config import Options
 from penstock.services.emitter.emitter import Emitter, send_alert
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.membership import BrokerFinder, Membership
+from penstock.services.options.table import Options
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.process_metrics import process_metrics

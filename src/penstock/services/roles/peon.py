@@ -41,12 +41,10 @@ from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
 from penstock.indexing.worker.task_attempts import WAITS
 from penstock.segments.deep_storage import DeepStore
-from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.config import HostPort, Options
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.fork_server import serve
@@ -60,6 +58,9 @@ from penstock.services.host.process import (
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_guard
+from penstock.services.options import resolution
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -397,7 +398,7 @@ def main(arguments: list[str]) -> int:
     name_process(PEON_NAME)
     # Its output is the task's log.
     log_to_stream(sys.stdout)
-    options = config.from_json(given.options.read_text())
+    options = resolution.from_json(given.options.read_text())
     use_umask(options)
     say = _sayer(words)
     process = PeonRole(options, given.worker, given.worker_name, SystemClock(), say)

@@ -39,12 +39,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.errand import CallRetry
 from penstock.mailbox import MailboxProcessor
-from penstock.services.config import HostPort
 from penstock.services.host.child_watch import ChildWatch
 from penstock.services.host.fork_server import (
     ForkedProcess,
@@ -55,6 +54,7 @@ from penstock.services.host.fork_server import (
 )
 from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.options.values import HostPort
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class PeonOptions:
     spares: int = 1
     refill_delay_ms: int = 300
     spare_age_max_ms: int = 1_800_000
-    retry: CallRetry = field(default_factory=lambda: CallRetry(500, 60_000))
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(500, 60_000))
 
 
 class PeonChild:

@@ -18,12 +18,12 @@ from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
-from penstock.services.config import Options
 from penstock.services.host.data_folder import DataFolder, queries_run_folder
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.metrics_text import metrics_text
+from penstock.services.options.table import Options
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext

@@ -32,7 +32,6 @@ from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
 from penstock.indexing.secrets import MASK
-from penstock.services.config import HostPort, Options
 from penstock.services.emitter.emitter import Emitter, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.emitter.factory import service_emitter, stop_emitter
@@ -42,7 +41,8 @@ from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WA
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
-from penstock.services.option_values import masked
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort, masked
 from penstock.services.readiness import Check, Readiness
 from penstock.storage.deletion_hold import clear_expired
 

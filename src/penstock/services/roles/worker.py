@@ -20,13 +20,14 @@ from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_folders import worker_identity
 from penstock.mailbox import MailboxExecutor
 from penstock.segments.deep_storage import DeepStore
-from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import HostPort, Options
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
+from penstock.services.options import resolution
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peon_processes import PeonOptions, PeonProcesses
@@ -223,4 +224,4 @@ def _options_file(context: RoleContext, instance: str) -> Path:
 def _write_options(path: Path, options: Options) -> None:
     path.unlink(missing_ok=True)
     path.touch(0o600)  # it may contain secrets
-    path.write_text(config.to_json(options))
+    path.write_text(resolution.to_json(options))

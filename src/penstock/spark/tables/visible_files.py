@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.clock import Clock, SystemClock
+from penstock.core.timeline.timeline import VisibleEntries
 from penstock.indexing.specs.rows.declared_projections import (
     DeclaredProjections,
     config_name,
@@ -21,7 +22,6 @@ from penstock.indexing.specs.rows.declared_projections import (
 from penstock.segments.catalog import Catalog, CatalogView
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
-from penstock.segments.timeline import VisibleTimeline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
 
@@ -33,7 +33,7 @@ DECLARED_FOR_S: Final = 10.0
 class _Published:
     """The files of a datasource's visible segments, and what they were taken from."""
 
-    skyline: VisibleTimeline[Segment]
+    visible: VisibleEntries[Segment]
     files: tuple[TableFile, ...]
 
 
@@ -56,7 +56,7 @@ class VisibleFiles:
         self._snapshot: Snapshot | None = None
         self._tables: Tables | None = None
         # What changes with nearly every revision is what tasks announce; of the segments of a
-        # datasource there may be very many, and they are the same as long as its skyline is.
+        # datasource there may be very many: they are the same while its visible timeline is.
         self._published: dict[str, _Published] = {}
 
     def revision(self) -> int:
@@ -69,7 +69,9 @@ class VisibleFiles:
             self._snapshot = snapshot = self._store.snapshot(known=self._snapshot)
             if self._tables is None or self._tables.revision != snapshot.revision:
                 view = self._catalogue.view(snapshot)
-                self._published = {name: self._published_of(view, name) for name in view.skylines}
+                self._published = {
+                    name: self._published_of(view, name) for name in view.visible_timelines
+                }
                 self._tables = Tables(
                     view.revision, {name: self._files(view, name) for name in view.datasources()}
                 )
@@ -114,8 +116,8 @@ class VisibleFiles:
         return found
 
     def _published_of(self, view: CatalogView, name: str) -> _Published:
-        skyline, known = view.skylines[name], self._published.get(name)
-        if known is not None and known.skyline is skyline:
+        visible, known = view.visible_timelines[name], self._published.get(name)
+        if known is not None and known.visible is visible:
             return known
         files = tuple(
             TableFile(
@@ -127,7 +129,7 @@ class VisibleFiles:
             )
             for piece in view.visible(name)
         )
-        return _Published(skyline, files)
+        return _Published(visible, files)
 
     def _files(self, view: CatalogView, name: str) -> tuple[TableFile, ...]:
         published = self._published.get(name)

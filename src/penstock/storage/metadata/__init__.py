@@ -5,41 +5,37 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.storage.metadata.rows import (
+from penstock.storage.metadata.payloads import JsonObject, Offsets
+from penstock.storage.metadata.rows.cluster import AuditRow, LeaseRow, RuleRow, SupervisorRow, Term
+from penstock.storage.metadata.rows.pending import (
     AllocateRequest,
-    AnnouncedFile,
-    AnnouncedRow,
-    AuditRow,
+    Occupied,
+    PartitionSpace,
+    PendingRow,
+)
+from penstock.storage.metadata.rows.publish import (
     Basis,
     CommittedRow,
     CountsRow,
     Covering,
-    JsonObject,
-    Killed,
-    LeaseRow,
-    LockRow,
-    Occupied,
-    Offsets,
-    PartitionSpace,
-    PendingRow,
     PublishKind,
     PublishOutcome,
     PublishRequest,
+)
+from penstock.storage.metadata.rows.segments import (
+    AnnouncedFile,
+    AnnouncedRow,
+    Killed,
     Reading,
-    RuleRow,
     SegmentChanges,
     SegmentRow,
     SegmentText,
     SegmentTotals,
     Snapshot,
     Stretch,
-    SupervisorRow,
-    TaskFilter,
-    TaskRow,
-    TaskSummary,
-    Term,
     segment_id,
 )
+from penstock.storage.metadata.rows.tasks import LockRow, TaskFilter, TaskRow, TaskSummary
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.store import MetadataStore

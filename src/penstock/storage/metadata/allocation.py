@@ -18,16 +18,13 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 
 from penstock.core.errors import Conflict
 from penstock.core.interval_index import IntervalIndex
+from penstock.core.timeline.chunks import OVERWRITE_END, OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import NONE, ChunkSummary, visible_chunks
-from penstock.storage.metadata.pending_segments import insert_pending, pending_row
+from penstock.storage.metadata.chunks import NONE, ChunkSummary, visible_chunks
+from penstock.storage.metadata.pending_segments import insert_pending
 from penstock.storage.metadata.revision import take_turn
-from penstock.storage.metadata.rows import (
-    OVERWRITE_END,
-    OVERWRITE_START,
-    AllocateRequest,
-    PendingRow,
-)
+from penstock.storage.metadata.row_mapper import PENDING
+from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.time_chunks import (
     chunk_named,
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.rows import PartitionSpace
+    from penstock.storage.metadata.rows.pending import PartitionSpace
 
 # The version for tasks with append locks: it must never hide anything, so it is not a current time.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
@@ -219,7 +216,7 @@ class _Allocation:
             _PENDING,
             {"of": request.datasource, "from_ms": interval.start_ms, "to_ms": interval.end_ms},
         )
-        return [pending_row(row) for row in found]
+        return [PENDING.record(row) for row in found]
 
     def _place_after(self, request: AllocateRequest) -> PendingRow | None:
         """Return the pending segment after the previous one of the sequence: the newest one."""
@@ -238,7 +235,7 @@ class _Allocation:
             .limit(1)
         )
         found = self._connection.execute(query).first()
-        return None if found is None else pending_row(found)
+        return None if found is None else PENDING.record(found)
 
     def _avoid_used_places(
         self, request: AllocateRequest, place: tuple[str, int, int], *, new_chunk: bool

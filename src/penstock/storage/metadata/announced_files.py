@@ -29,14 +29,16 @@ from sqlalchemy import Connection, delete, insert, select
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import raise_revision, take_turn
-from penstock.storage.metadata.rows import AnnouncedRow, CommittedRow, Reading
+from penstock.storage.metadata.rows.publish import CommittedRow
+from penstock.storage.metadata.rows.segments import AnnouncedRow, Reading
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.task_roots import read_roots, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.storage.metadata.rows import AnnouncedFile, Offsets
+    from penstock.storage.metadata.payloads import Offsets
+    from penstock.storage.metadata.rows.segments import AnnouncedFile
 
 
 _NOTHING: Final = CommittedRow("", {})

@@ -5,7 +5,8 @@ Keys are sorted, so equal values have equal text and a row can be compared by it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 import orjson
@@ -13,9 +14,11 @@ import orjson
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from penstock.storage.metadata.rows import JsonObject
+JsonObject: TypeAlias = Mapping[str, object]
+Offsets: TypeAlias = Mapping[int, int]
+"""The offset of each stream partition."""
 
 
 class _Placed(msgspec.Struct, gc=False, rename="camel"):

@@ -7,30 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.rows import PendingRow
+from penstock.storage.metadata.row_mapper import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
-def pending_row(found: Row[tuple[object, ...]]) -> PendingRow:
-    """Return the record of a row of the pending table."""
-    return PendingRow(
-        datasource=found.datasource,
-        interval=Interval(found.start_ms, found.end_ms),
-        version=found.version,
-        partition_number=found.partition_number,
-        core_partitions=found.core_partitions,
-        sequence_name=found.sequence_name,
-        created_ms=found.created_ms,
-        previous_id=found.previous_id,
-        allocator_id=found.allocator_id,
-        upgraded_from=found.upgraded_from,
-    )
+    from penstock.storage.metadata.rows.pending import PendingRow
 
 
 def pending_intervals(
@@ -55,22 +41,4 @@ def insert_pending(connection: Connection, rows: Sequence[PendingRow]) -> None:
     """Insert new pending segments in one batch."""
     if not rows:
         return
-    connection.execute(
-        insert(schema.pending),
-        [
-            {
-                "datasource": row.datasource,
-                "start_ms": row.interval.start_ms,
-                "end_ms": row.interval.end_ms,
-                "version": row.version,
-                "partition_number": row.partition_number,
-                "core_partitions": row.core_partitions,
-                "sequence_name": row.sequence_name,
-                "created_ms": row.created_ms,
-                "previous_id": row.previous_id,
-                "allocator_id": row.allocator_id,
-                "upgraded_from": row.upgraded_from,
-            }
-            for row in rows
-        ],
-    )
+    connection.execute(insert(schema.pending), [PENDING.values(row) for row in rows])

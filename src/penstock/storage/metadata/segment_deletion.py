@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, delete, or_, select, text
 
 from penstock.core.errors import Unavailable
+from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.rows import OVERWRITE_START, Killed
+from penstock.storage.metadata.rows.segments import Killed
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.rows import SegmentRow
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 # One statement for both databases, which the drivers run for a batch of rows.
 _REMEMBER = text("""

@@ -15,20 +15,21 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, tru
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import visible_chunks
-from penstock.storage.metadata.pending_segments import pending_intervals, pending_row
+from penstock.storage.metadata.chunks import visible_chunks
+from penstock.storage.metadata.pending_segments import pending_intervals
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
-from penstock.storage.metadata.rows import Occupied
+from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS
+from penstock.storage.metadata.rows.pending import Occupied
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
-from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
+    from penstock.storage.metadata.rows.pending import PendingRow
+    from penstock.storage.metadata.rows.segments import Killed, SegmentRow
     from penstock.storage.metadata.sql_database import Transactions
 
 _UNUSED_LISTED: Final = 1_000
@@ -75,7 +76,7 @@ class Segments:
                     table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number
                 )
             )
-            rows = [segment_row(row) for row in connection.execute(query)]
+            rows = [SEGMENTS.record(row) for row in connection.execute(query)]
             if replaced_by is None:
                 return rows
             since = read_upgrades(connection, replaced_by)
@@ -172,7 +173,7 @@ class Segments:
         def work(connection: Connection) -> int:
             take_turn(connection)
             query = select(table).where(*conditions)
-            rows = [segment_row(row) for row in connection.execute(query)]
+            rows = [SEGMENTS.record(row) for row in connection.execute(query)]
             return self._mark(connection, shown_if_used(connection, rows), used=True)
 
         return self._database.write(work)
@@ -226,7 +227,7 @@ class Segments:
             .order_by(table.c.used_changed_ms, table.c.id)
             .limit(_UNUSED_LISTED if limit is None else limit)
         )
-        return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [SEGMENTS.record(row) for row in c.execute(query)])
 
     def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> Killed:
         """Delete the rows of unused segments, and return the files to delete. Used ones are kept.
@@ -260,7 +261,7 @@ class Segments:
     def every(self) -> list[SegmentRow]:
         """Return every row, used or not."""
         return self._database.read(
-            lambda c: [segment_row(row) for row in c.execute(select(schema.segments))]
+            lambda c: [SEGMENTS.record(row) for row in c.execute(select(schema.segments))]
         )
 
     def pending(self, datasource: str, interval: Interval | None = None) -> list[PendingRow]:
@@ -272,7 +273,7 @@ class Segments:
                 table.c.start_ms < interval.end_ms, table.c.end_ms > interval.start_ms
             )
         query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
-        return self._database.read(lambda c: [pending_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [PENDING.record(row) for row in c.execute(query)])
 
     def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[Occupied]:
         """Return the existing time chunks of each interval, without reading rows of segments."""
@@ -383,7 +384,7 @@ def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
     """Return the rows of ids, each once, even if its id is repeated."""
     table = schema.segments
     return [
-        segment_row(row)
+        SEGMENTS.record(row)
         for batch in in_batches(list(dict.fromkeys(ids)))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]

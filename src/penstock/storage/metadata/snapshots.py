@@ -13,12 +13,13 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import Candidate, choose, load_reading
-from penstock.storage.metadata.payloads import load, load_offsets
+from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import (
+from penstock.storage.metadata.row_mapper import COMMITTED, SEGMENTS
+from penstock.storage.metadata.rows.publish import CommittedRow
+from penstock.storage.metadata.rows.segments import (
     AnnouncedFile,
     AnnouncedRow,
-    CommittedRow,
     SegmentRow,
     Snapshot,
 )
@@ -47,26 +48,9 @@ def read_snapshot(
     )
 
 
-def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
-    """Return the record of a row of the segments table."""
-    return SegmentRow(
-        id=found.id,
-        datasource=found.datasource,
-        interval=Interval(found.start_ms, found.end_ms),
-        version=found.version,
-        partition_number=found.partition_number,
-        core_partitions=found.core_partitions,
-        payload=load(found.payload),
-        used=found.used,
-        created_ms=found.created_ms,
-        used_changed_ms=found.used_changed_ms,
-        upgraded_from=found.upgraded_from,
-    )
-
-
 def _used_segments(connection: Connection, datasource: str | None) -> tuple[SegmentRow, ...]:
     query = select(schema.segments).where(*_visible(datasource))
-    rows = [segment_row(found) for found in connection.execute(query)]
+    rows = [SEGMENTS.record(found) for found in connection.execute(query)]
     rows.sort(key=_place)
     return tuple(rows)
 
@@ -81,7 +65,7 @@ def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | 
     query = select(table).where(table.c.changed_revision > known.segments_revision)
     if known.datasource is not None:
         query = query.where(table.c.datasource == known.datasource)
-    changed = [segment_row(found) for found in connection.execute(query)]
+    changed = [SEGMENTS.record(found) for found in connection.execute(query)]
     rows = list(known.segments)
     if len(changed) > _MOVED_ONE_BY_ONE:
         by_place = {_place(row): row for row in rows}
@@ -136,11 +120,8 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
 
 def _committed(connection: Connection) -> dict[str, CommittedRow]:
     table = schema.offsets
-    query = select(table.c.supervisor_id, table.c.topic_id, table.c.offsets)
-    return {
-        found.supervisor_id: CommittedRow(found.topic_id, load_offsets(found.offsets))
-        for found in connection.execute(query)
-    }
+    found = connection.execute(select(table))
+    return {row.supervisor_id: COMMITTED.record(row) for row in found}
 
 
 def _announced_row(found: Row[tuple[object, ...]], roots: Mapping[str, str]) -> AnnouncedRow:

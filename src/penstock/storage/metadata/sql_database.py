@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import (
@@ -29,6 +29,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import (
     Closed,
     Conflict,
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 TRIES = 3
-FIRST_PAUSE_S = 0.02
+PAUSES: Final = RetryPolicy(20, 1_000)
 # How long calls fail at once after a server did not answer.
 REST_S = 10.0
 
@@ -172,7 +173,6 @@ class Database:
         self._engine.dispose()
 
     def _run(self, work: Callable[[Connection], T], *, write: bool) -> T:
-        pause_s = FIRST_PAUSE_S
         for attempt in range(1, TRIES + 1):
             if self._closed:
                 raise Closed(f"the metadata store {self.name} was closed: open it again")
@@ -197,8 +197,7 @@ class Database:
                 if attempt == TRIES or not _is_clash(error):
                     raise _translated(error, self.name) from error
             with self._pause:
-                self._clock.wait(self._pause, pause_s)
-            pause_s *= 2
+                self._clock.wait(self._pause, PAUSES.delay_ms(attempt) / 1_000)
         raise AssertionError("the last try returns or raises")
 
     def _once(self, work: Callable[[Connection], T], *, write: bool) -> T:

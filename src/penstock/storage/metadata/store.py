@@ -31,7 +31,7 @@ from penstock.storage.metadata.publish.offsets import (
 from penstock.storage.metadata.publish.transaction import publish
 from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import CommittedRow
+from penstock.storage.metadata.rows.publish import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_snapshot
 from penstock.storage.metadata.sql_database import (
@@ -54,18 +54,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from penstock.storage.metadata.rows import (
-        AllocateRequest,
-        AnnouncedFile,
-        CountsRow,
-        Offsets,
-        PendingRow,
-        PublishOutcome,
-        PublishRequest,
-        Reading,
-        Snapshot,
-        Term,
-    )
+    from penstock.storage.metadata.payloads import Offsets
+    from penstock.storage.metadata.rows.cluster import Term
+    from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
+    from penstock.storage.metadata.rows.publish import CountsRow, PublishOutcome, PublishRequest
+    from penstock.storage.metadata.rows.segments import AnnouncedFile, Reading, Snapshot
 
 T = TypeVar("T")
 

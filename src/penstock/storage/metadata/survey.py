@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, select, type_coerce
 
 from penstock.core.intervals import Interval, condensed
+from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import (
-    OVERWRITE_START,
+from penstock.storage.metadata.rows.segments import (
     SegmentChanges,
     SegmentText,
     SegmentTotals,
@@ -30,7 +30,7 @@ from penstock.storage.metadata.time_chunks import overlapping
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from penstock.storage.metadata.rows import JsonObject
+    from penstock.storage.metadata.payloads import JsonObject
     from penstock.storage.metadata.sql_database import Transactions
 
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
+from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import (
+from penstock.storage.metadata.chunks import (
     NONE,
     ChunkSummary,
     by_chunk,
@@ -28,14 +29,14 @@ from penstock.storage.metadata.chunks.chunk import (
     roots_of,
 )
 from penstock.storage.metadata.payloads import load
-from penstock.storage.metadata.rows import OVERWRITE_START
-from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.row_mapper import SEGMENTS
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.rows import RootRange, SegmentRow
+    from penstock.core.timeline.chunks import RootRange
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 
 # Hours, days, months and years are not longer: longer intervals are all of time or custom ones.
@@ -237,7 +238,7 @@ def rows_of_chunk(
 ) -> list[SegmentRow]:
     """Return every segment of a chunk, used or not."""
     found = connection.execute(_OF_CHUNK, chunk_named(datasource, interval, version))
-    return [segment_row(row) for row in found]
+    return [SEGMENTS.record(row) for row in found]
 
 
 def highest_minor(connection: Connection, datasource: str, interval: Interval, version: str) -> int:
@@ -317,11 +318,11 @@ def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[
     asked: dict[RootRange, list[str]] = {}
     for row in wanted:
         asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
-    standing = [roots for roots, count in kept.items() if count == roots.group_size]
+    standing = [roots for roots, count in kept.items() if roots.is_full(count)]
     hidden: set[str] = set()
     for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor_version, reverse=True):
         if any(roots.overlaps(other) and not roots.overshadows(other) for other in standing):
             hidden.update(ids)
-        elif kept[roots] + len(ids) == roots.group_size:
+        elif roots.is_full(kept[roots] + len(ids)):
             standing.append(roots)
     return hidden

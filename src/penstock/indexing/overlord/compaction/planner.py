@@ -24,11 +24,11 @@ import numpy as np
 import orjson
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, apart, condensed
+from penstock.core.timeline.timeline import Timeline
 from penstock.indexing.specs.batch import aligned
 from penstock.indexing.specs.retention_rules import start_of_period
 from penstock.segments.catalog import with_rows
 from penstock.segments.segment_summary import SegmentSummary, summarized
-from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -297,9 +297,9 @@ class CompactionUnits:
     def _units_of(
         self, rows: Sequence[SegmentText]
     ) -> Iterator[tuple[int, int, int, int, int, bool]]:
-        skyline = Timeline.of(summarized(rows)).visible()
+        visible = Timeline.of(summarized(rows)).visible()
         unit: tuple[int, int, int, int, int, bool] | None = None
-        for from_ms, to_ms, entry in skyline.spans(ETERNITY):
+        for from_ms, to_ms, entry in visible.spans(ETERNITY):
             whole = self._aligned(entry.interval)
             clipped = (from_ms, to_ms) != (entry.interval.start_ms, entry.interval.end_ms)
             segments: list[SegmentSummary] = list(with_rows(entry))

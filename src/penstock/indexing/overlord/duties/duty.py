@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Unavailable
-from penstock.indexing.errand import CallRetry, Errand
+from penstock.indexing.errand import Errand
 from penstock.indexing.events import NoEvents
 
 if TYPE_CHECKING:
@@ -173,10 +174,10 @@ class DutyRounds:
             duty.run()
 
 
-def _retry(interval_ms: int) -> CallRetry:
+def _retry(interval_ms: int) -> RetryPolicy:
     """Return the retry delays of a duty: short for a short period, whose results are awaited."""
     first_ms = min(interval_ms, _RETRY_MS)
-    return CallRetry(first_ms, 10 * first_ms)
+    return RetryPolicy(first_ms, 10 * first_ms)
 
 
 def _failed(name: str, error: Exception) -> None:

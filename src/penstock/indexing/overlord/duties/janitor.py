@@ -20,9 +20,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
+from penstock.core.timeline.timeline import Timeline
 from penstock.indexing.overlord.duties.duty import before_all_tasks
 from penstock.segments.segment_summary import summarized
-from penstock.segments.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.specs.retention_rules import Rule
     from penstock.storage.metadata import MetadataStore
-    from penstock.storage.metadata.rows import RuleRow
+    from penstock.storage.metadata.rows.cluster import RuleRow
 
 _log = logging.getLogger(__name__)
 

@@ -34,6 +34,7 @@ from penstock.services.api.endpoints import (
 )
 from penstock.services.api.flow import forms
 from penstock.services.api.flow.queues import NOT_THERE, QueueEndpoints
+from penstock.services.http_errors import error_body
 
 _COMMANDS_MAX: Final = 8
 _BUSY: Final = {503: "Too many commands wait, or the flow is not open: try again."}
@@ -211,14 +212,8 @@ class FlowRoutes:
 
 
 def _refused(error: InvalidFlow) -> Response:
-    return JsonResponse(
-        {
-            "error": str(error),
-            "errorCode": "invalidInput",
-            "problems": [forms.problem_json(problem) for problem in error.problems],
-        },
-        400,
-    )
+    problems = [forms.problem_json(problem) for problem in error.problems]
+    return JsonResponse({**error_body(error), "problems": problems}, 400)
 
 
 def _changed(applied: AppliedFlow, changes: list[FlowChange]) -> forms.Json:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from penstock.core.intervals import format_time
-from penstock.services.error_codes import status_and_code
+from penstock.services.http_errors import status_and_code
 
 if TYPE_CHECKING:
     from penstock.core.errors import PenstockError

@@ -6,7 +6,7 @@ returns the reason for a refusal, or None.
 - `refusal_of_basis`: a compaction, or another replace of rows that it has read, publishes these
   rows again. Segments that were hidden meanwhile would reappear, and segments that became
   visible would be hidden without being included.
-- `refusal_of_places`: a pending segment is allocated beside the segments that are visible at
+- `refusal_of_appends`: a pending segment is allocated beside the segments that are visible at
   that time. If a time chunk becomes visible beside which it was not allocated, the append would
   hide that chunk or be hidden by it.
 - `refusal_of_rewrites`: segments with partition numbers from 32768 on rewrite others of their
@@ -31,8 +31,9 @@ from sqlalchemy import Connection, select
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval, condensed
+from penstock.core.timeline.chunks import RootRange
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import (
+from penstock.storage.metadata.chunks import (
     by_chunk,
     chunks_of,
     hull,
@@ -41,16 +42,17 @@ from penstock.storage.metadata.chunks.chunk import (
     visible_chunks,
 )
 from penstock.storage.metadata.publish.upgrades import read_upgrades
-from penstock.storage.metadata.rows import PublishOutcome, RootRange
-from penstock.storage.metadata.snapshots import segment_row
+from penstock.storage.metadata.row_mapper import SEGMENTS
+from penstock.storage.metadata.rows.publish import PublishOutcome
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, used_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.chunks.chunk import ChunkSummary
-    from penstock.storage.metadata.rows import Basis, PublishRequest, SegmentRow
+    from penstock.storage.metadata.chunks import ChunkSummary
+    from penstock.storage.metadata.rows.publish import Basis, PublishRequest
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 
 _NAMED_MAX: Final = 10
@@ -102,7 +104,7 @@ def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> l
         return []
     table = schema.segments
     rows = [
-        segment_row(row)
+        SEGMENTS.record(row)
         for batch in in_batches(sorted(basis.shown))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
@@ -131,7 +133,7 @@ _NEXT_OF_APPENDS: Final = (
 )
 
 
-def refusal_of_places(
+def refusal_of_appends(
     connection: Connection, request: PublishRequest, rows: Sequence[SegmentRow]
 ) -> PublishOutcome | None:
     """Return why the publish is refused, None if all its pending segments are beside visible ones.
@@ -291,7 +293,7 @@ def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roo
     """Return the root numbers of a group, after a check of its size."""
     found = {roots_of(row.partition_number, row.payload) for row in group}
     roots = next(iter(found))
-    if len(found) > 1 or roots.group_size != len(group):
+    if len(found) > 1 or not roots.is_full(len(group)):
         raise InvalidRequest(
             f"publish of task {request.task_id!r}: the atomic update group of segment"
             f" {group[0].id!r} does not consist of {counted(len(group), 'segment')}: publish all of"
@@ -311,7 +313,7 @@ def _check_range(
     mine = Counter(roots_of(row.partition_number, row.payload) for row in old)
     at = roots.start
     for one in sorted(mine):
-        if one.start != at or mine[one] != members[one] or mine[one] != one.group_size:
+        if one.start != at or mine[one] != members[one] or not one.is_full(mine[one]):
             break
         at = one.end
     else:
@@ -344,8 +346,7 @@ def _refusal_beside(
         if not row.used or row.id in names:
             continue
         # The rest of a group that lacks members is hidden, and stays hidden.
-        is_whole = members[other] == other.group_size
-        if is_whole and not any(one.overshadows(other) for one in mine):
+        if other.is_full(members[other]) and not any(one.overshadows(other) for one in mine):
             what = "which it has not read, was marked used since: its rows would be hidden"
             return _rewrite_refused(request, row.id, what)
     return None

@@ -15,12 +15,13 @@ from sqlalchemy import Connection, delete, insert, select, update
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import differ
-from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.revision import raise_revision, take_turn
-from penstock.storage.metadata.rows import CommittedRow, CountsRow
+from penstock.storage.metadata.row_mapper import COMMITTED, COUNTS
+from penstock.storage.metadata.rows.publish import CommittedRow, CountsRow
 
 if TYPE_CHECKING:
-    from penstock.storage.metadata.rows import Offsets, PublishRequest
+    from penstock.storage.metadata.payloads import Offsets
+    from penstock.storage.metadata.rows.publish import PublishRequest
 
 
 class OffsetComparison(Enum):
@@ -52,9 +53,9 @@ def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") 
 def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:
     """Return the committed offsets and their topic, None before the first."""
     table = schema.offsets
-    query = select(table.c.topic_id, table.c.offsets).where(table.c.supervisor_id == supervisor_id)
+    query = select(table).where(table.c.supervisor_id == supervisor_id)
     found = connection.execute(query).one_or_none()
-    return None if found is None else CommittedRow(found.topic_id, load_offsets(found.offsets))
+    return None if found is None else COMMITTED.record(found)
 
 
 def write_committed(
@@ -75,10 +76,7 @@ def _write(
     if committed is not None:
         connection.execute(
             insert(table).values(
-                supervisor_id=supervisor_id,
-                offsets=dump_offsets(committed.offsets),
-                updated_ms=now_ms,
-                topic_id=committed.topic_id,
+                supervisor_id=supervisor_id, updated_ms=now_ms, **COMMITTED.values(committed)
             )
         )
 
@@ -129,18 +127,13 @@ def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
     found = connection.execute(
         select(table).where(table.c.supervisor_id == supervisor_id)
     ).one_or_none()
-    if found is None:
-        return CountsRow()
-    return CountsRow(**{name: getattr(found, name) for name in asdict(CountsRow())})
+    return CountsRow() if found is None else COUNTS.record(found)
 
 
 def read_all_counts(connection: Connection) -> dict[str, CountsRow]:
     """Return the sums of all supervisors that have published, by their ids."""
-    names = asdict(CountsRow())
-    return {
-        row.supervisor_id: CountsRow(**{name: getattr(row, name) for name in names})
-        for row in connection.execute(select(schema.counts))
-    }
+    found = connection.execute(select(schema.counts))
+    return {row.supervisor_id: COUNTS.record(row) for row in found}
 
 
 def advance(connection: Connection, request: PublishRequest, now_ms: int) -> None:

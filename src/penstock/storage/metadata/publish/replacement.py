@@ -14,17 +14,16 @@ from sqlalchemy import Connection, func, or_, select
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import by_chunk
-from penstock.storage.metadata.pending_segments import pending_row
+from penstock.storage.metadata.chunks import by_chunk
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
     shard_spec,
     with_core_partitions,
 )
 from penstock.storage.metadata.publish.upgrades import read_upgrades
-from penstock.storage.metadata.rows import PendingRow
+from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS
+from penstock.storage.metadata.rows.pending import PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
-from penstock.storage.metadata.snapshots import segment_row
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.rows import PublishRequest, SegmentRow
+    from penstock.storage.metadata.rows.publish import PublishRequest
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 TWIN_SEQUENCE = "upgraded_to_version__"
 
@@ -180,7 +180,7 @@ def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow
     named = list(read_upgrades(connection, task_id))
     table = schema.segments
     family = [
-        segment_row(found)
+        SEGMENTS.record(found)
         for batch in in_batches(named)
         for found in connection.execute(
             select(table).where(or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch)))
@@ -208,7 +208,7 @@ def _places_below(connection: Connection, targets: _Targets) -> list[PendingRow]
         )
         .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
     )
-    places = [pending_row(found) for found in connection.execute(query)]
+    places = [PENDING.record(found) for found in connection.execute(query)]
     return [place for place in places if any(targets.touching(place.interval))]
 
 

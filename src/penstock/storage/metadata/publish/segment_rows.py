@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
-from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
 from penstock.storage.metadata.revision import read_revision
-from penstock.storage.metadata.rows import SegmentRow, segment_id
+from penstock.storage.metadata.row_mapper import SEGMENTS
+from penstock.storage.metadata.rows.segments import SegmentRow, segment_id
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.chunks.chunk import ChunkSummary
-    from penstock.storage.metadata.rows import JsonObject
+    from penstock.storage.metadata.chunks import ChunkSummary
+    from penstock.storage.metadata.payloads import JsonObject
 
 # Keys of the number of core partitions in shard specs.
 _CORE_KEYS = ("partitions", "numCorePartitions")
@@ -53,18 +53,9 @@ def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: 
     changed_revision = read_revision(connection)[0] + 1
     values = [
         {
-            "id": row.id,
-            "datasource": row.datasource,
-            "start_ms": row.interval.start_ms,
-            "end_ms": row.interval.end_ms,
-            "version": row.version,
-            "partition_number": row.partition_number,
-            "core_partitions": row.core_partitions,
-            "used": row.used,
+            **SEGMENTS.values(row),
             "created_ms": row.created_ms or now_ms,
             "used_changed_ms": now_ms,
-            "payload": dump(row.payload),
-            "upgraded_from": row.upgraded_from,
             "changed_revision": changed_revision,
         }
         for row in rows

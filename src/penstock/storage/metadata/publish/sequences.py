@@ -12,11 +12,12 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump_offsets, load_offsets
-from penstock.storage.metadata.pending_segments import pending_row
+from penstock.storage.metadata.row_mapper import PENDING
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
-    from penstock.storage.metadata.rows import Offsets, PublishRequest
+    from penstock.storage.metadata.payloads import Offsets
+    from penstock.storage.metadata.rows.publish import PublishRequest
 
 # A published sequence is remembered this long, and longer while an earlier task is active.
 _PUBLISHED_KEPT_MS = 86_400_000
@@ -107,7 +108,7 @@ def clear_sequence(connection: Connection, request: PublishRequest) -> bool:
             pending.c.sequence_name == request.sequence_name
         )
         unused = connection.execute(select(pending).where(of_sequence)).all()
-        ids += [pending_row(row).id for row in unused]
+        ids += [PENDING.record(row).id for row in unused]
         connection.execute(delete(pending).where(of_sequence))
     for batch in in_batches(ids):
         connection.execute(delete(pending).where(pending.c.upgraded_from.in_(batch)))

@@ -22,10 +22,10 @@ from sqlalchemy import Connection, select
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import is_complete
-from penstock.storage.metadata.pending_segments import insert_pending, pending_row
+from penstock.storage.metadata.pending_segments import insert_pending
 from penstock.storage.metadata.publish.conflicts import (
+    refusal_of_appends,
     refusal_of_basis,
-    refusal_of_places,
     refusal_of_rewrites,
     rewrites,
 )
@@ -51,13 +51,14 @@ from penstock.storage.metadata.publish.sequences import (
 )
 from penstock.storage.metadata.publish.upgrades import add_upgrades, forget_upgrades
 from penstock.storage.metadata.revision import raise_revision, take_turn
-from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
+from penstock.storage.metadata.row_mapper import PENDING
+from penstock.storage.metadata.rows.publish import PublishOutcome, PublishRequest
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.storage.metadata.rows import SegmentRow
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 
 def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
@@ -65,7 +66,7 @@ def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list
     by_id = {row.id: row for row in rows}
     table = schema.pending
     twins = [
-        pending_row(found)
+        PENDING.record(found)
         for batch in in_batches(list(by_id))
         for found in connection.execute(select(table).where(table.c.upgraded_from.in_(batch)))
     ]
@@ -104,7 +105,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     planned = _plan(connection, request, now_ms)
     if isinstance(planned, str):
         return PublishOutcome(ok=False, reason=planned)
-    if (refusal := refusal_of_places(connection, request, planned.rows)) is not None:
+    if (refusal := refusal_of_appends(connection, request, planned.rows)) is not None:
         return refusal
     moves = request.supervisor_id is not None
     taken = existing_ids(connection, [row.id for row in planned.rows])

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, delete, insert, select, update
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.payloads import dump, dump_list, load, load_list
+from penstock.storage.metadata.payloads import JsonObject
 from penstock.storage.metadata.revision import take_turn
-from penstock.storage.metadata.rows import AuditRow, JsonObject, RuleRow
+from penstock.storage.metadata.row_mapper import AUDIT, RULES
+from penstock.storage.metadata.rows.cluster import AuditRow, RuleRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,28 +67,12 @@ class AuditLog:
             query = query.where(
                 table.c.created_ms >= interval.start_ms, table.c.created_ms < interval.end_ms
             )
-        return self._database.read(
-            lambda c: [
-                AuditRow(
-                    row.key, row.type, row.author, row.comment, load(row.payload), row.created_ms
-                )
-                for row in c.execute(query)
-            ]
-        )
+        return self._database.read(lambda c: [AUDIT.record(row) for row in c.execute(query)])
 
 
 def add_entry(connection: Connection, row: AuditRow) -> None:
     """Add an entry as part of a transaction."""
-    connection.execute(
-        insert(schema.audit).values(
-            key=row.key,
-            type=row.type,
-            author=row.author,
-            comment=row.comment,
-            created_ms=row.created_ms,
-            payload=dump(row.payload),
-        )
-    )
+    connection.execute(insert(schema.audit).values(AUDIT.values(row)))
 
 
 class DynamicConfig:
@@ -160,8 +145,7 @@ class RetentionRules:
             take_turn(connection)  # two first writers must run one after the other
             connection.execute(delete(table).where(table.c.datasource == datasource))
             if rules:
-                values = {"updated_ms": row.updated_ms, "rules": dump_list(rules)}
-                connection.execute(insert(table).values(datasource=datasource, **values))
+                connection.execute(insert(table).values(RULES.values(row)))
             payload = {"rules": list(rules)}
             add_entry(
                 connection,
@@ -175,7 +159,4 @@ class RetentionRules:
         """Return all rules by datasource, including `_default` if it was set."""
         query = select(schema.rules).order_by(schema.rules.c.datasource)
         found = self._database.read(lambda c: c.execute(query).all())
-        return {
-            row.datasource: RuleRow(row.datasource, tuple(load_list(row.rules)), row.updated_ms)
-            for row in found
-        }
+        return {row.datasource: RULES.record(row) for row in found}

@@ -19,9 +19,10 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, u
 
 from penstock.core.errors import Fenced
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.payloads import JsonObject, dump
 from penstock.storage.metadata.revision import take_turn
-from penstock.storage.metadata.rows import JsonObject, LeaseRow, Term
+from penstock.storage.metadata.row_mapper import LEASES
+from penstock.storage.metadata.rows.cluster import LeaseRow, Term
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ class Leases:
                             service=service, instance=instance, started_ms=now_ms, **values
                         )
                     )
-            return _lease_row(connection.execute(select(table).where(mine)).one())
+            return LEASES.record(connection.execute(select(table).where(mine)).one())
 
         table = schema.leases
         mine = (table.c.service == service) & (table.c.instance == instance)
@@ -85,7 +86,7 @@ class Leases:
         if service is not None:
             query = query.where(table.c.service == service)
         query = query.order_by(table.c.service, table.c.started_ms, table.c.instance)
-        return self._database.read(lambda c: [_lease_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [LEASES.record(row) for row in c.execute(query)])
 
     def drop(self, service: str, instance: str) -> None:
         """Release a lease. This also deletes the rows of leases that expired an hour ago."""
@@ -93,18 +94,6 @@ class Leases:
         mine = (table.c.service == service) & (table.c.instance == instance)
         stale = table.c.expires_ms < self._database.now_ms() - 3_600_000
         self._database.write(lambda c: c.execute(delete(table).where(mine | stale)))
-
-
-def _lease_row(found: Row[tuple[object, ...]]) -> LeaseRow:
-    return LeaseRow(
-        service=found.service,
-        instance=found.instance,
-        host=found.host,
-        port=found.port,
-        expires_ms=found.expires_ms,
-        extra=load(found.extra),
-        started_ms=found.started_ms,
-    )
 
 
 class Terms:

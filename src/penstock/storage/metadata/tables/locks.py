@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, select, text
+from sqlalchemy import Connection, bindparam, delete, func, select, text
 
-from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.publish.upgrades import forget_older_upgrades
-from penstock.storage.metadata.rows import LockRow
+from penstock.storage.metadata.row_mapper import LOCKS
+from penstock.storage.metadata.rows.tasks import LockRow
 from penstock.storage.metadata.sql_database import in_batches
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.sql_database import Transactions
 
-_ALL_PARTITIONS = -1
 _TIMES = "____-__-__T__:__:__.___Z"
 
 # One statement for both databases, which the drivers run for a batch of rows.
@@ -72,7 +71,7 @@ class StoredTaskLocks:
         )
         found: dict[str, list[LockRow]] = {}
         for row in self._database.read(lambda c: c.execute(query).all()):
-            found.setdefault(row.datasource, []).append(_lock_row(row))
+            found.setdefault(row.datasource, []).append(LOCKS.record(row))
         return found
 
     def newest_versions(self) -> dict[str, str]:
@@ -104,7 +103,7 @@ class StoredTaskLocks:
             mine = [column == bindparam(f"b_{column.name}") for column in table.primary_key]
             keys = [
                 {f"b_{column.name}": values[column.name] for column in table.primary_key}
-                for values in map(_values, removed)
+                for values in map(LOCKS.values, removed)
             ]
             connection.execute(delete(table).where(*mine), keys)
         if put:
@@ -117,7 +116,7 @@ class StoredTaskLocks:
                 ],
             )
             now_ms = self._database.now_ms()
-            rows = [_values(row) for row in put]
+            rows = [LOCKS.values(row) for row in put]
             for values in rows:
                 values["created_ms"] = values["created_ms"] or now_ms
             connection.execute(_PUT, rows)
@@ -129,40 +128,4 @@ def forget_locks(connection: Connection, task_ids: Sequence[str]) -> int:
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
         for batch in in_batches(task_ids)
-    )
-
-
-def _values(row: LockRow) -> dict[str, object]:
-    return {
-        "task_id": row.task_id,
-        "datasource": row.datasource,
-        "granularity": row.granularity,
-        "type": row.type,
-        "start_ms": row.interval.start_ms,
-        "end_ms": row.interval.end_ms,
-        "version": row.version,
-        "partition_number": (
-            _ALL_PARTITIONS if row.partition_number is None else row.partition_number
-        ),
-        "group_id": row.group_id,
-        "priority": row.priority,
-        "revoked": row.revoked,
-        "created_ms": row.created_ms,
-    }
-
-
-def _lock_row(found: Row[tuple[object, ...]]) -> LockRow:
-    number = found.partition_number
-    return LockRow(
-        task_id=found.task_id,
-        datasource=found.datasource,
-        granularity=found.granularity,
-        type=found.type,
-        group_id=found.group_id,
-        interval=Interval(found.start_ms, found.end_ms),
-        version=found.version,
-        priority=found.priority,
-        revoked=found.revoked,
-        partition_number=None if number == _ALL_PARTITIONS else number,
-        created_ms=found.created_ms,
     )

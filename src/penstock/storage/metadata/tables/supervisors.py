@@ -6,13 +6,14 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.payloads import JsonObject
 from penstock.storage.metadata.revision import take_turn
-from penstock.storage.metadata.rows import AuditRow, JsonObject, SupervisorRow
+from penstock.storage.metadata.row_mapper import SUPERVISORS
+from penstock.storage.metadata.rows.cluster import AuditRow, SupervisorRow
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.tables.configuration import add_entry
 
@@ -108,18 +109,18 @@ class SupervisorTable:
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
         """Return all versions, the newest first, including tombstones."""
         query = _versions(supervisor_id)
-        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [SUPERVISORS.record(row) for row in c.execute(query)])
 
     def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
         """Return all versions of all supervisors by id, each the newest first."""
         table = schema.supervisors
         query = select(table).order_by(table.c.id, table.c.version.desc())
-        rows = self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+        rows = self._database.read(lambda c: [SUPERVISORS.record(row) for row in c.execute(query)])
         return {name: tuple(versions) for name, versions in groupby(rows, key=lambda row: row.id)}
 
     def _last_versions(self, condition: ColumnElement[bool]) -> Sequence[SupervisorRow]:
         query = _last_rows().where(condition).order_by(schema.supervisors.c.id)
-        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [SUPERVISORS.record(row) for row in c.execute(query)])
 
     def _note(self, connection: Connection, entry: AuditRow | None) -> None:
         if entry is not None:
@@ -142,17 +143,7 @@ class SupervisorTable:
         ]
         connection.execute(
             insert(schema.supervisors),
-            [
-                {
-                    "id": row.id,
-                    "version": row.version,
-                    "tombstone": row.tombstone,
-                    "created_ms": row.created_ms,
-                    "payload": dump(row.payload),
-                    "released": False,
-                }
-                for row in rows
-            ],
+            [{**SUPERVISORS.values(row), "released": False} for row in rows],
         )
         return rows
 
@@ -162,7 +153,7 @@ def _last_of(connection: Connection, ids: Sequence[str]) -> Mapping[str, Supervi
     found = {}
     for batch in in_batches(ids):
         query = _last_rows().where(schema.supervisors.c.id.in_(batch))
-        found.update({row.id: _supervisor_row(row) for row in connection.execute(query)})
+        found.update({row.id: SUPERVISORS.record(row) for row in connection.execute(query)})
     return found
 
 
@@ -186,14 +177,4 @@ def _versions(supervisor_id: str) -> Select[tuple[object, ...]]:
 def _last(connection: Connection, supervisor_id: str) -> SupervisorRow | None:
     """Return the newest version, possibly a tombstone."""
     found = connection.execute(_versions(supervisor_id).limit(1)).one_or_none()
-    return None if found is None else _supervisor_row(found)
-
-
-def _supervisor_row(found: Row[tuple[object, ...]]) -> SupervisorRow:
-    return SupervisorRow(
-        id=found.id,
-        payload=load(found.payload),
-        version=found.version,
-        tombstone=found.tombstone,
-        created_ms=found.created_ms,
-    )
+    return None if found is None else SUPERVISORS.record(found)

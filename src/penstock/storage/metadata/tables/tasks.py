@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     bindparam,
     delete,
     func,
@@ -20,9 +18,10 @@ from sqlalchemy import (
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announced_files import forget
-from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.payloads import JsonObject, dump
 from penstock.storage.metadata.publish.upgrades import forget_upgrades
-from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
+from penstock.storage.metadata.row_mapper import SUMMARIES, TASKS
+from penstock.storage.metadata.rows.tasks import TaskFilter, TaskRow, TaskSummary
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.tables.locks import forget_locks
 
@@ -32,17 +31,6 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.sql_database import Transactions
 
 COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
-
-# The fields of a `TaskSummary`, in its order.
-_SUMMARY = tuple(
-    schema.tasks.c[name]
-    for name in (
-        *("id", "datasource", "type", "group_id", "state", "status"),
-        *("active", "created_ms", "updated_ms"),
-    )
-)
-_SummaryRow: TypeAlias = "tuple[str, str, str, str, str, str, bool, int, int]"
-_NOTHING: JsonObject = MappingProxyType({})
 
 # One statement, which the drivers run for a batch of rows.
 _SET_STATUS = (
@@ -117,7 +105,7 @@ class Tasks:
         """Return one task, None if it does not exist."""
         query = select(schema.tasks).where(schema.tasks.c.id == task_id)
         found = self._database.read(lambda c: c.execute(query).one_or_none())
-        return None if found is None else _task_row(found)
+        return None if found is None else TASKS.record(found)
 
     def list(
         self,
@@ -135,7 +123,7 @@ class Tasks:
             query = query.where(table.c.datasource == datasource)
         if limit is not None:
             query = query.limit(limit)
-        return self._database.read(lambda c: [_task_row(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [TASKS.record(row) for row in c.execute(query)])
 
     def summaries(
         self, wanted: TaskFilter | None = None, *, limit: int | None = None
@@ -148,13 +136,13 @@ class Tasks:
         """
         table = schema.tasks
         query = (
-            select(*_SUMMARY)
+            select(*SUMMARIES.columns)
             .where(*_conditions(wanted or TaskFilter()))
             .order_by(table.c.created_ms.desc(), table.c.id.desc())
         )
         if limit is not None:
             query = query.limit(limit)
-        return self._database.read(lambda c: [_summary(row) for row in c.execute(query)])
+        return self._database.read(lambda c: [SUMMARIES.record(row) for row in c.execute(query)])
 
     def active_ids(self) -> Sequence[str]:
         """Return the ids of the active tasks, the oldest first, without reading other columns."""
@@ -171,10 +159,10 @@ class Tasks:
     def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
         """Return the existing ones of these tasks, without their payloads, in no order."""
         table = schema.tasks
-        query = select(*_SUMMARY)
+        query = select(*SUMMARIES.columns)
         return self._database.read(
             lambda c: [
-                _summary(row)
+                SUMMARIES.record(row)
                 for batch in in_batches(ids)
                 for row in c.execute(query.where(table.c.id.in_(batch)))
             ]
@@ -185,7 +173,7 @@ class Tasks:
         table = schema.tasks
         return self._database.read(
             lambda c: [
-                _task_row(row)
+                TASKS.record(row)
                 for batch in in_batches(ids)
                 for row in c.execute(select(table).where(table.c.id.in_(batch)))
             ]
@@ -251,18 +239,11 @@ def _last_of_each(
 
 
 def _values(row: TaskRow, now_ms: int) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "datasource": row.datasource,
-        "type": row.type,
-        "group_id": row.group_id,
-        "created_ms": row.created_ms or now_ms,
-        "updated_ms": now_ms,
-        "active": row.state not in COMPLETE_STATES,
-        "state": row.state,
-        "status": dump(row.status),
-        "payload": dump(row.payload),
-    }
+    values = TASKS.values(row)
+    values["created_ms"] = row.created_ms or now_ms
+    values["updated_ms"] = now_ms
+    values["active"] = row.state not in COMPLETE_STATES
+    return values
 
 
 def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
@@ -285,29 +266,3 @@ def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
     if wanted.created_before_ms is not None:
         conditions.append(table.c.created_ms < wanted.created_before_ms)
     return conditions
-
-
-def _summary(found: Row[_SummaryRow]) -> TaskSummary:
-    # Lists are long: unpacking a row takes a third of the time of access by name.
-    name, datasource, kind, group, state, status, active, created_ms, updated_ms = cast(
-        "_SummaryRow", found
-    )
-    known = _NOTHING if status == "{}" else load(status)
-    return TaskSummary(
-        *(name, datasource, kind, group, state), known, active, created_ms, updated_ms
-    )
-
-
-def _task_row(found: Row[tuple[object, ...]]) -> TaskRow:
-    return TaskRow(
-        id=found.id,
-        datasource=found.datasource,
-        type=found.type,
-        group_id=found.group_id,
-        payload=load(found.payload),
-        state=found.state,
-        status=load(found.status),
-        active=found.active,
-        created_ms=found.created_ms,
-        updated_ms=found.updated_ms,
-    )

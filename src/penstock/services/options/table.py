@@ -1,43 +1,27 @@
-"""The options of Penstock: one immutable object from four sources.
+"""The table of options: one entry for each, from which everything else about it follows.
 
-Owns the list of options (name, type, default, help: one entry each), how each is written in
-`penstock.toml`, in `PENSTOCK_…` variables and on the command line, and their precedence:
-defaults < file < variables < command line. It does not own the options of single packages; roles
-derive those from here.
-
-Invariant: a wrong value is refused with its source; nothing is guessed.
+An entry is a field of `Options`: its name, type and default, how a given value is read, and its
+help. The model (`Options`), the options of the command line and their help, the variables, the keys
+of `penstock.toml` and the reference page in the documentation come from here. The table does not
+own the options of single packages; roles derive those from `Options`.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import cast
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.durations import parse_duration
-from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
-from penstock.services import option_values as read
-from penstock.services.option_values import HostPort, masked
+from penstock.services.options import values as read
+from penstock.services.options.values import HostPort
 
-CONFIG_FILE = "penstock.toml"
-METADATA_FILE = "metadata.db"
-_SECRET_BYTES_MAX = 4_096
-VARIABLE_PREFIX = "PENSTOCK_"
-
-# Variables that the commands read themselves; they are not options of a server.
-CONFIG_VARIABLE = "PENSTOCK_CONFIG"
-OTHER_VARIABLES = ("PENSTOCK_URL", CONFIG_VARIABLE)
-
-# A misspelt variable is reported. One that resembles no option may belong to another program
-# (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
-VARIABLE_RESEMBLANCE = 0.75
+METADATA_FILE: Final = "metadata.db"
+VARIABLE_PREFIX: Final = "PENSTOCK_"
 
 
 def _entry(
@@ -223,7 +207,7 @@ class Options:
             "size",
             read.size,
             "Consumed messages are kept while their stream partition is not larger, such as 20g"
-            " [default: for ever]",
+            " [default: forever]",
         ),
     )
     metadata_url: str | None = field(
@@ -337,7 +321,7 @@ class Options:
         metadata=_entry(
             "duration",
             read.duration,
-            "A worker that does not answer for this time is lost, and its tasks fail.",
+            "A worker that does not answer for this time (at least 5 s) is lost: its tasks fail.",
         ),
     )
     task_queue_size: int = field(
@@ -626,187 +610,3 @@ def option_entries() -> tuple[OptionEntry, ...]:
         )
         for item in fields(Options)
     )
-
-
-def _parse(field_name: str, value: object, place: str) -> object:
-    entry = next(item for item in fields(Options) if item.name == field_name)
-    parse = cast("Callable[[object], object]", entry.metadata["parse"])
-    try:
-        return parse(value)
-    except InvalidRequest as error:
-        raise InvalidRequest(str(error), place=place) from None
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else "the names are " + ", ".join(names)
-
-
-def read_file(path: Path) -> dict[str, object]:
-    """Read a `penstock.toml` into option values by field name.
-
-    Raises:
-        InvalidRequest: The file cannot be read, is not TOML, or has a wrong key or value.
-    """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"is not valid TOML: {error}", place=str(path)) from None
-    by_key = {entry.key: entry.field_name for entry in option_entries()}
-    values: dict[str, object] = {}
-    for key, value in raw.items():
-        if key not in by_key:
-            raise InvalidRequest(
-                f"no option has this name; {_nearest(key, list(by_key))}", place=f"{path}: {key}"
-            )
-        values[by_key[key]] = _parse(by_key[key], value, f"{path}: {key}")
-    return values
-
-
-def read_variables(environment: Mapping[str, str]) -> dict[str, object]:
-    """Read `PENSTOCK_…` variables into option values by field name.
-
-    Raises:
-        InvalidRequest: A value is wrong, or a name resembles an option's name.
-    """
-    by_variable = {entry.variable: entry.field_name for entry in option_entries()}
-    values: dict[str, object] = {}
-    for name, value in environment.items():
-        if not name.startswith(VARIABLE_PREFIX) or name in OTHER_VARIABLES or not value:
-            continue
-        if name in by_variable:
-            values[by_variable[name]] = _parse(by_variable[name], value, name)
-            continue
-        suffixes = [known.removeprefix(VARIABLE_PREFIX) for known in by_variable]
-        near = difflib.get_close_matches(
-            name.removeprefix(VARIABLE_PREFIX), suffixes, n=1, cutoff=VARIABLE_RESEMBLANCE
-        )
-        if near:
-            raise InvalidRequest(
-                f"no option has this name; did you mean {VARIABLE_PREFIX}{near[0]}?", place=name
-            )
-    return values
-
-
-def resolve(
-    command_line: Mapping[str, object],
-    environment: Mapping[str, str],
-    config_file: Path | None = None,
-) -> Options:
-    """Merge the four sources.
-
-    Args:
-        command_line: Values given as options, by field name; None means not given.
-        environment: The variables of the process.
-        config_file: File to read instead of `DIR/penstock.toml`; it must exist then.
-
-    Raises:
-        InvalidRequest: A name or a value is wrong, or the command line holds a secret; the message
-            begins with its place.
-    """
-    given = {
-        name: _parse(name, value, f"--{name.replace('_', '-')}")
-        for name, value in command_line.items()
-        if value is not None
-    }
-    _refuse_secrets(given)
-    variables = read_variables(environment)
-    data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
-    named = config_file or environment.get(CONFIG_VARIABLE)
-    path = Path(named) if named else data_dir / CONFIG_FILE
-    from_file = read_file(path) if named or path.is_file() else {}
-    merged: dict[str, object] = {}
-    for place in (from_file, variables, given):
-        if place.keys() >= {"token", "token_file"}:
-            raise InvalidRequest("the options token and token-file exclude each other: give one")
-        # A source that has one of the two options overrides both.
-        if "token" in place or "token_file" in place:
-            merged.pop("token", None)
-            merged.pop("token_file", None)
-        merged |= place
-    if "token_file" in merged:
-        merged["token"] = read_secret(cast("Path", merged["token_file"]), "token-file")
-    return Options(**merged)  # type: ignore[arg-type]  # each value came out of its field's parser
-
-
-def read_secret(path: Path, place: str) -> str:
-    """Return the secret of a file: its one line.
-
-    Raises:
-        InvalidRequest: The file cannot be read, or does not hold one line of text.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_SECRET_BYTES_MAX + 1).decode()
-    except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error.strerror}", place=place) from None
-    except UnicodeDecodeError:
-        text = ""
-    secret = text.strip()
-    if len(text) > _SECRET_BYTES_MAX or not secret.isprintable() or not secret:
-        raise InvalidRequest(
-            f"{path} does not hold a secret: write one line of up to {_SECRET_BYTES_MAX} bytes",
-            place=place,
-        )
-    return secret
-
-
-def _refuse_secrets(command_line: Mapping[str, object]) -> None:
-    """Refuse secrets on the command line, which every user of a host can read."""
-    for entry in option_entries():
-        value = command_line.get(entry.field_name)
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        in_url = "://" in text and masked(text, "") != text
-        if in_url or (entry.is_secret and value is not None):
-            raise InvalidRequest(
-                "every user of this host can read the command line, and this is a secret: set"
-                f" {entry.variable}, or {entry.key} in {CONFIG_FILE}",
-                place=entry.flag,
-            )
-
-
-def to_json(options: Options) -> str:
-    """Serialize options for `from_json`: the way in which child processes receive them."""
-    values = {item.name: getattr(options, item.name) for item in fields(options)}
-    return json.dumps(
-        {
-            name: value if value is None or isinstance(value, int | tuple) else str(value)
-            for name, value in values.items()
-        },
-        indent=1,
-        default=str,  # paths in a list
-    )
-
-
-def from_json(text: str) -> Options:
-    """Parse the output of `to_json`.
-
-    Raises:
-        InvalidRequest: The text is damaged.
-    """
-    values = json.loads(text)
-    return Options(
-        **{
-            name: _parse(name, value, name)
-            for name, value in values.items()
-            if value is not None and value != []
-        }  # type: ignore[arg-type]  # as above
-    )
-
-
-__all__ = [
-    "CONFIG_FILE",
-    "OTHER_VARIABLES",
-    "VARIABLE_PREFIX",
-    "HostPort",
-    "OptionEntry",
-    "Options",
-    "from_json",
-    "option_entries",
-    "read_file",
-    "read_variables",
-    "resolve",
-    "to_json",
-]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import PartitionChunk, Timeline
+from penstock.core.timeline.chunks import PartitionChunk
+from penstock.core.timeline.timeline import Timeline, pieces_of
 
 
 class Sets:
@@ -271,7 +272,7 @@ def test_what_was_handed_out_stays_as_it_was() -> None:
     kept = sets.timeline.visible()
     sets.add("B", 4, 6, 2, numbers=(1, 2))
     sets.remove(1, 10, 1)
-    assert Sets._text(kept.pieces(Interval(0, 20))) == "[1,4)A [4,6)B [6,10)A"
+    assert Sets._text(pieces_of(kept, Interval(0, 20))) == "[1,4)A [4,6)B [6,10)A"
     assert sets.visible(0, 20) == "[4,6)B0,1,2"
 
 
@@ -397,7 +398,7 @@ def compare(timeline: Timeline[str], naive: Naive) -> None:
         assert timeline.is_overshadowed(Interval(start, end), str(version)) == covered
 
 
-def skylines(timeline: Timeline[str]):
+def spans(timeline: Timeline[str]):
     whole = Interval(0, TIME)
     return timeline.lookup(whole), timeline.lookup_incomplete_ok(whole)
 
@@ -423,4 +424,4 @@ def test_neither_order_nor_batches_matter(items, gone, rng) -> None:
     second.change(added=taken[cut:], removed=keys)
     second.change(removed=keys)
     rng.shuffle(left)
-    assert skylines(first) == skylines(second) == skylines(Timeline.of(left))
+    assert spans(first) == spans(second) == spans(Timeline.of(left))

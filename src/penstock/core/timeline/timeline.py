@@ -1,15 +1,16 @@
-"""The visible versions of one datasource by time.
+"""Timeline: all chunks of one datasource, and which of them are visible.
 
-Owns the rule that a larger version hides smaller ones in its interval, once its set is complete. It
-does not know segments, only intervals, versions and numbered chunks, so that it can hold any item.
+Owns the entries and applies changes to them: an entry hides older ones once it is complete. It does
+not know segments, only intervals, versions and numbered chunks, so that it can hold any item.
 
-    complete      all core numbers 0 .. core - 1 exist; larger numbers were appended
-    skyline       disjoint spans of time, each of the largest version that covers it
-    two of them   of complete entries only, and of any entries (`lookup_incomplete_ok`)
+    entry           the chunks of one interval and version (`entries`)
+    complete        all of its core numbers exist (`chunks`)
+    visible spans   disjoint spans of time, each of the largest version that covers it (`visible`)
+    two of them     of complete entries only, and of any entries (`lookup_incomplete_ok`)
 
 Changes are applied in batches, each completely or not at all. Invariants: visibility depends on the
-content of the timeline, never on the order of changes; the second skyline exists only while an
-entry is incomplete, because otherwise both are the same. One owner; no clock, no I/O.
+content of the timeline, never on the order of changes; the second visible timeline exists only
+while an entry is incomplete, because otherwise both are the same. One owner; no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import gc
 from bisect import bisect_left
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Generic, TypeAlias
@@ -24,25 +26,68 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 import numpy as np
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.core.intervals import ETERNITY
-from penstock.segments.chunks import PartitionChunk, T
-from penstock.segments.entries import EntryIndex, TimelineEntries, TimelineEntry
-from penstock.segments.skyline import Piece, VisibleTimeline
+from penstock.core.intervals import ETERNITY, Interval
+from penstock.core.timeline.chunks import PartitionChunk, T
+from penstock.core.timeline.entries import EntryIndex, TimelineEntries, TimelineEntry
+from penstock.core.timeline.visible import VisibleTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from penstock.core.intervals import Interval
-    from penstock.storage.metadata.rows import RootRange
-
-__all__ = ["Member", "PartitionChunk", "Piece", "Timeline", "VisibleTimeline"]
+    from penstock.core.timeline.chunks import RootRange
 
 Member: TypeAlias = "tuple[Interval, str, PartitionChunk[T]]"
 """Interval, version and chunk."""
 
+VisibleEntries: TypeAlias = "VisibleTimeline[TimelineEntry[T]]"
+
 _Key: TypeAlias = "tuple[Interval, str]"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePiece(Generic[T]):
+    """A visible piece of an entry: `interval` lies in the entry's `true_interval`."""
+
+    interval: Interval
+    true_interval: Interval
+    version: str
+    chunks: tuple[PartitionChunk[T], ...]
+
+    @property
+    def clipped(self) -> bool:
+        """Whether a part of the entry is hidden or outside the requested interval."""
+        return self.interval != self.true_interval
+
+
+def pieces_of(
+    visible: VisibleEntries[T], interval: Interval, *, skip_no_data: bool = False
+) -> list[TimelinePiece[T]]:
+    """Return the visible pieces within an interval, in time order, cut to it.
+
+    Args:
+        visible: The visible timeline.
+        interval: The interval; pieces that only touch it are left out.
+        skip_no_data: Leave out entries without rows; they still hide older ones.
+    """
+    from_ms, to_ms = interval.start_ms, interval.end_ms
+    return [
+        TimelinePiece(
+            # Most are whole: they reuse the interval of the entry.
+            entry.interval
+            if start_ms >= from_ms
+            and end_ms <= to_ms
+            and entry.interval.start_ms == start_ms
+            and entry.interval.end_ms == end_ms
+            else Interval(max(start_ms, from_ms), min(end_ms, to_ms)),
+            entry.interval,
+            entry.version,
+            entry.visible,
+        )
+        for start_ms, end_ms, entry in visible.spans(interval)
+        if not (skip_no_data and entry.no_data)
+    ]
 
 
 class Timeline(Generic[T]):
@@ -50,8 +95,8 @@ class Timeline(Generic[T]):
 
     def __init__(self) -> None:
         self._index: EntryIndex[T] = EntryIndex()
-        self._complete: VisibleTimeline[T] = VisibleTimeline()
-        self._any: VisibleTimeline[T] | None = None
+        self._complete: VisibleEntries[T] = VisibleTimeline()
+        self._any: VisibleEntries[T] | None = None
         self._incomplete_count = 0
 
     @classmethod
@@ -126,22 +171,22 @@ class Timeline(Generic[T]):
         self._put(staged, old)
         return items
 
-    def lookup(self, interval: Interval, *, skip_no_data: bool = False) -> list[Piece[T]]:
+    def lookup(self, interval: Interval, *, skip_no_data: bool = False) -> list[TimelinePiece[T]]:
         """Return the visible pieces of complete entries, in time order, cut to the interval.
 
         Args:
             interval: The interval; pieces that only touch it are left out.
             skip_no_data: Leave out entries without rows; they still hide older ones.
         """
-        return self._complete.pieces(interval, skip_no_data=skip_no_data)
+        return pieces_of(self._complete, interval, skip_no_data=skip_no_data)
 
     def lookup_incomplete_ok(
         self, interval: Interval, *, skip_no_data: bool = False
-    ) -> list[Piece[T]]:
+    ) -> list[TimelinePiece[T]]:
         """Return the result of `lookup` as if every entry were complete."""
-        return self._any_skyline.pieces(interval, skip_no_data=skip_no_data)
+        return pieces_of(self._visible_in_any, interval, skip_no_data=skip_no_data)
 
-    def visible(self) -> VisibleTimeline[T]:
+    def visible(self) -> VisibleEntries[T]:
         """Return the visible spans as of now; any thread may keep and read the result."""
         return self._complete.copy()
 
@@ -159,8 +204,8 @@ class Timeline(Generic[T]):
         there = at < len(entry.chunks) and entry.chunks[at].number == number
         return entry.chunks[at] if there else None
 
-    def find_fully_overshadowed(self) -> list[Piece[T]]:
-        """Return the pieces that neither skyline shows, by interval and version.
+    def find_fully_overshadowed(self) -> list[TimelinePiece[T]]:
+        """Return the pieces that neither visible timeline shows, by interval and version.
 
         These are whole entries, and chunks of visible entries that others overwrite.
         """
@@ -174,7 +219,7 @@ class Timeline(Generic[T]):
             elif (arrangement := entry.arrangement) is not None and arrangement.overshadowed:
                 hidden.append((entry, arrangement.overshadowed))
         hidden.sort(key=lambda found: (found[0].interval, found[0].version))
-        return [Piece(e.interval, e.interval, e.version, chunks) for e, chunks in hidden]
+        return [TimelinePiece(e.interval, e.interval, e.version, chunks) for e, chunks in hidden]
 
     def is_overshadowed(
         self, interval: Interval, version: str, roots: RootRange | None = None
@@ -186,40 +231,39 @@ class Timeline(Generic[T]):
             version: The version of the object; larger ones hide it.
             roots: Its root partition numbers; chunks of the same version may overwrite them.
         """
-        at = interval.start_ms
-        for start_ms, end_ms, entry in self._complete.spans(interval):
-            if start_ms > at:
-                return False
-            newer = entry.version > version or (
-                entry.version == version
-                and roots is not None
-                and any(chunk.roots.overshadows(roots) for chunk in entry.visible)
+        return all(
+            entry is not None
+            and (
+                entry.version > version
+                or (
+                    entry.version == version
+                    and roots is not None
+                    and any(chunk.roots.overshadows(roots) for chunk in entry.visible)
+                )
             )
-            if not newer:
-                return False
-            at = end_ms
-        return at >= interval.end_ms
+            for entry in self._complete.cover(interval)
+        )
 
     def find_non_overshadowed(
         self, interval: Interval = ETERNITY, *, incomplete_ok: bool = False
     ) -> list[T]:
         """Return each item that is visible in part of an interval, without duplicates."""
-        skyline = self._any_skyline if incomplete_ok else self._complete
-        entries = {id(entry): entry for _, _, entry in skyline.spans(interval)}
+        visible = self._visible_in_any if incomplete_ok else self._complete
+        entries = {id(entry): entry for _, _, entry in visible.spans(interval)}
         return [chunk.item for entry in entries.values() for chunk in entry.visible]
 
     def _fill(self, table: TimelineEntries[T]) -> None:
         _refuse_overlaps(table)
         self._index.fill(table)
         complete = table.complete()
-        self._complete.fill(complete)
+        self._complete.fill(complete.entries, complete.starts, complete.ends)
         self._incomplete_count = len(table.entries) - len(complete.entries)
         if self._incomplete_count:
             self._any = VisibleTimeline()
-            self._any.fill(table)
+            self._any.fill(table.entries, table.starts, table.ends)
 
     @property
-    def _any_skyline(self) -> VisibleTimeline[T]:
+    def _visible_in_any(self) -> VisibleEntries[T]:
         return self._complete if self._any is None else self._any
 
     def _put(
@@ -251,11 +295,21 @@ class Timeline(Generic[T]):
             self._any = self._complete.copy()
         self._index.change(went, came)
         changed = {entry.interval for entry in (*came, *went)}
-        self._complete.rebuild(changed, self._complete_overlapping)
+        self._complete.rebuild(
+            [
+                (start_ms, end_ms, self._complete_overlapping(start_ms, end_ms))
+                for start_ms, end_ms in self._complete.touched(changed)
+            ]
+        )
         if not self._incomplete_count:
             self._any = None
         elif self._any is not None:
-            self._any.rebuild(changed, self._index.overlapping)
+            self._any.rebuild(
+                [
+                    (start_ms, end_ms, self._index.overlapping(start_ms, end_ms))
+                    for start_ms, end_ms in self._any.touched(changed)
+                ]
+            )
 
     def _complete_overlapping(self, start_ms: int, end_ms: int) -> list[TimelineEntry[T]]:
         found = self._index.overlapping(start_ms, end_ms)

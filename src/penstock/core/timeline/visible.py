@@ -1,48 +1,52 @@
-"""The skyline: disjoint spans of time, each of the entry with the largest version that covers it.
+"""Visible timeline: disjoint spans of time, each of the largest version that covers it.
 
-Owns the construction of a skyline, as a whole and in parts. The caller decides which entries count.
-Invariants: spans are in time order and do not overlap; adjacent spans are of different entries; a
-skyline depends on its entries, never on the order of changes.
+Owns the rule that larger versions hide smaller ones, and the construction of the spans, as a whole
+and in parts. The caller decides which entries count, mostly those that are complete. Invariants:
+spans are in time order and do not overlap; adjacent spans are of different entries; the spans
+depend on the entries, never on the order of changes.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from penstock.core.intervals import Interval
-from penstock.segments.chunks import PartitionChunk, T
-from penstock.segments.columns import splice
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
-    from penstock.segments.entries import TimelineEntries, TimelineEntry
+    from numpy.typing import NDArray
+
+    from penstock.core.intervals import Interval
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[T]):
-    """A visible piece of an entry: `interval` lies in the entry's `true_interval`."""
-
-    interval: Interval
-    true_interval: Interval
-    version: str
-    chunks: tuple[PartitionChunk[T], ...]
+class Versioned(Protocol):
+    """Content of an interval, with a version."""
 
     @property
-    def clipped(self) -> bool:
-        """Whether a part of the entry is hidden or outside the requested interval."""
-        return self.interval != self.true_interval
+    def interval(self) -> Interval:
+        """The interval."""
+
+    @property
+    def version(self) -> str:
+        """The version; larger ones hide this one."""
 
 
-class _Spans(Generic[T]):
+E = TypeVar("E", bound=Versioned)
+C = TypeVar("C")
+
+Edit: TypeAlias = "tuple[int, int, Sequence[C]]"
+"""Replace the elements from one index up to, but not including, another by these."""
+
+_MOVES_MAX = 4
+
+
+class _Spans(Generic[E]):
     """Columns of spans."""
 
     __slots__ = ("ends", "entries", "starts")
@@ -50,9 +54,9 @@ class _Spans(Generic[T]):
     def __init__(self) -> None:
         self.starts = array("q")
         self.ends = array("q")
-        self.entries: list[TimelineEntry[T]] = []
+        self.entries: list[E] = []
 
-    def append(self, start_ms: int, end_ms: int, entry: TimelineEntry[T]) -> None:
+    def append(self, start_ms: int, end_ms: int, entry: E) -> None:
         """Append a span, merged with the last one if it continues that."""
         if self.entries and self.entries[-1] is entry and self.ends[-1] == start_ms:
             self.ends[-1] = end_ms
@@ -62,30 +66,37 @@ class _Spans(Generic[T]):
         self.entries.append(entry)
 
 
-class VisibleTimeline(Generic[T]):
+class VisibleTimeline(Generic[E]):
     """The visible spans. The owner of a timeline changes it; any thread may read a copy."""
 
     __slots__ = ("_spans",)
 
     def __init__(self) -> None:
-        self._spans: _Spans[T] = _Spans()
+        self._spans: _Spans[E] = _Spans()
+
+    @classmethod
+    def of(cls, entries: Sequence[E]) -> VisibleTimeline[E]:
+        """Return the visible spans of a few entries in any order."""
+        made: VisibleTimeline[E] = cls()
+        made._spans = sweep(entries)
+        return made
 
     def __len__(self) -> int:
         return len(self._spans.entries)
 
-    def entries(self) -> Sequence[TimelineEntry[T]]:
+    def entries(self) -> Sequence[E]:
         """Return the entry of each span, in time order; an entry may have several spans."""
         return self._spans.entries
 
-    def copy(self) -> VisibleTimeline[T]:
+    def copy(self) -> VisibleTimeline[E]:
         """Return an independent copy."""
-        made: VisibleTimeline[T] = VisibleTimeline()
+        made: VisibleTimeline[E] = VisibleTimeline()
         made._spans.starts = self._spans.starts[:]
         made._spans.ends = self._spans.ends[:]
         made._spans.entries = self._spans.entries[:]
         return made
 
-    def spans(self, interval: Interval) -> Iterable[tuple[int, int, TimelineEntry[T]]]:
+    def spans(self, interval: Interval) -> Iterable[tuple[int, int, E]]:
         """Return start, end and entry of each span that overlaps the interval, not cut to it."""
         if interval.is_empty:
             return ()
@@ -95,68 +106,52 @@ class VisibleTimeline(Generic[T]):
             spans.starts[low:high], spans.ends[low:high], spans.entries[low:high], strict=True
         )
 
-    def pieces(self, interval: Interval, *, skip_no_data: bool = False) -> list[Piece[T]]:
-        """Return the visible pieces within an interval, in time order, cut to it.
+    def cover(self, interval: Interval) -> Iterator[E | None]:
+        """Yield the visible entries of an interval in time order, and None for each gap."""
+        at = interval.start_ms
+        for start_ms, end_ms, entry in self.spans(interval):
+            if start_ms > at:
+                yield None
+            yield entry
+            at = end_ms
+        if at < interval.end_ms:
+            yield None
 
-        Args:
-            interval: The interval; pieces that only touch it are left out.
-            skip_no_data: Leave out entries without rows; they still hide older ones.
-        """
-        from_ms, to_ms = interval.start_ms, interval.end_ms
-        return [
-            Piece(
-                # Most are whole: they reuse the interval of the entry.
-                entry.interval
-                if start_ms >= from_ms
-                and end_ms <= to_ms
-                and entry.interval.start_ms == start_ms
-                and entry.interval.end_ms == end_ms
-                else Interval(max(start_ms, from_ms), min(end_ms, to_ms)),
-                entry.interval,
-                entry.version,
-                entry.visible,
-            )
-            for start_ms, end_ms, entry in self.spans(interval)
-            if not (skip_no_data and entry.no_data)
-        ]
-
-    def fill(self, table: TimelineEntries[T]) -> None:
-        """Fill an empty skyline.
+    def fill(
+        self, entries: Sequence[E], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> None:
+        """Fill an empty timeline with entries in the order of their starts.
 
         Nearly all entries overlap no other one and are their own span. Only overlapping ones need
         a sweep.
         """
-        spans, entries = self._spans, table.entries
-        spans.starts = array("q", table.starts.tobytes())
-        spans.ends = array("q", table.ends.tobytes())
+        spans = self._spans
+        spans.starts = array("q", starts.tobytes())
+        spans.ends = array("q", ends.tobytes())
         spans.entries = list(entries)
         if not entries:
             return
         # A cluster begins after the end of all earlier entries.
-        begins = np.flatnonzero(table.starts[1:] >= np.maximum.accumulate(table.ends)[:-1]) + 1
+        begins = np.flatnonzero(starts[1:] >= np.maximum.accumulate(ends)[:-1]) + 1
         lows = np.concatenate(([0], begins))
         highs = np.concatenate((begins, [len(entries)]))
         several = highs - lows > 1
         clusters = zip(lows[several].tolist(), highs[several].tolist(), strict=True)
         self._edit([(low, high, sweep(entries[low:high])) for low, high in clusters])
 
-    def rebuild(
-        self, changed: Iterable[Interval], overlapping: Callable[[int, int], list[TimelineEntry[T]]]
-    ) -> None:
-        """Recompute the visible spans in some intervals.
+    def rebuild(self, parts: Sequence[tuple[int, int, Sequence[E]]]) -> None:
+        """Recompute the visible spans in some parts of the time, which `touched` returned.
 
         Args:
-            changed: Intervals in which entries were added or removed.
-            overlapping: Returns all entries that count and overlap an interval.
+            parts: Start and end of each, and all entries that count and overlap it.
         """
         edits = []
-        for start_ms, end_ms in self._touched(changed):
+        for start_ms, end_ms, entries in parts:
             low, high = self._range(start_ms, end_ms)
-            swept = sweep(overlapping(start_ms, end_ms), start_ms, end_ms)
-            edits.append((low, high, swept))
+            edits.append((low, high, sweep(entries, start_ms, end_ms)))
         self._edit(edits)
 
-    def _touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
+    def touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
         """Return ordered intervals that enclose the given ones, their spans, and adjacent spans.
 
         Their ends never cut a span, so the recomputed spans of each can replace the existing ones
@@ -182,7 +177,7 @@ class VisibleTimeline(Generic[T]):
         low = bisect_right(self._spans.ends, start_ms)
         return low, max(low, bisect_left(self._spans.starts, end_ms))
 
-    def _edit(self, edits: Sequence[tuple[int, int, _Spans[T]]]) -> None:
+    def _edit(self, edits: Sequence[tuple[int, int, _Spans[E]]]) -> None:
         spans = self._spans
         splice(spans.starts, [(low, high, made.starts) for low, high, made in edits])
         splice(spans.ends, [(low, high, made.ends) for low, high, made in edits])
@@ -190,10 +185,10 @@ class VisibleTimeline(Generic[T]):
 
 
 def sweep(
-    entries: Sequence[TimelineEntry[T]], start_ms: int | None = None, end_ms: int | None = None
-) -> _Spans[T]:
+    entries: Sequence[E], start_ms: int | None = None, end_ms: int | None = None
+) -> _Spans[E]:
     """Return the visible spans of some entries, within an interval if one is given."""
-    made: _Spans[T] = _Spans()
+    made: _Spans[E] = _Spans()
     if not entries:
         return made
     interval = entries[0].interval
@@ -223,3 +218,23 @@ def sweep(
         if heap:
             made.append(at, until, waiting[heap[0][1]])
     return made
+
+
+def splice(column: MutableSequence[C], edits: Sequence[Edit[C]]) -> None:
+    """Apply edits in order of their indexes, which refer to the original column; none overlap.
+
+    A million entries are one array and one list, not a tree: they take little memory and are
+    searched by bisection. The cost is in changes: one change moves the elements after it, many
+    changes copy the elements between the first and the last of them, once.
+    """
+    if len(edits) <= _MOVES_MAX:
+        for low, high, elements in reversed(edits):
+            column[low:high] = elements
+        return
+    made = column[:0]
+    at = first = edits[0][0]
+    for low, high, elements in edits:
+        made.extend(column[at:low])
+        made.extend(elements)
+        at = high
+    column[first:at] = made

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
-from penstock.segments.chunks import PartitionChunk, T, is_whole
-from penstock.segments.columns import splice
-from penstock.segments.overshadow import arrange
-from penstock.storage.metadata.rows import RootRange
+from penstock.core.timeline.chunks import PartitionChunk, RootRange, T, arrange, is_complete
+from penstock.core.timeline.visible import splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.core.intervals import Interval
-    from penstock.segments.overshadow import Arrangement
+    from penstock.core.timeline.chunks import ArrangedChunks
 
 
 class TimelineEntry(Generic[T]):
@@ -49,7 +47,7 @@ class TimelineEntry(Generic[T]):
             chunks[0] if len(chunks) == 1 else chunks
         )
         # The states of its chunks; None if none overwrites, and then all are visible.
-        self.arrangement: Arrangement[T] | None = None
+        self.arrangement: ArrangedChunks[T] | None = None
         number, core, _, _, place = chunks[0]
         if len(chunks) == 1 and place is None:
             self.complete = core <= 1 and (core == 0 or number == 0)
@@ -57,7 +55,7 @@ class TimelineEntry(Generic[T]):
             self.arrangement = arrange(chunks)
             self.complete = self.arrangement.complete
         else:
-            self.complete = is_whole(chunks)
+            self.complete = is_complete(chunks)
 
     @property
     def chunks(self) -> tuple[PartitionChunk[T], ...]:

@@ -1,25 +1,26 @@
-"""Visibility among the used segments of a datasource, as transactions see it. Pure.
+"""Chunk summaries: the used segments of one interval and version, summed up. Pure.
 
-A *chunk* is the used segments of one interval and version, summed up. Owns the visibility of
-chunks, for the few decisions that a transaction makes itself; the timeline of `penstock.segments`
-has the same rule in general, and a test compares the two.
+Owns the step from rows of segments, or sums over them, to the rules of `penstock.core.timeline`,
+for the few decisions about visibility that a transaction makes itself.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import Interval
-from penstock.storage.metadata.rows import OVERWRITE_START, RootRange
+from penstock.core.timeline.chunks import OVERWRITE_START, RootRange, UpdateGroups
+from penstock.core.timeline.visible import VisibleTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.storage.metadata.rows import JsonObject, PartitionSpace, SegmentRow
+    from penstock.storage.metadata.payloads import JsonObject
+    from penstock.storage.metadata.rows.pending import PartitionSpace
+    from penstock.storage.metadata.rows.segments import SegmentRow
 
 NONE: Final = -1
 """The highest number if there is none."""
@@ -29,11 +30,11 @@ def roots_of(number: int, payload: JsonObject) -> RootRange:
     """Return the root numbers of a segment: its own number, unless it rewrites others."""
     spec = payload.get("shardSpec")
     if number < OVERWRITE_START or not isinstance(spec, Mapping):
-        return RootRange(number, number + 1)
+        return RootRange.of(number)
     names = ("startRootPartitionId", "endRootPartitionId", "minorVersion", "atomicUpdateGroupSize")
     given = [spec.get(name) for name in names]
     values = [value for value in given if isinstance(value, int)]
-    return RootRange(*values) if len(values) == len(names) else RootRange(number, number + 1)
+    return RootRange(*values) if len(values) == len(names) else RootRange.of(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,16 @@ class ChunkSummary:
         """
         known = rewrites or {}
         root = [number for number in numbers if number < OVERWRITE_START]
-        roots = [known.get(number, RootRange(number, number + 1)) for number in numbers]
-        there, torn = _standing(roots, core_partitions) if known else (None, False)
+        core_there, torn = sum(number < core_partitions for number in numbers), False
+        if known:
+            roots = (known.get(number, RootRange.of(number)) for number in numbers)
+            groups = UpdateGroups.of(Counter(roots))
+            core_there, torn = groups.existing_core(core_partitions), bool(groups.partial)
         return cls(
             interval,
             version,
             core_partitions,
-            core_there=sum(n < core_partitions for n in numbers) if there is None else there,
+            core_there,
             highest_root=max(root, default=NONE),
             highest_overwrite=max(set(numbers) - set(root), default=NONE),
             torn=torn,
@@ -113,73 +117,24 @@ class ChunkSummary:
         return self.highest_root if space == "root" else self.highest_overwrite
 
 
-def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, bool]:
-    """Return the number of core numbers that full groups cover, and whether a group is torn."""
-    counts = Counter(members)
-    full = [group for group, count in counts.items() if count == group.group_size]
-    newer = [group for group in full if group.minor_version]
-    seen = [group for group in full if not any(other.overshadows(group) for other in newer)]
-    there: set[int] = set()
-    for group in seen:
-        there.update(range(group.start, min(group.end, core_partitions)))
-    waiting = [
-        group
-        for group, count in counts.items()
-        if count != group.group_size and not any(other.overshadows(group) for other in newer)
-    ]
-    # As in the timeline: beside a full or newer group, one that lacks members is hidden.
-    torn = any(
-        not any(group.overlaps(other) for other in seen)
-        and not any(
-            other.minor_version > group.minor_version for other in waiting if other.overlaps(group)
-        )
-        for group in waiting
-    )
-    return len(there), torn
-
-
-class CoveredIntervals:
-    """The covered times within one interval."""
-
-    def __init__(self, interval: Interval) -> None:
-        self._within = interval
-        # Disjoint, ordered and not adjacent: so a covered time lies in one of them.
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def is_open(self, interval: Interval) -> bool:
-        """Whether a part of an interval is not covered."""
-        part = interval.intersection(self._within)
-        if part is None or part.is_empty:
-            return False
-        at = bisect_right(self._starts, part.start_ms) - 1
-        return at < 0 or self._ends[at] < part.end_ms
-
-    def cover(self, interval: Interval) -> None:
-        """Cover the part of an interval that lies within."""
-        part = interval.intersection(self._within)
-        if part is None or part.is_empty:
-            return
-        first = bisect_left(self._ends, part.start_ms)
-        last = bisect_right(self._starts, part.end_ms)
-        start_ms, end_ms = part.start_ms, part.end_ms
-        if first < last:
-            start_ms = min(start_ms, self._starts[first])
-            end_ms = max(end_ms, self._ends[last - 1])
-        self._starts[first:last] = [start_ms]
-        self._ends[first:last] = [end_ms]
-
-
 def not_hidden(chunks: Iterable[ChunkSummary], interval: Interval) -> list[ChunkSummary]:
-    """Return the chunks, complete or not, that are not entirely hidden within `interval`."""
-    skyline = CoveredIntervals(interval)
-    found = []
-    for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
-        if skyline.is_open(chunk.interval):
-            found.append(chunk)
-            if chunk.complete:
-                skyline.cover(chunk.interval)
-    return found
+    """Return the chunks, complete or not, that are not entirely hidden within `interval`.
+
+    They are in the order of versions, the largest first.
+    """
+    every = sorted(chunks, key=lambda chunk: chunk.version, reverse=True)
+    visible = VisibleTimeline.of([chunk for chunk in every if chunk.complete])
+    return [chunk for chunk in every if _shows(chunk, interval, visible)]
+
+
+def _shows(chunk: ChunkSummary, interval: Interval, visible: VisibleTimeline[ChunkSummary]) -> bool:
+    """Return whether a chunk has a part within `interval` that no newer chunk hides."""
+    part = chunk.interval.intersection(interval)
+    if part is None:
+        return False
+    return not all(
+        other is not None and other.version > chunk.version for other in visible.cover(part)
+    )
 
 
 def visible_chunks(chunks: Iterable[ChunkSummary], interval: Interval) -> list[ChunkSummary]:

@@ -8,7 +8,8 @@ import tracemalloc
 import pytest
 
 from penstock.core.intervals import Interval
-from penstock.segments.timeline import PartitionChunk, Timeline
+from penstock.core.timeline.chunks import PartitionChunk
+from penstock.core.timeline.timeline import Timeline
 
 SEGMENTS = 20_000
 HOUR_MS = 3_600_000

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
-from penstock.segments.shard_spec import UNKNOWN_CORE, KeyRange
-from penstock.segments.timeline import PartitionChunk, Timeline
-from penstock.storage.metadata.rows import RootRange
+from penstock.core.timeline.chunks import UNKNOWN_CORE, KeyRange, PartitionChunk, RootRange
+from penstock.core.timeline.timeline import Timeline
 
 DAY = Interval(1, 2)
 

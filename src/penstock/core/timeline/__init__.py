@@ -1,0 +1,1 @@
+"""Overshadowing: which versions of the content of time are visible, for any kind of item."""

@@ -1,0 +1,152 @@
+"""Penstock's errors in HTTP answers: one table for servers and clients.
+
+Owns the HTTP status and code of each error class, the body of an answer, and the way back: the
+error that a client raises for an answer. Druid's bodies are `{"error": text}`; Penstock adds
+`errorCode`, so that a client raises the class that the server raised.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    CorruptData,
+    Dependency,
+    Full,
+    InvalidRequest,
+    LockRevoked,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
+from penstock.core.printable import from_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from email.message import Message
+
+_DETAIL_HEADER: Final = "X-Penstock-Detail"
+_ANSWER_TEXT_MAX: Final = 2_000
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body of a request exceeds the limit of its port or route."""
+
+
+class _HttpError(NamedTuple):
+    """An error class of a server, its answer, and the class that a client raises for it."""
+
+    kind: type[PenstockError]
+    status: int
+    code: str
+    raised: type[PenstockError]
+
+
+# A server takes the first row whose class fits. For an answer without a code, a client takes the
+# first row with its status. Druid answers 400 also if a state forbids the request ("already
+# suspended").
+_TABLE: Final = (
+    _HttpError(BodyTooLarge, 413, "invalidInput", InvalidRequest),
+    _HttpError(InvalidRequest, 400, "invalidInput", InvalidRequest),
+    _HttpError(Conflict, 400, "conflict", Conflict),
+    _HttpError(LockRevoked, 400, "lockRevoked", LockRevoked),
+    _HttpError(NotFound, 404, "notFound", NotFound),
+    _HttpError(Full, 429, "queueFull", Full),
+    _HttpError(Unavailable, 503, "unavailable", Unavailable),
+    # A component of the server is closed, not of the caller.
+    _HttpError(Closed, 503, "closed", Unavailable),
+    # An operator must repair the server's data; to the caller it is an error without a remedy.
+    _HttpError(CorruptData, 500, "corruptData", PenstockError),
+    _HttpError(PenstockError, 500, "general", PenstockError),
+)
+
+# Statuses that no error class has: of proxies, of NSQ, and of a server that refuses the caller.
+_OTHER_STATUSES: Final[Mapping[int, type[PenstockError]]] = {
+    307: Unavailable,  # an overlord that does not lead; a retry finds the leader
+    401: InvalidRequest,
+    403: InvalidRequest,
+    409: Conflict,
+    502: Unavailable,
+    504: Unavailable,
+}
+
+_BY_CODE: Final[Mapping[str, type[PenstockError]]] = {row.code: row.raised for row in _TABLE}
+_BY_STATUS: Final[Mapping[int, type[PenstockError]]] = {
+    **{row.status: row.raised for row in reversed(_TABLE)},
+    **_OTHER_STATUSES,
+}
+_DEPENDENCIES: Final = frozenset(one.value for one in Dependency)
+
+
+def status_and_code(error: PenstockError) -> tuple[int, str]:
+    """Return the HTTP status and the code of an error."""
+    row = next(row for row in _TABLE if isinstance(error, row.kind))
+    return row.status, row.code
+
+
+def error_from(status: int, code: object, message: str, dependency: object = None) -> PenstockError:
+    """Return the error of an answer.
+
+    Args:
+        status: HTTP status.
+        code: ``errorCode`` of the body.
+        message: Text of the error.
+        dependency: The dependency that fails, as named by the body; an unknown name is ignored.
+    """
+    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status, PenstockError)
+    if issubclass(kind, Unavailable) and dependency in _DEPENDENCIES:
+        return kind(message, dependency=Dependency(dependency))
+    return kind(message)
+
+
+def error_body(error: PenstockError) -> dict[str, object]:
+    """Return the JSON body of an error: Druid's ``error``, our code, and the dependency."""
+    _, code = status_and_code(error)
+    body: dict[str, object] = {"error": str(error), "errorCode": code}
+    if isinstance(error, Unavailable) and error.dependency is not Dependency.OTHER:
+        body["dependency"] = error.dependency.value
+    return body
+
+
+def detail_of(headers: Message[str, str]) -> str:
+    """Return the broker's description of an error beside its code, if any."""
+    return from_header(headers.get(_DETAIL_HEADER, ""))
+
+
+def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
+    """Return the error of an answer.
+
+    Args:
+        status: The answer's status.
+        content: Its body.
+        request: Name of the request, for an answer without a text.
+        detail: The broker's description in a header, because its bodies are NSQ's codes.
+    """
+    text = content.decode(errors="replace").strip()
+    code: object = None
+    dependency: object = None
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raw = None
+    if isinstance(raw, dict):
+        code, dependency = raw.get("errorCode"), raw.get("dependency")
+        text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
+    if status == 401:
+        text = (
+            "the server requires a token, and this one is wrong: give --token-file, or set"
+            " PENSTOCK_TOKEN"
+        )
+    elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
+        text = (
+            f"{request} is not served there: --url names the API, and --broker-url the broker's"
+            " HTTP port"
+        )
+    elif detail:
+        # All 503 errors have the same code; the text describes them.
+        text = detail if text == "EXITING" else f"{text}: {detail}"
+    said = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
+    return error_from(status, code, said, dependency)

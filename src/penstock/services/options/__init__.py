@@ -1,0 +1,1 @@
+"""Options of Penstock: their table, how values are read, and where they are given."""

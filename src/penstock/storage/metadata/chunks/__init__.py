@@ -1,1 +1,0 @@
-"""Chunks: the used segments of one interval and version, and their visibility."""

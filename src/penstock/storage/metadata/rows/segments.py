@@ -1,0 +1,158 @@
+"""Records of segments, announced files, and the snapshot of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.intervals import format_time
+
+if TYPE_CHECKING:
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.payloads import JsonObject, Offsets
+
+
+def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
+    """Return the id of a segment; `penstock.segments.model` parses it."""
+    text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
+    return f"{text}_{partition_number}" if partition_number else text
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """A published segment. Only `used` rows can be visible.
+
+    `upgraded_from` is the id of the segment whose file this one shares, or empty.
+    """
+
+    id: str
+    datasource: str
+    interval: Interval
+    version: str
+    partition_number: int
+    core_partitions: int
+    payload: JsonObject
+    used: bool = True
+    created_ms: int = 0
+    used_changed_ms: int = 0
+    upgraded_from: str = ""
+
+
+class SegmentText(NamedTuple):
+    """A used segment with an unparsed payload, because most callers read few of very many."""
+
+    id: str
+    start_ms: int
+    end_ms: int
+    version: str
+    partition_number: int
+    core_partitions: int
+    upgraded_from: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An interval and the number of used segments of a datasource in it."""
+
+    interval: Interval
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChanges:
+    """Changes to the segments of a datasource since an earlier revision.
+
+    Attributes:
+        times: Intervals in which segments were added, removed or changed, disjoint and in order.
+        used: Number of used segments now.
+    """
+
+    times: tuple[Interval, ...]
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTotals:
+    """Sums over the used segments of a datasource, or of one of its intervals.
+
+    Attributes:
+        interval: From the earliest start to the latest end.
+        count: Number of segments.
+        bytes: Sum of their sizes.
+    """
+
+    interval: Interval
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """Unused segments whose rows were deleted.
+
+    Attributes:
+        rows: All of them.
+        files_free: Those whose file no other row names, so that it may be deleted.
+    """
+
+    rows: tuple[SegmentRow, ...]
+    files_free: tuple[SegmentRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedFile:
+    """A persisted file that is not published yet; `payload` has its columns, bytes and times."""
+
+    path: str
+    interval: Interval
+    rows: int
+    payload: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The events in announced files: offsets [start, end) of a supervisor's stream.
+
+    Attributes:
+        supervisor_id: The supervisor whose committed offsets they are compared with.
+        start: Start offsets of the sequence.
+        end: End offsets of its files.
+        topic_id: The id of the topic of the offsets; empty means any.
+        priority: Of the replicas that keep up, one with the highest priority is shown.
+        before: End offsets before the newest file was added; empty means unknown.
+    """
+
+    supervisor_id: str
+    start: Offsets
+    end: Offsets
+    topic_id: str = ""
+    priority: int = 0
+    before: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedRow:
+    """An announced file with its task and sequence."""
+
+    task_id: str
+    datasource: str
+    sequence_name: str
+    file: AnnouncedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything visible at one revision: each event in a segment or an announced file, never both.
+
+    `segments` are all used rows, including overshadowed ones. `announced` has the files of at most
+    one task for each sequence, even if several replicas announced some, and no offsets that are
+    committed or in the files of another sequence. `segments_revision` is the revision at which
+    `segments` last changed.
+    """
+
+    revision: int
+    segments_revision: int
+    segments: tuple[SegmentRow, ...]
+    announced: tuple[AnnouncedRow, ...]
+    datasource: str | None = None
