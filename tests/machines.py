@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
+from penstock.indexing.overlord.task_state import TASK_MACHINE
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {}
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
+    "Task in the overlord": ("indexing.overlord.task_state", TASK_MACHINE),  # type: ignore[dict-item]
+}
 _HEAD: Final = """\
 # State machines
 
