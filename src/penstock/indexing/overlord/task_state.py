@@ -183,7 +183,7 @@ TASK_MACHINE: Final = StateMachine(
             }
         ),
         _E.END_STORED: Row({_S.ENDING: _LEAVES}),
-        _E.GONE: Row(dict.fromkeys((*_UNENDED, _S.ENDING), _LEAVES)),
+        _E.GONE: Row({**dict.fromkeys((*_UNENDED, _S.ENDING), _LEAVES), _S.ENDED: IGNORED}),
     },
     initial=[_S.NEW],
     final=[_S.ENDED],
@@ -210,7 +210,7 @@ class QueuedTask:
         created_ms: When it was submitted.
         number: Order of arrival in the queue.
         state: Its state.
-        since: When the state began, in the runner's count of events.
+        since: When its state or its worker's report last changed, in the runner's count of events.
         order: Order in which it got its locks: of pending tasks the older goes first.
         worker: Its worker, None if none.
         location: Address of its peon.
@@ -254,7 +254,7 @@ _CONFIRMED: Final = frozenset({_S.ACCEPTED, _S.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
-class TaskReport:
+class ReportedEvent:
     """An event of a task.
 
     Attributes:
