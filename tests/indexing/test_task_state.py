@@ -153,7 +153,7 @@ def test_an_answer_to_a_task_that_went_on_meanwhile_does_nothing(event: TaskEven
         assert TASK_MACHINE.transition(state, event) == Transition(state)
 
 
-@pytest.mark.parametrize("state", [s for s in S if s not in AT_WORKER | {S.UNSURE}])
+@pytest.mark.parametrize("state", [s for s in S if s not in AT_WORKER])
 def test_only_a_task_at_a_worker_can_be_absent_or_lost_there(state: ActiveTaskState) -> None:
     if state is S.ENDING:
         for event in (E.ABSENT, E.WORKER_LOST):

@@ -554,22 +554,22 @@ class TaskQueue:
 
     def _locks_answered(self, attempt: LockAttempt, outcomes: list[Outcome]) -> None:
         if not self._stopped:
-            self._go_on(attempt, self._locks.answered(attempt, outcomes))
+            self._apply(attempt, self._locks.answered(attempt, outcomes))
 
     def _locks_failed(self, attempt: LockAttempt, error: PenstockError) -> None:
         if not self._stopped:
-            self._go_on(attempt, self._locks.failed(attempt, error))
+            self._apply(attempt, self._locks.failed(attempt, error))
 
-    def _go_on(self, attempt: LockAttempt, answer: LockAttemptResult) -> None:
-        if answer.event is not None:
+    def _apply(self, attempt: LockAttempt, result: LockAttemptResult) -> None:
+        if result.event is not None:
             end = None
-            if answer.reason:
-                end = TaskEnd(attempt.task.id, TaskState.FAILED, answer.reason, None)
-            self._turn([ReportedEvent(attempt.entry, answer.event, end=end)])
-        if answer.retry:
+            if result.reason:
+                end = TaskEnd(attempt.task.id, TaskState.FAILED, result.reason, None)
+            self._turn([ReportedEvent(attempt.entry, result.event, end=end)])
+        if result.retry:
             retry = partial(self.locks_released, attempt.task.datasource, frozenset())
             self._timers.schedule_after(self._options.retry_ms, retry, "locks again")
-        self._attempt(answer.following)
+        self._attempt(result.following)
 
     def _set_yielding(self, task: TaskSpec, *, yields: bool) -> None:
         if task.lock_wishes():

@@ -102,8 +102,14 @@ _ASSIGNED: Final = (_S.RESTORED, _S.SENDING, _S.UNSURE, _S.ACCEPTED, _S.RUNNING)
 _UNENDED: Final = (_S.WAITING, _S.PENDING, *_ASSIGNED)
 _ENDS = go(_S.ENDING, _F.STORE_END)
 _LEAVES: Final[Transition[ActiveTaskState, TaskEffect]] = go(
-    *(_S.ENDED, _F.FORGET, _F.RELEASE_LOCKS, _F.STOP_ACQUIRING, _F.LEAVE_WORKER),
-    *(_F.REPORT_END, _F.NOTIFY, _F.PLACE_TASKS),
+    _S.ENDED,
+    _F.FORGET,
+    _F.RELEASE_LOCKS,
+    _F.STOP_ACQUIRING,
+    _F.LEAVE_WORKER,
+    _F.REPORT_END,
+    _F.NOTIFY,
+    _F.PLACE_TASKS,
 )
 
 
@@ -145,19 +151,28 @@ TASK_MACHINE: Final = StateMachine(
         _E.NO_WORKER_STORED: Row({_S.PENDING: go(_S.PENDING, _F.LET_LOCKS_YIELD)}),
         _E.WORKER_RENAMED: Row(
             {
-                state: go(state, _F.ASSIGN_WORKER, _F.STORE_WORKER)
-                for state in (_S.RESTORED, _S.ENDING)
+                # A report that lists the task twice renames its worker once.
+                **dict.fromkeys(_ASSIGNED, IGNORED),
+                _S.RESTORED: go(_S.RESTORED, _F.ASSIGN_WORKER, _F.STORE_WORKER),
+                _S.ENDING: go(_S.ENDING, _F.ASSIGN_WORKER, _F.STORE_WORKER),
             }
         ),
         _E.RUNS: Row(
             {
                 _S.WAITING: go(
-                    *(_S.RUNNING, _F.STOP_ACQUIRING, _F.KEEP_LOCKS, _F.ASSIGN_WORKER),
-                    *(_F.REPORT_SLOT_WAIT, _F.PUBLISH),
+                    _S.RUNNING,
+                    _F.STOP_ACQUIRING,
+                    _F.KEEP_LOCKS,
+                    _F.ASSIGN_WORKER,
+                    _F.REPORT_SLOT_WAIT,
+                    _F.PUBLISH,
                 ),
                 _S.PENDING: go(
-                    *(_S.RUNNING, _F.KEEP_LOCKS, _F.ASSIGN_WORKER),
-                    *(_F.REPORT_SLOT_WAIT, _F.PUBLISH),
+                    _S.RUNNING,
+                    _F.KEEP_LOCKS,
+                    _F.ASSIGN_WORKER,
+                    _F.REPORT_SLOT_WAIT,
+                    _F.PUBLISH,
                 ),
                 **dict.fromkeys(_ASSIGNED, go(_S.RUNNING, _F.REPORT_SLOT_WAIT, _F.PUBLISH)),
                 _S.ENDING: IGNORED,
