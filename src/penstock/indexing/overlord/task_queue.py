@@ -474,12 +474,13 @@ class TaskQueue:
                     self._reports.extend(self._store_returns())
         finally:
             self._reports = outer
+        self._begin_calls()
+
+    def _begin_calls(self) -> None:
+        """Begin the calls of workers that the events so far need."""
         for call in self.runner.take_calls():
             done = partial(self._continue, call.done)
             self._calls.call(call.lane, call.work, done, partial(self._continue, call.failed))
-        if self.runner.tasks.may_place:
-            self.runner.tasks.may_place = False
-            self.place_soon()
 
     def _handle(self, report: ReportedEvent) -> None:
         entry = report.entry
@@ -497,7 +498,14 @@ class TaskQueue:
     def _continue(self, step: Callable[[T], None], outcome: T) -> None:
         """Continue after a call of a worker: handle the events that its outcome brings."""
         step(outcome)
-        self._turn(self.runner.tasks.take_reports())
+        tasks = self.runner.tasks
+        if tasks.reports:
+            self._turn(tasks.take_reports())
+        else:
+            self._begin_calls()
+        if tasks.may_place:
+            tasks.may_place = False
+            self.place_soon()
 
     # Effects
 

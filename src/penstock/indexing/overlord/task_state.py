@@ -268,7 +268,7 @@ _ENDINGS: Final = frozenset({_S.ENDING, _S.ENDED})
 _CONFIRMED: Final = frozenset({_S.ACCEPTED, _S.RUNNING})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReportedEvent:
     """An event of a task.
 

@@ -161,9 +161,10 @@ class WorkerSync:
 
         An answer cannot show what happened after its request, so the request comes last.
         """
-        due, self._due = self._due, []
-        for worker in due:
-            self._ask(worker)
+        if self._due:
+            due, self._due = self._due, []
+            for worker in due:
+                self._ask(worker)
 
     def _ask(self, worker: KnownWorker) -> None:
         client = worker.client
@@ -230,8 +231,9 @@ class WorkerSync:
             if told.state.complete and not entry.is_ending:
                 end = TaskEnd(told.id, told.state, told.error, worker.name)
                 ends.append(ReportedEvent(entry, TaskEvent.ENDED_AT_WORKER, worker.name, end))
-        self._eligibility.ended(worker, [one.end.state for one in ends if one.end is not None])
-        self._tasks.reports += ends
+        if ends:
+            self._eligibility.ended(worker, [one.end.state for one in ends if one.end is not None])
+            self._tasks.reports += ends
 
     def _is_unknown(self, name: str) -> bool:
         """Return whether a worker is not announced and never was in this term.
@@ -262,10 +264,10 @@ class WorkerSync:
             task_ids: Tasks that its report does not list.
             asked: When the report was requested; it cannot show anything that happened later.
         """
-        reason = f"it disappeared from the worker {worker.name}"
         for task_id in task_ids:
             entry = worker.items.get(task_id)
             if entry is not None and not entry.is_ending and entry.since < asked:
+                reason = f"it disappeared from the worker {worker.name}"
                 end = TaskEnd(task_id, TaskState.FAILED, reason, worker.name)
                 self._report(entry, TaskEvent.ABSENT, worker, end)
 

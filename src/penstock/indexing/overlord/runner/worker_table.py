@@ -112,7 +112,7 @@ class KnownWorker:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerCall(Generic[T]):
     """A call of a worker: `work` runs on a lane, then `done` or `failed` on the mailbox."""
 
@@ -180,7 +180,10 @@ class RunnerTasks:
 
     def worker(self, name: str) -> KnownWorker:
         """Return a worker; a new one counts as silent from now on."""
-        return self.workers.setdefault(name, KnownWorker(name, self._clock.monotonic_s()))
+        known = self.workers.get(name)
+        if known is None:
+            known = self.workers[name] = KnownWorker(name, self._clock.monotonic_s())
+        return known
 
     def enter(self, entry: QueuedTask, state: ActiveTaskState) -> None:
         """Set the state of a task; one that leaves `WAITING` is the newest of those with locks."""
