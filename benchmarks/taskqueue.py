@@ -23,7 +23,6 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, TaskSubmissions
-from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -97,7 +96,7 @@ class World:
             InlineLanes(),
             clock=self.clock,
             on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource, task_ids), "released"
+                lambda: self.queue.locks_released(datasource, task_ids), "released"
             ),
         )
         self.queue = TaskQueue(
@@ -245,7 +244,7 @@ def asking(world: World) -> list[Row]:
     queue = world.queue
 
     def why(task_id: str) -> list[WaitReason]:
-        return waits_of(task_id, queue.index, queue.locks, queue.runner)
+        return queue.why(task_id)
 
     pending = list(queue.index.in_state(RunnerState.PENDING))[:ASKED]
     waiting = list(queue.index.in_state(RunnerState.WAITING))[-ASKED:]

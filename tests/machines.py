@@ -15,6 +15,7 @@ from typing import Final
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 from penstock.flow.scheduling.component_lifecycle import LIFECYCLE
 from penstock.indexing import sequences
+from penstock.indexing.overlord.task_state import TASK_MACHINE
 from penstock.indexing.supervisor import task_groups
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
@@ -23,6 +24,7 @@ MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
     "Component of a flow": ("flow.scheduling.component_lifecycle", LIFECYCLE),
     "Task group of a supervisor": ("indexing.supervisor.task_groups", task_groups.MACHINE),
     "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
+    "Task in the overlord": ("indexing.overlord.task_state", TASK_MACHINE),  # type: ignore[dict-item]
 }
 _HEAD: Final = """\
 # State machines

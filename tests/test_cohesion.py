@@ -70,7 +70,6 @@ SMALL_MODULES = {
     "flow.session.counters": "public for authors of processors",
     "indexing.batch.task_kinds": "the table of batch tasks",
     "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
-    "indexing.overlord.entries.admission": "goes into the task store (moves.md)",
     "indexing.source.topic": "one module for each kind of stream",
     "indexing.task.persist_merge": "the task's own module already has three parts",
     "services.api.indexer.routes": "the list of all routes",

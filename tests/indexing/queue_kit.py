@@ -8,7 +8,6 @@ from mailbox_kit import InlineLanes, StepLanes, settle
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
-from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -97,10 +96,10 @@ class World:
             InlineLanes(),
             clock=self.clock,
             on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource, task_ids), "released"
+                lambda: self.queue.locks_released(datasource, task_ids), "released"
             ),
             on_yielded=lambda task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.stages.yielded(task_ids), "yielded"
+                lambda: self.queue.locks_yielded(task_ids), "yielded"
             ),
         )
         self.queue = TaskQueue(
@@ -132,8 +131,7 @@ class World:
         self.settle()
 
     def why(self, task_id: str):
-        queue = self.queue
-        return waits_of(task_id, queue.index, queue.locks, queue.runner)
+        return self.queue.why(task_id)
 
     def status(self, task_id: str) -> tuple[str, object]:
         row = self.metadata.tasks.get(task_id)

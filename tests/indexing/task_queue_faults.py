@@ -58,9 +58,9 @@ class QueueWorld:
             self.faults.port(InlineLanes()),
             clock=self.clock,
             on_released=lambda datasource, ids: processor.post(
-                lambda: self.queue.locks.released(datasource, ids)
+                lambda: self.queue.locks_released(datasource, ids)
             ),
-            on_yielded=lambda ids: processor.post(lambda: self.queue.stages.yielded(ids)),
+            on_yielded=lambda ids: processor.post(lambda: self.queue.locks_yielded(ids)),
             on_failure=processor.report_throwable,
         )
         lanes = self.faults.port(self.lanes)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from cluster_simulation.memory import MemoryDatabase
 from indexing_kit import make_task
-from mailbox_kit import StepLanes, settle
+from mailbox_kit import InlineLanes, StepLanes, settle
 
 from penstock.core.errors import LockRevoked, Unavailable
-from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions
-from penstock.indexing.overlord.task_index import ActiveTask, TaskIndex
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.task_index import TaskIndex
+from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -17,6 +23,7 @@ from penstock.indexing.ports import (
     WorkerTask,
 )
 from penstock.mailbox import MailboxProcessor
+from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 
 
@@ -54,34 +61,57 @@ class LateWorker:
 
 
 class World:
-    """A runner, and the index of what it tells."""
+    """A task queue, and what becomes of the tasks that it hands out."""
 
     def __init__(self, *names: str) -> None:
         self.clock = VirtualClock()
+        self.database = MemoryDatabase(self.clock)
+        self.metadata = MetadataStore(self.database)
+        self.announced = [LateWorker(name) for name in names]
+        self.start()
+        self.settle(1)
+
+    def start(self) -> None:
+        """Begin as the next overlord does."""
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
-        self.announced = [LateWorker(name) for name in names]
-        self.index = TaskIndex()
-        self.tasks = {}
         self.ends = []
-        self.stored = []
-        options = RunnerOptions(sync_interval_ms=1_000)
-        self.runner = Runner(self, self.lanes, self.processor, self.clock, self, options)
-        self.runner.start()
-        self.settle(1)
+        locks = MetadataLockStore(self.metadata.locks)
+        self.queue = TaskQueue(
+            QueuePorts(
+                metadata=self.metadata,
+                lockboxes=Lockboxes(locks, InlineLanes(), clock=self.clock),
+                directory=self,
+                lanes=self.lanes,
+                processor=self.processor,
+                clock=self.clock,
+            ),
+            completed=lambda task, *_end: self.ends.append(task.id),
+            options=TaskQueueOptions(runner=RunnerOptions(sync_interval_ms=1_000)),
+        )
+        self.queue.start()
 
     def add(self, task_id: str) -> None:
         names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
-        self.tasks[task_id] = make_task().model_copy(update=names)
-        self.runner.run(self.tasks[task_id])
+        self.queue.add(make_task().model_copy(update=names))
         self.settle()
+
+    def restore(self, task_id: str, worker: str) -> None:
+        """Begin as an overlord whose predecessor has handed a task to a worker."""
+        task = make_task().model_copy(update={"id": task_id})
+        row = TaskRow(task.id, task.datasource, task.type, task.group_name, task.to_json())
+        self.metadata.tasks.insert_new([replace(row, status={"worker": worker})])
+        self.start()
+
+    def stored_worker(self, task_id: str) -> object:
+        return self.metadata.tasks.get(task_id).status.get("worker")
 
     def heard(self, task_id: str) -> dict[str, str]:
         """Return what becomes of an action of the task, by the worker that runs it."""
         found = {}
         for worker in self.announced:
             try:
-                self.index.require_worker(task_id, worker.name)
+                self.queue.index.require_worker(task_id, worker.name)
                 found[worker.name] = "done"
             except Unavailable:
                 found[worker.name] = "ask again"
@@ -92,24 +122,8 @@ class World:
     def settle(self, seconds: float = 0) -> None:
         settle(self.processor, self.clock, seconds, self.lanes)
 
-    # What the runner asks and tells
-
     def workers(self):
         return tuple(self.announced)
-
-    def wanted(self, task_id):
-        return self.tasks.get(task_id)
-
-    def placed(self, workers) -> None:
-        self.stored.append(dict(workers))
-
-    def changed(self, task_id) -> None:
-        item = self.runner.item(task_id)
-        place = {"worker": item.worker, "taken": item.taken, "confirmed": item.confirmed}
-        self.index.put(ActiveTask(item.task, 0, **place))
-
-    def ended(self, ends) -> None:
-        self.ends += ends
 
 
 def give_up(world: World, task_id: str) -> LateWorker:
@@ -150,7 +164,7 @@ def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(s
     world.settle(2)
     assert world.heard("a") == {"late": "abandon", "second": "done"}
     assert (late.dismissed, second.dismissed, world.ends) == (["a"], [], [])
-    assert world.stored[-1] == {"a": "second"}
+    assert world.stored_worker("a") == "second"
 
 
 def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
@@ -169,9 +183,7 @@ def test_what_a_former_overlord_handed_over_is_heard_at_once():
     world = World("w", "other")
     (worker, _other) = world.announced
     worker.takes("a")
-    world.tasks["a"] = make_task().model_copy(update={"id": "a"})
-    world.runner.restore(world.tasks["a"], "w")
-    world.changed("a")
+    world.restore("a", "w")
     assert world.heard("a") == {"w": "done", "other": "ask again"}
     world.settle(2)
     assert world.heard("a") == {"w": "done", "other": "abandon"}
@@ -182,9 +194,7 @@ def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_he
     world = World("new")
     (worker,) = world.announced
     worker.silent = True
-    world.tasks["a"] = make_task().model_copy(update={"id": "a"})
-    world.runner.restore(world.tasks["a"], "old")
-    world.changed("a")
+    world.restore("a", "old")
     world.settle(2)
     assert world.heard("a") == {"new": "ask again"}
     worker.silent = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.indexing.overlord.wait_reasons import LockWaiters
+from penstock.indexing.overlord.lock_waits import LockWaitQueue
 
 
 def test_only_the_first_of_a_line_is_tried_and_the_next_when_it_has_its_locks() -> None:
-    lines = LockWaiters()
+    lines = LockWaitQueue()
     assert lines.join("a", "day") == "a"
     assert lines.join("b", "day") is None
     assert lines.join("c", "hour") == "c"
@@ -14,7 +14,7 @@ def test_only_the_first_of_a_line_is_tried_and_the_next_when_it_has_its_locks() 
 
 
 def test_a_line_is_tried_again_when_one_in_its_way_lets_go() -> None:
-    lines = LockWaiters()
+    lines = LockWaitQueue()
     lines.join("a", "day")
     assert lines.refused("a", ["x", "y"]) is None
     assert lines.released(frozenset({"z"})) == []
@@ -22,7 +22,7 @@ def test_a_line_is_tried_again_when_one_in_its_way_lets_go() -> None:
 
 
 def test_what_is_let_go_during_a_try_is_a_reason_for_another() -> None:
-    lines = LockWaiters()
+    lines = LockWaitQueue()
     lines.join("a", "day")
     assert lines.released(frozenset({"x"})) == []
     assert lines.refused("a", ["x"]) == "a"
@@ -30,7 +30,7 @@ def test_what_is_let_go_during_a_try_is_a_reason_for_another() -> None:
 
 def test_who_stands_in_the_line_and_in_its_way_comes_first() -> None:
     """A new leader asks in its own order; who had the locks before would wait behind itself."""
-    lines = LockWaiters()
+    lines = LockWaitQueue()
     lines.join("new", "day")
     lines.join("other", "day")
     lines.join("holder", "day")

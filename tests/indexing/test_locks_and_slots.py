@@ -195,6 +195,19 @@ def test_a_task_at_a_worker_keeps_its_locks_whoever_asks(world):
     assert held(world) == {"other"}
 
 
+def test_a_task_that_a_worker_took_unasked_keeps_its_locks(world):
+    worker = world.worker("w", capacity=1)
+    asking, pending = noop("asking"), kill("pending")
+    submit(world, asking, pending)
+    assert states(world)["pending"] is RunnerState.PENDING
+    # It was handed over, the answer was lost, and it arrived after the worker had said it has not.
+    worker.say("pending")
+    world.settle(1)
+    assert states(world)["pending"] is RunnerState.RUNNING
+    assert runs_and_asks(world, asking, pending.time) == "refused"
+    assert held(world) == {"pending"}
+
+
 def test_after_a_change_of_leaders_locks_of_tasks_without_a_worker_yield_too(world):
     worker = world.worker("w", capacity=1)
     running = noop("running")

@@ -18,9 +18,14 @@ from penstock.indexing.overlord.runner.selection import (
     place,
     type_limit,
 )
-from penstock.indexing.overlord.runner.slot_reasons import Seen, SlotReason, explain, told
 from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions, WorkerBlacklist
 from penstock.indexing.overlord.runner.worker_config import parse_worker_config
+from penstock.indexing.overlord.wait_reasons import (
+    SlotReason,
+    SurveyedWorker,
+    slot_reasons,
+    slots_text,
+)
 
 
 def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:
@@ -221,10 +226,13 @@ def test_a_worker_config_goes_there_and_back():
 def test_a_reason_of_many_workers_is_told_once():
     full = [SlotReason(f"w{n}", "all of its 2 slots are taken") for n in range(8)]
     off = SlotReason("off", "it is disabled")
-    assert told([*full[:2], off]) == "w0, w1: all of its 2 slots are taken; off: it is disabled"
-    assert told(full) == "w0, w1, w2, w3, w4 and 3 more: all of its 2 slots are taken"
     assert (
-        told([SlotReason("", "there is no worker: start one")]) == "there is no worker: start one"
+        slots_text([*full[:2], off]) == "w0, w1: all of its 2 slots are taken; off: it is disabled"
+    )
+    assert slots_text(full) == "w0, w1, w2, w3, w4 and 3 more: all of its 2 slots are taken"
+    assert (
+        slots_text([SlotReason("", "there is no worker: start one")])
+        == "there is no worker: start one"
     )
 
 
@@ -238,10 +246,10 @@ def test_why_a_task_has_no_worker():
             },
         }
     )
-    full = Seen(worker("full", 1, 1), ("x",))
-    off = Seen(worker("off"), (), "it is disabled")
-    replica = Seen(worker("replica", groups={"g"}), ())
-    reasons = explain(task("t", group="g"), [full, off, replica], rule)
+    full = SurveyedWorker(worker("full", 1, 1), ("x",))
+    off = SurveyedWorker(worker("off"), (), "it is disabled")
+    replica = SurveyedWorker(worker("replica", groups={"g"}), ())
+    reasons = slot_reasons(task("t", group="g"), [full, off, replica], rule)
     assert [(r.worker, r.task_ids) for r in reasons] == [
         ("full", ("x",)),
         ("off", ()),
@@ -252,9 +260,9 @@ def test_why_a_task_has_no_worker():
         "it is disabled",
         "it has a replica of this task",
     ]
-    (reason,) = explain(task("t", kind="kill"), [full], rule)
-    assert "no worker of category 'big'" in told([reason])
-    assert told(explain(task("t"), [], rule)) == "there is no worker: start one"
+    (reason,) = slot_reasons(task("t", kind="kill"), [full], rule)
+    assert "no worker of category 'big'" in slots_text([reason])
+    assert slots_text(slot_reasons(task("t"), [], rule)) == "there is no worker: start one"
 
 
 def failures(count, workers, *, listed=(), options=None):

@@ -8,7 +8,7 @@ from term_kit import TermWorld
 
 from penstock.core.errors import Conflict, Fenced, NotFound, Unavailable
 from penstock.indexing.overlord.errors import NotLeading
-from penstock.indexing.overlord.runner.runner import Runner
+from penstock.indexing.overlord.runner.runner import TaskRunner
 from penstock.storage.metadata import TaskRow
 
 
@@ -167,7 +167,7 @@ def test_of_two_worker_configs_at_once_the_last_that_is_stored_is_gone_by(world,
     world.ask(world.overlord.start())
     taken_up, desk, asked = [], world.overlord.desk, []
     configs = [{"selectStrategy": {"type": name}} for name in ("equalDistribution", "fillCapacity")]
-    monkeypatch.setattr(Runner, "configure", lambda _runner, config: taken_up.append(config))
+    monkeypatch.setattr(TaskRunner, "configure", lambda _runner, config: taken_up.append(config))
     store = world.metadata.config.compare_and_set
 
     def and_another(*args, **more):

@@ -1,127 +1,218 @@
-"""The runner's table and how its workers stand, each alone: no worker is called."""
+"""The parts of the runner, each alone: its tables, what reports mean, how its workers stand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 from indexing_kit import make_task
 
-from penstock.core.errors import Unavailable
-from penstock.indexing.overlord.runner.ports import RunnerOptions, TaskEnd
-from penstock.indexing.overlord.runner.reactions import Phase
-from penstock.indexing.overlord.runner.table import Table
+from penstock.core.state_machine import Transition
+from penstock.indexing.events import NoEvents
+from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
-from penstock.indexing.overlord.runner.worker_sync import Hearing
-from penstock.indexing.overlord.runner.worker_table import KnownWorker
-from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
+from penstock.indexing.overlord.runner.worker_sync import WorkerSync
+from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks
+from penstock.indexing.overlord.task_state import (
+    TASK_MACHINE,
+    ActiveTaskState,
+    QueuedTask,
+    ReportedEvent,
+    TaskEnd,
+    TaskEvent,
+)
+from penstock.indexing.ports import TaskState, WorkerReport, WorkerTask
 from penstock.testing.clock import VirtualClock
 
-
-@dataclass
-class Told:
-    """What the table tells."""
-
-    stored: list[dict[str, str | None]] = field(default_factory=list)
-    changes: list[str] = field(default_factory=list)
-    ends: list[TaskEnd] = field(default_factory=list)
-    error: Exception | None = None
-
-    def wanted(self, _task_id):
-        return None
-
-    def placed(self, workers) -> None:
-        if self.error:
-            raise self.error
-        self.stored.append(dict(workers))
-
-    def changed(self, task_id) -> None:
-        self.changes.append(task_id)
-
-    def ended(self, ends) -> None:
-        self.ends += ends
+S, E = ActiveTaskState, TaskEvent
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def entries() -> dict[str, QueuedTask]:
+    return {}
 
 
 @pytest.fixture
-def table(told) -> Table:
-    return Table(VirtualClock(), told)
+def tasks(entries) -> RunnerTasks:
+    return RunnerTasks(entries, VirtualClock())
 
 
-def task(name="a"):
-    return make_task().model_copy(update={"id": name})
+def entry(name="a") -> QueuedTask:
+    return QueuedTask(make_task().model_copy(update={"id": name}), 0, 0)
 
 
-def test_a_task_is_pending_or_with_one_worker(table, told):
-    item = table.add(task())
-    table.wait(item)
-    assert "a" in table.pending
-    worker = table.worker("w")
-    table.put(item, worker, Phase.SENDING)
-    assert ("a" in table.pending, list(worker.items), item.taken) == (False, ["a"], False)
-    table.enter(item, Phase.ACCEPTED)
-    assert item.taken
-    table.take_back([item])
-    assert ("a" in table.pending, list(worker.items), item.worker) == (True, [], None)
-    assert told.stored == [{"a": None}]
-    assert told.changes == ["a"] * 4
-    assert table.drop("a") is None
-    assert (len(table.pending), table.items) == (0, {})
+def test_a_task_is_pending_or_with_one_worker(tasks):
+    one = entry()
+    tasks.enter(one, S.WAITING)
+    tasks.enter(one, S.PENDING)
+    assert "a" in tasks.pending
+    worker = tasks.worker("w")
+    tasks.enter(one, S.SENDING)
+    tasks.assign(one, "w")
+    assert ("a" in tasks.pending, list(worker.items), one.taken) == (False, ["a"], False)
+    assert worker.unacknowledged == 1
+    tasks.enter(one, S.ACCEPTED)
+    assert (one.taken, worker.unacknowledged) == (True, 0)
+    assert tasks.clear(one) is worker
+    tasks.enter(one, S.PENDING)
+    assert ("a" in tasks.pending, list(worker.items), one.worker) == (True, [], None)
+    tasks.enter(one, S.ENDED)
+    assert tasks.clear(one) is None
+    assert len(tasks.pending) == 0
 
 
-def test_that_a_task_waits_again_counts_though_it_cannot_be_stored(table, told):
-    item = table.add(task())
-    table.put(item, table.worker("w"), Phase.UNSURE)
-    told.error = Unavailable("the store is away")
-    table.take_back([item])
-    assert "a" in table.pending
+def test_a_task_that_comes_back_keeps_its_age_and_one_that_yielded_its_locks_does_not(tasks):
+    one, two = entry("one"), entry("two")
+    for each in (one, two):
+        tasks.enter(each, S.WAITING)
+        tasks.enter(each, S.PENDING)
+    tasks.enter(one, S.SENDING)
+    tasks.enter(one, S.PENDING)
+    assert one.order < two.order
+    tasks.enter(one, S.WAITING)
+    tasks.enter(one, S.PENDING)
+    assert two.order < one.order
 
 
-def test_a_task_ends_once_and_stays_until_it_is_dropped(table, told):
-    table.restore(task(), "w")
-    item = table.items["a"]
-    assert (item.taken, told.changes) == (True, [])
-    for state in (TaskState.SUCCESS, TaskState.FAILED):
-        table.end([(item, state, "")])
-    assert told.ends == [TaskEnd("a", TaskState.SUCCESS, "", "w")]
-    worker = table.drop("a")
-    assert worker is table.worker("w")
-    assert worker.items == {}
-    assert table.drop("a") is None
+def test_a_restored_task_is_with_its_worker(tasks):
+    one = entry()
+    tasks.assign(one, "w")
+    tasks.enter(one, S.RESTORED)
+    assert (one.taken, one.confirmed) == (True, False)
+    tasks.assign(one, "renamed")
+    assert (tasks.worker("w").items, list(tasks.worker("renamed").items)) == ({}, ["a"])
 
 
-def test_where_a_peon_answers_is_told_when_it_is_new(table, told):
-    item = table.add(task())
-    for _ in range(2):
-        table.locate(item, TaskLocation("h", 1))
-    assert told.changes == ["a"]
+class SyncWorld:
+    """A `WorkerSync` whose calls a test runs."""
+
+    def __init__(self, tasks: RunnerTasks) -> None:
+        clock, options = VirtualClock(), RunnerOptions()
+        self.tasks = tasks
+        self.eligibility = WorkerEligibility(clock, options)
+        self.sync = WorkerSync(tasks, self.eligibility, clock, NoEvents(), options)
+        self.lists: tuple[WorkerTask, ...] = ()
+
+    def worker(self, name: str) -> KnownWorker:
+        made = self.tasks.worker(name)
+        made.client = SimpleNamespace(
+            name=name, host=name, report=lambda: WorkerReport(4, self.lists)
+        )
+        return made
+
+    def events(self, worker: KnownWorker, *lists: WorkerTask) -> list[ReportedEvent]:
+        """Return the events of a full report."""
+        self.lists = lists
+        self.sync.request_report(worker)
+        return self.run()
+
+    def run(self) -> list[ReportedEvent]:
+        """Run the call that was asked for, and return the events."""
+        (call,) = self.tasks.take_calls()
+        call.done(call.work())
+        return self.tasks.take_reports()
 
 
-def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(table, told, monkeypatch):
-    clock, options, asked = VirtualClock(), RunnerOptions(), []
-    monkeypatch.setattr(told, "wanted", task)
-    calls = SimpleNamespace(call=lambda _lane, _work, done, _failed: asked.append(done))
-    hearing = Hearing(
-        *(table, WorkerEligibility(clock, options), told, calls, clock, options), heard=lambda: None
-    )
-    report = WorkerReport(4, (WorkerTask("a", TaskState.RUNNING, None, ""),))
-    gone = table.worker("w")
-    gone.client = SimpleNamespace(name="w", host="h:1", report=None)
-    hearing.ask_for_all(gone)
-    del table.workers["w"]
-    back = table.worker("w")
-    back.client = gone.client
-    asked.pop()(report)
-    assert (table.items, back.capacity) == ({}, 0)
-    hearing.ask_for_all(back)
-    asked.pop()(report)
-    assert (list(back.items), back.capacity) == (["a"], 4)
+@pytest.fixture
+def world(tasks) -> SyncWorld:
+    return SyncWorld(tasks)
+
+
+def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(world, tasks, entries):
+    one = entries["a"] = entry()
+    world.lists = (WorkerTask("a", TaskState.RUNNING),)
+    gone = world.worker("w")
+    world.sync.request_report(gone)
+    del tasks.workers["w"]
+    back = world.worker("w")
+    assert (world.run(), back.capacity) == ([], 0)
+    world.sync.request_report(back)
+    assert world.run() == [ReportedEvent(one, E.RUNS, "w")]
+    assert back.capacity == 4
+
+
+# The state of a task, its worker, who announces it, and the events of a task that runs.
+ANNOUNCED = [
+    (S.WAITING, None, "here", [E.RUNS]),
+    (S.PENDING, None, "here", [E.RUNS]),
+    (S.RESTORED, "here", "here", [E.RUNS]),
+    (S.RESTORED, "absent", "here", [E.WORKER_RENAMED, E.RUNS]),
+    (S.RESTORED, "other", "here", [E.RUNS_ELSEWHERE]),
+    (S.SENDING, "here", "here", [E.RUNS]),
+    (S.SENDING, "other", "here", [E.RUNS_ELSEWHERE]),
+    (S.UNSURE, "here", "here", [E.RUNS]),
+    (S.ACCEPTED, "here", "here", [E.RUNS]),
+    (S.RUNNING, "here", "here", []),
+    (S.RUNNING, "other", "here", [E.RUNS_ELSEWHERE]),
+    (S.ENDING, None, "here", [E.RUNS_ELSEWHERE]),
+    (S.ENDING, "here", "here", []),
+    (S.ENDING, "other", "here", [E.RUNS_ELSEWHERE]),
+    (S.ENDING, "absent", "here", [E.WORKER_RENAMED]),
+]
+
+
+@pytest.mark.parametrize("told", TaskState)
+@pytest.mark.parametrize(("state", "owner", "announcer", "events"), ANNOUNCED)
+def test_what_a_worker_announces(world, tasks, entries, state, owner, announcer, events, told):
+    one = entries["a"] = entry()
+    world.worker("other")
+    worker = world.worker(announcer)
+    tasks.enter(one, state)
+    if owner is not None:
+        tasks.assign(one, owner)
+    found = world.events(worker, WorkerTask("a", told, None, "error"))
+    ends = told.complete and events[-1:] != [E.RUNS_ELSEWHERE] and state is not S.ENDING
+    assert [report.event for report in found] == events + [E.ENDED_AT_WORKER] * ends
+    if ends:
+        assert found[-1].end == TaskEnd("a", told, "error", announcer)
+    for report in found:  # The table has all of them.
+        outcome = TASK_MACHINE.transition(one.state, report.event)
+        assert isinstance(outcome, Transition)
+        tasks.enter(one, outcome.state)
+    assert one.is_ending == (ends or state is S.ENDING)
+
+
+def test_a_task_that_is_not_active_is_dismissed(world, tasks):
+    dismissed = []
+    worker = world.worker("w")
+    worker.client.shutdown = dismissed.append
+    assert world.events(worker, WorkerTask("stray", TaskState.RUNNING)) == []
+    (call,) = tasks.take_calls()
+    call.done(call.work())
+    assert dismissed == ["stray"]
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [
+        (S.SENDING, S.SENDING),
+        (S.UNSURE, S.PENDING),
+        (S.RESTORED, S.ENDING),
+        (S.ACCEPTED, S.ENDING),
+        (S.RUNNING, S.ENDING),
+        (S.ENDING, S.ENDING),
+    ],
+)
+def test_what_a_worker_does_not_list(world, tasks, entries, state, after):
+    one = entries["a"] = entry()
+    worker = world.worker("w")
+    tasks.enter(one, state)
+    tasks.assign(one, "w")
+    for report in world.events(worker):
+        outcome = TASK_MACHINE.transition(one.state, report.event)
+        assert report.end == TaskEnd("a", TaskState.FAILED, "it disappeared from the worker w", "w")
+        tasks.enter(one, outcome.state)
+    assert one.state is after
+
+
+def test_what_came_about_after_the_request_cannot_be_in_the_report(world, tasks, entries):
+    one = entries["a"] = entry()
+    worker = world.worker("w")
+    tasks.assign(one, "w")
+    world.sync.request_report(worker)
+    tasks.enter(one, S.RUNNING)
+    assert world.run() == []
 
 
 def test_what_speaks_against_a_worker():

@@ -232,13 +232,41 @@ def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
     assert world.ended == []
 
 
+def test_that_a_task_waits_again_counts_though_it_cannot_be_stored(world, monkeypatch):
+    worker = world.worker("w")
+    worker.error = Conflict("all slots are taken")
+    set_statuses, stored = world.metadata.tasks.set_statuses, []
+
+    def refuse_returns(changes):
+        if any(status == {} for _id, _state, status in changes):
+            raise Unavailable("the database is away")
+        stored.append(changes)
+        return set_statuses(changes)
+
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_returns)
+    world.add("a")
+    assert len(stored) == 1
+    assert world.queue.index.all()["a"].worker is None
+    worker.error = None
+    world.processor.main_executor.execute(world.queue.place_soon, "try again")
+    world.settle()
+    assert worker.taken == ["a"]
+
+
+def test_where_a_peon_answers_is_published(world):
+    world.queue.locate("nobody", TaskLocation("h", 1))
+    world.add("a")
+    world.queue.locate("a", TaskLocation("h", 1))
+    assert world.queue.index.all()["a"].location == TaskLocation("h", 1)
+
+
 def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world):
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")
     world.add("a")
     assert world.queue.index.all()["a"].worker is None
     worker.error = InvalidRequest("no id of a task")
-    world.processor.main_executor.execute(world.queue.runner.hand_over, "try again")
+    world.processor.main_executor.execute(world.queue.place_soon, "try again")
     world.settle()
     assert world.ended == [("a", TaskState.FAILED, "the worker w refuses it: no id of a task")]
 

@@ -14,7 +14,6 @@ from penstock.core.errors import NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import waits_of
 from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.supervisor import (
     supervisor_parse_errors,
@@ -240,11 +239,7 @@ class SupervisorService:
         task_ids = [task for group in supervisor.standing.groups() for task in group.replicas]
         active = [one for task in task_ids if (one := queue.index.get(task)) is not None]
         waiting = [one.task.id for one in active if one.state is not RunnerState.RUNNING]
-        texts = {
-            wait.text
-            for task_id in waiting[:_EXPLAINED_MAX]
-            for wait in waits_of(task_id, queue.index, queue.locks, queue.runner)
-        }
+        texts = {wait.text for task_id in waiting[:_EXPLAINED_MAX] for wait in queue.why(task_id)}
         return {TASKS_WAIT_FOR: sorted(texts)} if texts else {}
 
     def _find(self, supervisor_id: str) -> Supervisor:

@@ -35,7 +35,7 @@ from penstock.indexing.overlord.runner.worker_config import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import WaitReason, waits_of
+from penstock.indexing.overlord.wait_reasons import WaitReason
 from penstock.indexing.specs.batch import parse_batch_task
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
@@ -276,7 +276,7 @@ class TaskService:
         def explain() -> list[WaitReason]:
             term = self._lead()
             queue = term.queue
-            found = waits_of(task_id, queue.index, queue.locks, queue.runner)
+            found = queue.why(task_id)
             active = queue.index.get(task_id)
             if active is not None and not isinstance(active.task, StreamTaskSpec):
                 shortage = term.shortage()
@@ -326,7 +326,7 @@ class TaskService:
                 raise Conflict(
                     "another overlord changed the worker config at the same time: read it again"
                 )
-            term.queue.runner.configure(config)
+            term.queue.configure(config)
 
         return self._change(change, "worker config")
 

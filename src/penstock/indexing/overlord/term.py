@@ -234,7 +234,7 @@ class LeaderTerm:
         stored = self.metadata.config.get(CONFIG_NAME)
         if stored is not None:
             try:
-                self.queue.runner.configure(parse_worker_config(stored))
+                self.queue.configure(parse_worker_config(stored))
             except InvalidRequest as error:  # Written by another release; the term starts anyway.
                 _log.error("the worker config is invalid, so the default applies: %s", error)
         self.supervisors.start()
@@ -287,14 +287,14 @@ class LeaderTerm:
     def _released(self, datasource: str, task_ids: frozenset[str]) -> None:
         # On the datasource's lane.
         self._processor.post(
-            lambda: self.queue.locks.released(datasource, task_ids),
+            lambda: self.queue.locks_released(datasource, task_ids),
             "locks of %s were released",
             datasource,
         )
 
     def _yielded(self, task_ids: Sequence[str]) -> None:
         self._processor.post(
-            lambda: self.queue.stages.yielded(task_ids), "locks of tasks that wait were taken"
+            lambda: self.queue.locks_yielded(task_ids), "locks of tasks that wait were taken"
         )
 
     def _locks_failed(self, error: BaseException) -> None:
@@ -328,8 +328,8 @@ class ActionDesk:
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
         """A peon reported its address."""
-        runner = self._term.queue.runner
-        self._post(lambda: runner.locate(task_id, location), "location changed")
+        queue = self._term.queue
+        self._post(lambda: queue.locate(task_id, location), "location changed")
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full."""

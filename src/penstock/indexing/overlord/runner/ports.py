@@ -1,17 +1,10 @@
-"""Ports and options of the runner."""
+"""Options of the runner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from penstock.indexing.ports import TaskState
-    from penstock.indexing.task_spec import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +34,3 @@ class RunnerOptions:
     def question_ms(self) -> int:
         """Waiting time of a poll, short enough that a worker without changes is not lost."""
         return min(self.long_poll_ms, self.worker_timeout_ms // 4)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """How a task ended; `worker` is None for a task without a worker."""
-
-    task_id: str
-    state: TaskState
-    error: str
-    worker: str | None
-
-
-class RunnerListener(Protocol):
-    """The part of the queue that the runner uses. On the mailbox thread."""
-
-    def wanted(self, task_id: str) -> TaskSpec | None:
-        """Return a task that is active, whether or not the runner has it."""
-        ...
-
-    def placed(self, workers: Mapping[str, str | None]) -> None:
-        """Store the worker that each task is about to be handed to; None: it is pending again.
-
-        Raises:
-            PenstockError: The workers cannot be stored: no task may be handed over.
-        """
-        ...
-
-    def changed(self, task_id: str) -> None:
-        """The state of a task changed."""
-        ...
-
-    def lost(self, worker: str, reason: str, tasks: int) -> None:
-        """A worker is lost with its tasks; called once until the worker answers again."""
-        ...
-
-    def ended(self, ends: Sequence[TaskEnd]) -> None:
-        """Tasks have ended. The runner keeps them until they are dropped."""
-        ...

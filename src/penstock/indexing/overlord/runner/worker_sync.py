@@ -1,7 +1,7 @@
-"""Synchronisation with the workers: polls their tasks and updates the table.
+"""Synchronisation with the workers: polls them and derives the events of their tasks.
 
-On the overlord's mailbox; workers are called on lanes. `reactions` defines the reaction to a
-worker's report. Does not assign tasks to workers. Invariants:
+On the overlord's mailbox; `RunnerTasks` receives the events and the calls of workers. Does not
+assign tasks to workers. Invariants:
 
 - each announced worker is polled continuously, with one poll at a time;
 - after a request to stop a task fails, the worker's full report is requested and the request sent
@@ -13,26 +13,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
-from penstock.indexing.overlord.runner.reactions import (
-    Miss,
-    Phase,
-    Reaction,
-    TaskLocationSeen,
-    missing,
-    react,
+from penstock.core.errors import counted
+from penstock.indexing.overlord.task_state import (
+    ActiveTaskState,
+    ReportedEvent,
+    TaskEnd,
+    TaskEvent,
 )
 from penstock.indexing.ports import HistoryPlace, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.errand import Calls
-    from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
-    from penstock.indexing.overlord.runner.table import Table
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.events import Events
+    from penstock.indexing.overlord.runner.ports import RunnerOptions
     from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
-    from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTask
+    from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks
+    from penstock.indexing.overlord.task_state import QueuedTask
     from penstock.indexing.ports import (
         WorkerChanges,
         WorkerClient,
@@ -44,76 +43,79 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Hearing:
+class WorkerSync:
     """Polls the workers.
 
     Args:
-        table: The known tasks, updated by workers' reports.
-        standing: Tracks announced workers and how tasks ended on each.
-        listener: Looks up tasks that are only in the queue.
-        calls: Calls workers on lanes.
+        tasks: The tasks and workers.
+        eligibility: Tracks announced workers and how tasks ended on each.
         clock: Time of the last answer of a worker.
+        events: Receives an alert for each lost worker.
         options: Intervals and timeouts of the polls.
-        heard: Called when a task may be handed to a worker now.
     """
 
     def __init__(
         self,
-        table: Table,
-        standing: WorkerEligibility,
-        listener: RunnerListener,
-        calls: Calls,
+        tasks: RunnerTasks,
+        eligibility: WorkerEligibility,
         clock: Clock,
+        events: Events,
         options: RunnerOptions,
-        heard: Callable[[], None],
     ) -> None:
-        self._table = table
-        self._standing = standing
-        self._listener = listener
-        self._calls = calls
+        self._tasks = tasks
+        self._eligibility = eligibility
         self._clock = clock
+        self._events = events
         self._options = options
-        self._changed = heard
         self._listing = False
+        self._due: list[KnownWorker] = []
         self._stopped = False
 
     def stop(self) -> None:
         """Stop polling."""
         self._stopped = True
 
-    def look(self, directory: WorkerDirectory) -> None:
+    def poll(self, directory: WorkerDirectory) -> None:
         """List the workers, poll those that are not being polled, and fail tasks of lost ones."""
         if self._stopped:
             return
         if not self._listing:
             self._listing = True
-            self._calls.call("workers", directory.workers, self._listed, self._not_listed)
-        for worker in self._table.workers.values():
-            if worker.items and (reason := self._standing.lost(worker)):
-                if not worker.given_up:
-                    worker.given_up = True
-                    self._listener.lost(worker.name, reason, len(worker.items))
-                self._table.end([(i, TaskState.FAILED, reason) for i in worker.items.values()])
+            self._tasks.call("workers", directory.workers, self._listed, self._not_listed)
+        for worker in self._tasks.workers.values():
+            if worker.items and (reason := self._eligibility.lost(worker)):
+                self._lose(worker, reason)
 
-    def ask_for_all(self, worker: KnownWorker) -> None:
+    def _lose(self, worker: KnownWorker, reason: str) -> None:
+        if not worker.given_up:
+            worker.given_up = True
+            tasks = counted(len(worker.items), "task")
+            text = f"worker {worker.name} is lost, and {tasks} failed with it: {reason}"
+            self._events.alert(text, worker=worker.name)
+        for entry in worker.items.values():
+            if not entry.is_ending:
+                end = TaskEnd(entry.task.id, TaskState.FAILED, reason, worker.name)
+                self._report(entry, TaskEvent.WORKER_LOST, worker, end)
+
+    def request_report(self, worker: KnownWorker) -> None:
         """Request a full report at once: whether a task arrived must not wait for a long poll."""
-        client, asked = worker.client, self._table.next_event()
+        client, asked = worker.client, self._tasks.next_event()
         if client is None:
             return
 
         def done(report: WorkerReport) -> None:
             # The worker may have been removed and added again under its name: another object.
-            if self._stopped or self._table.workers.get(worker.name) is not worker:
+            if self._stopped or self._tasks.workers.get(worker.name) is not worker:
                 return
             worker.heard(report, self._clock.monotonic_s())
             self._merge(worker, report, asked)
-            self._changed()
+            self._tasks.may_place = True
 
         def failed(error: PenstockError) -> None:
             _log.info("worker %s does not answer: %s", worker.name, error)
             worker.resync = True  # The next poll requests a full report.
 
-        self._calls.call(f"worker-{worker.name}", client.report, done, failed)
+        self._tasks.call(f"worker-{worker.name}", client.report, done, failed)
 
     def dismiss(self, worker: KnownWorker, task_id: str) -> None:
         """Have a worker stop a task, or delete one that ended."""
@@ -125,7 +127,7 @@ class Hearing:
             _log.info("worker %s cannot end %s yet: %s", worker.name, task_id, error)
             worker.resync = True  # The task is in the next answer, which repeats the request.
 
-        self._calls.call(
+        self._tasks.call(
             f"worker-{worker.name}", lambda: client.shutdown(task_id), lambda _none: None, failed
         )
 
@@ -137,29 +139,39 @@ class Hearing:
         self._listing = False
         if self._stopped:
             return
-        self._standing.announced = {client.name for client in clients}
+        self._eligibility.announced = {client.name for client in clients}
         for client in clients:
-            worker = self._table.worker(client.name)
+            worker = self._tasks.worker(client.name)
             worker.client = client
             if not worker.asking:
-                self._ask(worker)
+                self._due.append(worker)
         self._forget_workers_that_are_gone()
-        self._changed()
+        self._tasks.may_place = True
 
     def _forget_workers_that_are_gone(self) -> None:
         """Remove absent workers: a host of a cluster may have another name each time it starts."""
-        announced, workers = self._standing.announced, self._table.workers
+        announced, workers = self._eligibility.announced, self._tasks.workers
         for name, worker in list(workers.items()):
             if name not in announced and not worker.items and not worker.asking:
                 del workers[name]
-                self._standing.forget(name)
+                self._eligibility.forget(name)
+
+    def ask_due(self) -> None:
+        """Poll the workers whose turn it is, after the events of their last answers are handled.
+
+        An answer cannot show what happened after its request, so the request comes last.
+        """
+        if self._due:
+            due, self._due = self._due, []
+            for worker in due:
+                self._ask(worker)
 
     def _ask(self, worker: KnownWorker) -> None:
         client = worker.client
         assert client is not None
         after = HistoryPlace() if worker.resync else worker.place
         worker.asking, worker.resync = True, False
-        asked, asked_s = self._table.next_event(), self._clock.monotonic_s()
+        asked, asked_s = self._tasks.next_event(), self._clock.monotonic_s()
 
         def done(changes: WorkerChanges) -> None:
             worker.asking = False
@@ -172,7 +184,7 @@ class Hearing:
             _log.info("worker %s does not answer: %s", worker.name, error)
 
         wait_ms = self._options.question_ms
-        self._calls.call(
+        self._tasks.call(
             f"watch-{worker.name}", lambda: client.changes(after, wait_ms), done, failed
         )
 
@@ -187,12 +199,12 @@ class Hearing:
             self._merge(worker, changes.report, asked)
         else:
             self._merge_tasks(worker, changes.tasks)
-            self._missing(worker, set(changes.removed), asked)
-        self._changed()
+            self._missing(worker, set(changes.removed) - {told.id for told in changes.tasks}, asked)
+        self._tasks.may_place = True
         news = changes.report is None and (changes.tasks or changes.removed)
         waited = (now_s - asked_s) * 1000 >= self._options.question_ms / 2
-        if (news or waited) and worker.name in self._standing.announced:
-            self._ask(worker)
+        if (news or waited) and worker.name in self._eligibility.announced:
+            self._due.append(worker)
 
     def _merge(self, worker: KnownWorker, report: WorkerReport, asked: int) -> None:
         self._merge_tasks(worker, report.tasks)
@@ -202,64 +214,68 @@ class Hearing:
     def _merge_tasks(self, worker: KnownWorker, tasks: Sequence[WorkerTask]) -> None:
         ends = []
         for told in tasks:
-            item = self._table.items.get(told.id)
-            wanted = None if item is not None else self._listener.wanted(told.id)
-            place = TaskLocationSeen.QUEUED if wanted else TaskLocationSeen.UNKNOWN
-            if item is not None:
-                place = self._place(item, worker)
-            reaction = react(told.state, place)
-            if reaction is Reaction.DISMISS:
-                self.dismiss(worker, told.id)
+            entry = self._tasks.entries.get(told.id)
+            if entry is None:
+                self.dismiss(worker, told.id)  # It is not active, or this overlord never had it.
                 continue
-            if item is None:
-                assert wanted is not None
-                item = self._table.add(wanted)
-            if place is TaskLocationSeen.ABSENT:
-                self._take_over(item, worker)
-            self._belongs(item, worker, told)
-            if reaction is Reaction.END:
-                ends.append((item, told.state, told.error))
-        self._standing.ended(worker, [state for item, state, _ in ends if not item.ended])
-        self._table.end(ends)
+            if entry.worker is None and entry.is_ending:
+                self._report(entry, TaskEvent.RUNS_ELSEWHERE, worker)
+                continue
+            if entry.worker is not None and entry.worker != worker.name:
+                if not self._is_unknown(entry.worker):
+                    self._report(entry, TaskEvent.RUNS_ELSEWHERE, worker)
+                    continue
+                _log.info("task %s of worker %s is at %s", told.id, entry.worker, worker.name)
+                self._report(entry, TaskEvent.WORKER_RENAMED, worker)
+            self._runs(entry, worker, told)
+            if told.state.complete and not entry.is_ending:
+                end = TaskEnd(told.id, told.state, told.error, worker.name)
+                ends.append(ReportedEvent(entry, TaskEvent.ENDED_AT_WORKER, worker.name, end))
+        if ends:
+            self._eligibility.ended(worker, [one.end.state for one in ends if one.end is not None])
+            self._tasks.reports += ends
 
-    def _place(self, item: RunnerTask, worker: KnownWorker) -> TaskLocationSeen:
-        """Return the place of a task relative to a worker that announces it."""
-        place = item.place(worker.name)
-        if place is not TaskLocationSeen.ELSEWHERE or item.worker in self._standing.announced:
-            return place
-        other = self._table.workers.get(item.worker or "")
-        return place if other is not None and other.client is not None else TaskLocationSeen.ABSENT
+    def _is_unknown(self, name: str) -> bool:
+        """Return whether a worker is not announced and never was in this term.
 
-    def _take_over(self, item: RunnerTask, worker: KnownWorker) -> None:
-        """Move a task to a worker if it is stored at one that is not known under its name."""
-        task_id, former = item.task.id, item.worker or ""
-        _log.info("task %s of worker %s is at worker %s", task_id, former, worker.name)
-        if (other := self._table.workers.get(former)) is not None:
-            other.items.pop(task_id, None)
-        try:
-            self._listener.placed({task_id: worker.name})
-        except PenstockError as error:
-            _log.warning("cannot store that task %s is at %s: %s", task_id, worker.name, error)
+        A former overlord stored it for a task. The worker with the task's folder may have a new
+        name, as after an upgrade or a restore.
+        """
+        if name in self._eligibility.announced:
+            return False
+        worker = self._tasks.workers.get(name)
+        return worker is None or worker.client is None
 
-    def _belongs(self, item: RunnerTask, worker: KnownWorker, told: WorkerTask) -> None:
-        """Update a task that its worker reports as running."""
-        location = told.location or item.location
-        if item.phase is Phase.RUNNING and (item.location, item.waits) == (location, told.waits):
+    def _runs(self, entry: QueuedTask, worker: KnownWorker, told: WorkerTask) -> None:
+        """Report that a task runs, unless this is known; each poll lists all tasks of a worker."""
+        location = told.location or entry.location
+        is_known = entry.state is ActiveTaskState.RUNNING
+        if is_known and (entry.location, entry.waits) == (location, told.waits):
             return
-        item.location, item.waits = location, told.waits
-        self._table.put(item, worker, Phase.RUNNING)
+        if not entry.is_ending:
+            entry.location, entry.waits = location, told.waits
+            self._report(entry, TaskEvent.RUNS, worker)
 
     def _missing(self, worker: KnownWorker, task_ids: set[str], asked: int) -> None:
-        lost, back = [], []
+        """Report the tasks that a worker does not have.
+
+        Args:
+            worker: The worker.
+            task_ids: Tasks that its report does not list.
+            asked: When the report was requested; it cannot show anything that happened later.
+        """
         for task_id in task_ids:
-            item = worker.items.get(task_id)
-            if item is None or item.ended:
-                continue
-            miss = missing(item.phase, since=item.since, asked=asked)
-            if miss is Miss.LOST:
-                lost.append(item)
-            elif miss is Miss.TAKE_BACK:
-                back.append(item)
-        reason = f"it disappeared from the worker {worker.name}"
-        self._table.end([(item, TaskState.FAILED, reason) for item in lost])
-        self._table.take_back(back)
+            entry = worker.items.get(task_id)
+            if entry is not None and not entry.is_ending and entry.since < asked:
+                reason = f"it disappeared from the worker {worker.name}"
+                end = TaskEnd(task_id, TaskState.FAILED, reason, worker.name)
+                self._report(entry, TaskEvent.ABSENT, worker, end)
+
+    def _report(
+        self,
+        entry: QueuedTask,
+        event: TaskEvent,
+        worker: KnownWorker,
+        end: TaskEnd | None = None,
+    ) -> None:
+        self._tasks.reports.append(ReportedEvent(entry, event, worker.name, end))

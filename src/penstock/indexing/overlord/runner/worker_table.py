@@ -1,74 +1,40 @@
-"""State of each worker in the runner, and its view for the API.
+"""The runner's workers and pending tasks, and what the runner asks of its owner.
 
-State of the overlord's mailbox; no I/O. Invariant: `items` are exactly the tasks of the worker, so
-that no operation on one worker reads all tasks.
+State of the overlord's mailbox; no I/O. `RunnerTasks` is shared by the parts of the runner: they
+add events of tasks and calls of workers to it, and the task queue handles both at the end of each
+turn. Invariants:
+
+- a task is among the pending ones exactly while its state is `PENDING`;
+- `items` are exactly the tasks of a worker, so that no operation on one worker reads all tasks.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from penstock.indexing.overlord.runner.reactions import Phase, TaskLocationSeen
-from penstock.indexing.overlord.runner.selection import Kind, Pending, WorkerCandidate
-from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace, TaskLocation
+from penstock.indexing.overlord.runner.selection import (
+    Kind,
+    Pending,
+    PendingTasks,
+    WorkerCandidate,
+)
+from penstock.indexing.overlord.task_state import ActiveTaskState, ReportedEvent
+from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace
 from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from penstock.core.waits import DependencyWait
+    from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.overlord.task_state import QueuedTask
     from penstock.indexing.ports import WorkerChanges, WorkerClient, WorkerReport
-    from penstock.indexing.task_spec import TaskSpec
 
+T = TypeVar("T")
 
-@dataclass(slots=True)
-class RunnerTask:
-    """A task in the runner.
-
-    Attributes:
-        task: The task.
-        number: Order of arrival: the older goes first.
-        phase: Its progress.
-        since: When the phase began, in the runner's count of events.
-        worker: Its worker.
-        location: Address of its peon.
-        ended: Whether its end was reported to the queue, which is storing it.
-        waits: Dependencies that it waits for, from its worker's last report.
-    """
-
-    task: TaskSpec
-    number: int
-    phase: Phase = Phase.PENDING
-    since: int = 0
-    worker: str | None = None
-    location: TaskLocation | None = None
-    ended: bool = False
-    waits: tuple[DependencyWait, ...] = ()
-
-    @property
-    def taken(self) -> bool:
-        """Whether it is certain that its worker has it; then it is never handed to another."""
-        return self.confirmed or self.phase is Phase.RESTORED
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether its worker reported in this term that it has the task."""
-        return self.phase in {Phase.ACCEPTED, Phase.RUNNING}
-
-    def pending(self) -> Pending:
-        """Return the task in the form that the selection uses."""
-        task = self.task
-        supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""
-        kind = Kind(task.type, task.datasource, supervisor_id)
-        return Pending(task.id, kind, task.priority, self.number, task.availability_group)
-
-    def place(self, worker: str) -> TaskLocationSeen:
-        """Return its place relative to a worker."""
-        if self.worker is None:
-            return TaskLocationSeen.PENDING
-        if self.worker != worker:
-            return TaskLocationSeen.ELSEWHERE
-        return TaskLocationSeen.HERE if self.phase is Phase.RUNNING else TaskLocationSeen.HANDED
+_UNACKNOWLEDGED: Final = frozenset({ActiveTaskState.SENDING, ActiveTaskState.UNSURE})
 
 
 @dataclass(slots=True)
@@ -102,7 +68,7 @@ class KnownWorker:
     place: HistoryPlace = field(default_factory=HistoryPlace)
     asking: bool = False
     resync: bool = False
-    items: dict[str, RunnerTask] = field(default_factory=dict)
+    items: dict[str, QueuedTask] = field(default_factory=dict)
     last_end_ms: int = 0
     given_up: bool = False
     rests_until_s: float = 0.0
@@ -115,7 +81,7 @@ class KnownWorker:
     @property
     def unacknowledged(self) -> int:
         """Number of tasks that were sent to it and that it has not accepted yet."""
-        return sum(item.phase in {Phase.SENDING, Phase.UNSURE} for item in self.items.values())
+        return sum(item.state in _UNACKNOWLEDGED for item in self.items.values())
 
     def heard(self, report: WorkerReport, now_s: float) -> None:
         """Update the worker from a full report."""
@@ -144,6 +110,113 @@ class KnownWorker:
             used_by_type=dict(Counter(item.task.type for item in items)),
             room=handovers_max - self.unacknowledged,
         )
+
+
+@dataclass(slots=True)
+class WorkerCall(Generic[T]):
+    """A call of a worker: `work` runs on a lane, then `done` or `failed` on the mailbox."""
+
+    lane: str
+    work: Callable[[], T]
+    done: Callable[[T], None]
+    failed: Callable[[PenstockError], None]
+
+
+class RunnerTasks:
+    """The tasks at workers, the pending tasks, and the requests to the owner.
+
+    Args:
+        entries: All active tasks by id; read only.
+        clock: Time at which a worker became known.
+
+    Attributes:
+        entries: All active tasks by id.
+        pending: The tasks that wait for a worker.
+        workers: The workers, by name; unannounced ones too, as long as they have tasks.
+        reports: Events that the owner must handle.
+        calls: Calls that the owner must begin.
+        may_place: Whether a task may be handed to a worker now that could not before.
+    """
+
+    def __init__(self, entries: Mapping[str, QueuedTask], clock: Clock) -> None:
+        self.entries: Final = entries
+        self.pending: Final = PendingTasks()
+        self.workers: Final[dict[str, KnownWorker]] = {}
+        self.reports: list[ReportedEvent] = []
+        self.calls: list[WorkerCall[object]] = []
+        self.may_place = False
+        self._clock = clock
+        self._orders = itertools.count()
+        self._event = 0
+
+    # Requests to the owner
+
+    def call(
+        self,
+        lane: str,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Have the owner run `work` on a lane, then `done` or `failed` on the mailbox."""
+        self.calls.append(cast("WorkerCall[object]", WorkerCall(lane, work, done, failed)))
+
+    def take_reports(self) -> list[ReportedEvent]:
+        """Return the events since the last call."""
+        taken, self.reports = self.reports, []
+        return taken
+
+    def take_calls(self) -> list[WorkerCall[object]]:
+        """Return the calls to begin since the last call."""
+        taken, self.calls = self.calls, []
+        return taken
+
+    # Tasks and workers
+
+    def next_event(self) -> int:
+        """Count an event, such as a request to a worker, whose answer cannot show later events."""
+        self._event += 1
+        return self._event
+
+    def worker(self, name: str) -> KnownWorker:
+        """Return a worker; a new one counts as silent from now on."""
+        known = self.workers.get(name)
+        if known is None:
+            known = self.workers[name] = KnownWorker(name, self._clock.monotonic_s())
+        return known
+
+    def enter(self, entry: QueuedTask, state: ActiveTaskState) -> None:
+        """Set the state of a task; one that leaves `WAITING` is the newest of those with locks."""
+        before, entry.state, entry.since = entry.state, state, self.next_event()
+        if before is ActiveTaskState.WAITING:
+            entry.order = next(self._orders)
+        if state is ActiveTaskState.PENDING:
+            self.pending.add(pending_of(entry))
+        elif before is ActiveTaskState.PENDING:
+            self.pending.remove(entry.task.id)
+
+    def assign(self, entry: QueuedTask, name: str) -> None:
+        """Set the worker of a task."""
+        self.clear(entry)
+        entry.worker = name
+        self.worker(name).items[entry.task.id] = entry
+
+    def clear(self, entry: QueuedTask) -> KnownWorker | None:
+        """Remove a task from its worker; return the worker, None if it has none."""
+        if entry.worker is None:
+            return None
+        worker = self.workers[entry.worker]
+        del worker.items[entry.task.id]
+        entry.worker = None
+        return worker
+
+
+def pending_of(entry: QueuedTask) -> Pending:
+    """Return a task in the form that the selection uses."""
+    task = entry.task
+    supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""
+    kind = Kind(task.type, task.datasource, supervisor_id)
+    return Pending(task.id, kind, task.priority, entry.order, task.availability_group)
 
 
 @dataclass(frozen=True, slots=True)
