@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from penstock.broker.protocol.connection_state import CLIENT_MACHINE
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {}
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Any, Any, Any]]]] = {
+    "Connection of an NSQ client": ("broker.protocol.connection_state", CLIENT_MACHINE),
+}
 _HEAD: Final = """\
 # State machines
 

@@ -5,7 +5,11 @@ is room for it. A command that takes longer than one event-loop iteration (a new
 fsync, authentication) delays only the commands behind it. `BodyMemory` owns the wait for memory
 for a large message body and the time limit for receiving it; each body has its own. Does not
 own the received bytes (`input_buffer`), the bytes to send (`output_buffer`), the commands
-(`handler`), a subscription (`consumer`) or the memory limit (`publish_admission`).
+(`command_handler`), a subscription (`consumer`) or the memory limit (`publish_admission`).
+
+The state of the connection is in its session. Commands, and what follows from them, are events of
+`penstock.broker.protocol.connection_state`; the effects of those that are not commands are carried
+out here.
 
 Invariants: after a fatal error no command runs, and the connection closes when the error has
 been sent. Input is not read faster than it is processed. In each event-loop iteration a client
@@ -18,14 +22,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
+from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent, ClientState
+from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import ConnectionConsumer
 from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
-from penstock.broker.tcp.session import Session
+from penstock.broker.tcp.session import ClientSession
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError
 from penstock.core.loop_tasks import start_job
@@ -118,19 +124,24 @@ class BodyMemory:
             reader.fail("E_PUB_FAILED", "PUB failed internal error")
 
 
+_UPGRADING: Final = ClientState.UPGRADING
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
 _HANDSHAKE_S: Final = 5.0
 _FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close its side
 
 
+# An event that follows from a command or from an effect, or an awaitable if it is not done yet.
+Outcome: TypeAlias = "Awaitable[ClientEvent | None] | ClientEvent | None"
+
+
 class CommandPort(Protocol):
     """Executes commands."""
 
-    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
-        """Execute a command; return an awaitable if it is not done yet.
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Outcome:
+        """Execute a command; return an event that follows, or an awaitable if it is not done yet.
 
         Raises:
-            Refused: The command is invalid or failed; the connection ends.
+            CommandRefused: The command is invalid or failed; the connection ends.
         """
         ...
 
@@ -142,11 +153,13 @@ class Front(Protocol):
         broker: The broker.
         limits: Limits on the input of clients.
         heartbeats: Schedule of the heartbeats of connections.
+        tls: TLS context of the server, if it has a certificate.
     """
 
     broker: Broker
     limits: ProtocolLimits
     heartbeats: Heartbeats
+    tls: ssl.SSLContext | None
 
     @property
     def handler(self) -> CommandPort:
@@ -172,7 +185,7 @@ class TcpConnection(asyncio.Protocol):
         number: Its number.
 
     Attributes:
-        session: State of the client: address, negotiated settings, TLS.
+        session: State of the connection, address, negotiated settings, TLS.
         output: Queue of data to send.
         consumer: Its consumer of a channel, after SUB.
     """
@@ -180,7 +193,9 @@ class TcpConnection(asyncio.Protocol):
     def __init__(self, front: Front, number: int) -> None:
         broker = front.broker
         self.number = number
-        self.session = Session(broker.clock.now_ms())
+        needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
+        state = ClientState.TLS_REQUIRED if needs_tls else ClientState.NEW
+        self.session = ClientSession(broker.clock.now_ms(), state)
         self.output = OutputBuffer(self.session, broker.memory)
         self.consumer: ConnectionConsumer | None = None
         self.beat_slot = 0
@@ -203,7 +218,7 @@ class TcpConnection(asyncio.Protocol):
             self.session.met(transport)
             self._heard_s = asyncio.get_running_loop().time()
             self._front.connected(self)
-            self.restart_heartbeat()
+            self._restart_heartbeat()
         except BaseException:
             self._transport.abort()  # otherwise it would serve an unregistered connection
             raise
@@ -224,7 +239,7 @@ class TcpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the commands that are complete now."""
-        if not self.output.closed:
+        if not self.session.closed:
             self._take(data)
 
     def pause_writing(self) -> None:
@@ -259,7 +274,7 @@ class TcpConnection(asyncio.Protocol):
             # Only complete commands show that a client is alive; single bytes of a slow one do not.
             self._heard_s = asyncio.get_running_loop().time()
         self._carry_out()
-        wanted = 0 if self.output.closed else self._intake.wanted_bytes
+        wanted = 0 if self.session.closed else self._intake.wanted_bytes
         if self._body_room.watch(self, wanted, is_another=is_another):
             self._pace_input()
         self._go_on_later()
@@ -279,7 +294,7 @@ class TcpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         self._going_on = False
         self._intake.begin_turn()
-        if self.output.closed or self._is_full:
+        if self.session.closed or self._is_full:
             return  # freed memory or read answers call this again
         if self._intake.holds_more:
             self._take(b"")
@@ -299,12 +314,12 @@ class TcpConnection(asyncio.Protocol):
 
     def _pace_input(self) -> None:
         transport = self._transport
-        if transport is None or self.output.closed:
+        if transport is None or self.session.closed:
             return
         if self._is_full or self._intake.waits_for_turn:
             if transport.is_reading():
                 transport.pause_reading()
-        elif not transport.is_reading() and not self.session.upgrading:
+        elif not transport.is_reading() and self.session.state is not _UPGRADING:
             transport.resume_reading()
 
     # -- executing commands
@@ -312,12 +327,14 @@ class TcpConnection(asyncio.Protocol):
     def _carry_out(self) -> None:
         """Execute commands until one has to wait or none is left."""
         commands = self._intake.commands
-        while commands and self._busy is None and not self.output.closed:
+        while commands and self._busy is None and not self.session.closed:
             command = commands.popleft()
             try:
-                waiting = self._front.handler.carry_out(self, command)
-                if waiting is not None:
-                    self._busy = start_job("command", self._finish(waiting))
+                outcome = self._front.handler.carry_out(self, command)
+                if isinstance(outcome, ClientEvent):
+                    outcome = self._react(outcome)
+                if outcome is not None:
+                    self._busy = start_job("command", self._finish(outcome))
             except c.CommandRefused as refused:
                 self.fail(refused.code, refused.text)
                 return
@@ -329,9 +346,18 @@ class TcpConnection(asyncio.Protocol):
         self._intake.tell_ledger()
         self._pace_input()
 
-    async def _finish(self, waiting: Awaitable[None]) -> None:
+    def _react(self, event: ClientEvent) -> Awaitable[ClientEvent] | None:
+        """Carry out the effects of an event; return an awaitable if the last is not done yet."""
+        outcome = None
+        for effect in self.session.happened(event):
+            outcome = self._carry_out_effect(effect)
+        return outcome
+
+    async def _finish(self, outcome: Awaitable[ClientEvent | None] | None) -> None:
         try:
-            await waiting
+            while outcome is not None:
+                event = await outcome
+                outcome = None if event is None else self._react(event)
         except c.CommandRefused as refused:
             self._busy = None
             self.fail(refused.code, refused.text)
@@ -352,7 +378,7 @@ class TcpConnection(asyncio.Protocol):
             _logger.exception("%s: a command failed", self.session.address)
             self.output.abort()
 
-    # -- the end, and TLS
+    # -- the end
 
     def close(self) -> None:
         """Send the pending output, and close."""
@@ -366,12 +392,38 @@ class TcpConnection(asyncio.Protocol):
         finally:
             self.close()
 
-    async def start_tls(self, context: ssl.SSLContext) -> None:
+    # -- effects
+
+    def _carry_out_effect(self, effect: ClientEffect) -> Awaitable[ClientEvent] | None:
+        """Carry out an effect of an event that is not a command."""
+        match effect:
+            case ClientEffect.RESTART_HEARTBEAT:
+                self._restart_heartbeat()
+            case ClientEffect.SEND_HEARTBEAT:
+                if self._intake.greeted:
+                    self.output.send_now(frames.HEARTBEAT)
+            case ClientEffect.SEND_SETTINGS:
+                answer = self.session.negotiated.answer
+                self.output.send(frames.OK if answer is None else frames.response(answer))
+            case ClientEffect.START_TLS:
+                return self._start_tls()
+            case ClientEffect.START_COMPRESSION:
+                self.output.flush()
+                self.session.codec = self.session.agreed_codec
+            case ClientEffect.SEND_OK:
+                self.output.send(frames.OK)
+            case _:
+                raise AssertionError(f"{effect} is an effect of a command")
+        return None
+
+    async def _start_tls(self) -> ClientEvent:
         """Switch to TLS.
 
         Raises:
-            Refused: The handshake failed.
+            CommandRefused: The handshake failed.
         """
+        context = self._front.tls
+        assert context is not None
         self.output.flush()
         if not self._intake.is_empty:
             # Commands that an attacker injected before the handshake must not be executed.
@@ -381,7 +433,6 @@ class TcpConnection(asyncio.Protocol):
         plain = self._transport
         if plain is None:
             raise c.CommandRefused("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is gone")
-        self.session.upgrading = True
         try:
             secure = await asyncio.get_running_loop().start_tls(
                 plain,
@@ -402,12 +453,13 @@ class TcpConnection(asyncio.Protocol):
             if isinstance(error, OSError):  # `ssl.SSLError` is a subclass
                 raise c.CommandRefused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
             raise
-        finally:
-            self.session.upgrading = False
+        if self.session.agreed_codec is None:
+            return ClientEvent.TLS_STARTED
+        return ClientEvent.TLS_STARTED_FIRST
 
     # -- heartbeats
 
-    def restart_heartbeat(self) -> None:
+    def _restart_heartbeat(self) -> None:
         """Schedule heartbeats at the negotiated interval."""
         interval_ms = self.session.negotiated.heartbeat_ms
         if interval_ms:
@@ -432,6 +484,4 @@ class TcpConnection(asyncio.Protocol):
         elif silent:
             self.close()
         else:
-            if self._intake.greeted and not self.session.upgrading:
-                self.output.send_now(frames.HEARTBEAT)
-            self.restart_heartbeat()
+            self._react(ClientEvent.HEARTBEAT_DUE)
