@@ -8,7 +8,7 @@ that takes longer than an iteration of the loop returns an awaitable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
@@ -26,7 +26,7 @@ from penstock.broker.tcp.consumer import ConnectionConsumer
 from penstock.broker.tcp.publish_commands import PublishCommands
 from penstock.broker.topics.placement import ANYWHERE
 from penstock.core.errors import PenstockError
-from penstock.core.state_machine import Refusal, Transition
+from penstock.core.state_machine import Transition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from penstock.broker.tcp.connection import Outcome, TcpConnection
 
     Step = Callable[[TcpConnection, c.Command], Outcome]
-
-
-_IF_TLS_WERE_USED: Final = {
-    ClientState.TLS_REQUIRED: ClientState.NEW,
-    ClientState.TLS_MISSED: ClientState.IDENTIFIED,
-}
 
 
 class CommandHandler:
@@ -90,10 +84,7 @@ class CommandHandler:
         if isinstance(command, c.Malformed):
             # NSQ checks the state before the parameters.
             if command.name in COMMANDS_BY_NAME:
-                state = _IF_TLS_WERE_USED.get(session.state, session.state)
-                outcome_of_name = CLIENT_MACHINE.transition(state, COMMANDS_BY_NAME[command.name])
-                if isinstance(outcome_of_name, Refusal):
-                    raise c.CommandRefused("E_INVALID", outcome_of_name.reason)
+                session.check(COMMANDS_BY_NAME[command.name])
             raise c.CommandRefused(command.code, command.text)
         if isinstance(command, c.Stray):
             session.check(COMMANDS_BY_NAME[command.name])
