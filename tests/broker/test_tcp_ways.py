@@ -10,8 +10,7 @@ from stepped_loop import run_stepped
 from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.publish_admission import ByteBudget
-from penstock.broker.tcp.connection import BodyMemory
+from penstock.broker.publish_admission import BodyMemory, ByteBudget
 from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.broker.tcp.session import ClientSession

@@ -15,7 +15,7 @@ LIMITS = {
     "a flow": (88, 24),
     "a streaming task": (90, 22),
     "a batch task": (82, 13),
-    "a message from PUB to FIN": (55, 9),
+    "a message from PUB to FIN": (48, 0),
 }
 
 

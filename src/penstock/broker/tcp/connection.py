@@ -2,10 +2,9 @@
 
 Owns the order of execution: commands run one after the other, and more input is read when there
 is room for it. A command that takes longer than one event-loop iteration (a new topic, an
-fsync, authentication) delays only the commands behind it. `BodyMemory` owns the wait for memory
-for a large message body and the time limit for receiving it; each body has its own. Does not
-own the received bytes (`input_buffer`), the bytes to send (`output_buffer`), the commands
-(`command_handler`), a subscription (`consumer`) or the memory limit (`publish_admission`).
+fsync, authentication) delays only the commands behind it. Does not own the received bytes
+(`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
+subscription (`consumer`) or the memory of large bodies (`publish_admission`).
 
 The state of the connection is in its session. Commands, and what follows from them, are events of
 `penstock.broker.protocol.connection_state`; the effects of those that are not commands are carried
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent, ClientState
+from penstock.broker.publish_admission import BodyMemory
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import ConnectionConsumer
 from penstock.broker.tcp.input_buffer import InputBuffer
@@ -41,88 +41,10 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import ProtocolLimits
-    from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.tcp.heartbeats import Heartbeats
 
 
 _logger = logging.getLogger(__name__)
-
-_LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
-
-
-class BodyReader(Protocol):
-    """Reader of a body: a connection."""
-
-    def read_body(self) -> None:
-        """Begin or continue to read the body: its memory is reserved."""
-        ...
-
-    def fail(self, code: str, text: str) -> None:
-        """Refuse the body with NSQ's texts: no memory, or the time limit was exceeded."""
-        ...
-
-
-class BodyMemory:
-    """Memory for the large bodies of one connection.
-
-    Args:
-        budget: Budget from which memory is reserved.
-        timeout_ms: Time limit of a body once its memory is reserved.
-
-    Attributes:
-        is_awaited: A body waits for memory, and is not read.
-    """
-
-    __slots__ = ("_budget", "_holding", "_timeout_ms", "is_awaited")
-
-    def __init__(self, budget: ByteBudget, timeout_ms: int) -> None:
-        self.is_awaited = False
-        self._budget = budget
-        self._timeout_ms = timeout_ms
-        self._holding: asyncio.Task[None] | None = None
-
-    def watch(self, reader: BodyReader, wanted_bytes: int, *, is_another: bool) -> bool:
-        """Reserve memory for a large body that is being received, until it has ended.
-
-        Args:
-            reader: Its reader; not kept after the body.
-            wanted_bytes: Missing bytes of the current body; 0: there is none.
-            is_another: It is a different body than at the last call.
-
-        Returns:
-            Whether `is_awaited` may have changed.
-        """
-        changed = False
-        if self._holding is not None and (is_another or not wanted_bytes):
-            self.close()
-            changed = True
-        if self._holding is None and wanted_bytes > _LARGE_BYTES:
-            # The task begins in a later iteration of the loop.
-            self._holding = start_job("body room", self._hold(reader, wanted_bytes))
-            self.is_awaited = changed = True
-        return changed
-
-    def close(self) -> None:
-        """Release the memory."""
-        if self._holding is not None:
-            self._holding.cancel()
-            self._holding = None
-        self.is_awaited = False
-
-    async def _hold(self, reader: BodyReader, size_bytes: int) -> None:
-        try:
-            async with self._budget.reserve(size_bytes):
-                self.is_awaited = False
-                reader.read_body()
-                await asyncio.sleep(self._timeout_ms / 1000)
-            reader.fail("E_BAD_BODY", f"body did not arrive within {self._timeout_ms} ms")
-        except PenstockError as error:
-            reader.fail("E_PUB_FAILED", f"PUB failed {error}")
-        except Exception:
-            # The outermost handler of a task: its connection must not wait without end.
-            _logger.exception("cannot reserve memory for a large body")
-            reader.fail("E_PUB_FAILED", "PUB failed internal error")
-
 
 _UPGRADING: Final = ClientState.UPGRADING
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
@@ -202,7 +124,7 @@ class TcpConnection(asyncio.Protocol):
         self._front = front
         self._transport: asyncio.Transport | None = None
         self._intake = InputBuffer(front.limits, self.session, broker.memory)
-        self._body_room = BodyMemory(broker.budget, broker.options.body_timeout_ms)
+        self._body_memory = BodyMemory(broker.budget, broker.options.body_timeout_ms)
         self._busy: asyncio.Task[None] | None = None
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
@@ -230,7 +152,7 @@ class TcpConnection(asyncio.Protocol):
         steps = CleanupSteps()
         steps.take(self.output.end)
         steps.take(self._intake.end)
-        steps.take(self._body_room.close)
+        steps.take(self._body_memory.close)
         steps.take(self._front.heartbeats.forget, self)
         if self._busy is not None:
             steps.take(self._busy.cancel)
@@ -275,7 +197,7 @@ class TcpConnection(asyncio.Protocol):
             self._heard_s = asyncio.get_running_loop().time()
         self._carry_out()
         wanted = 0 if self.session.closed else self._intake.wanted_bytes
-        if self._body_room.watch(self, wanted, is_another=is_another):
+        if self._body_memory.watch(self, wanted, is_another=is_another):
             self._pace_input()
         self._go_on_later()
 
@@ -308,7 +230,7 @@ class TcpConnection(asyncio.Protocol):
         Deliveries stop before this many unread answers accumulate. A client may not be able to read
         while it sends: a client that only finishes messages gets no answers and never waits.
         """
-        if self._intake.is_full or self._body_room.is_awaited:
+        if self._intake.is_full or self._body_memory.is_awaited:
             return True
         return self.output.unread_bytes > _UNREAD_BYTES_MAX
 
@@ -477,7 +399,7 @@ class TcpConnection(asyncio.Protocol):
 
     def _beat(self, now_s: float) -> None:
         interval_s = self.session.negotiated.heartbeat_ms / 1000
-        waits = self._busy is not None or self._body_room.is_awaited
+        waits = self._busy is not None or self._body_memory.is_awaited
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits
         if self.output.stuck_s(now_s) >= interval_s:
             self.output.abort()

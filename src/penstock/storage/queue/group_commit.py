@@ -199,8 +199,8 @@ class Syncer:
         """Record that there is unsynced data; the caller holds the mutex."""
         if self._oldest_s is None:
             self._oldest_s = now_s
-            if self._unsynced is not None:
-                self._unsynced.appended(self, now_s)
+            if self._threads is not None:
+                self._threads.note_append(self, now_s)
 
     def _pass(self, run_pass: Callable[[], int]) -> int:
         """Run a pass, and update the age of unsynced data."""
@@ -338,7 +338,7 @@ class SyncThreads:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._closed = False
-        self.unsynced = UnsyncedData(name, clock, self.call_at)
+        self.unsynced = UnsyncedData(name, clock)
         self._workers = ThreadPoolExecutor(most, thread_name_prefix=name)
         self._timer = OwnedThread(f"{name} timer", self._wait_and_call, part="sync timer")
         try:
@@ -408,6 +408,10 @@ class SyncThreads:
             if self._heap[0][0] == at_s:
                 self._changed.notify()
 
+    def note_append(self, owner: object, now_s: float) -> None:
+        """Record that an owner has unsynced data since now, if it had none."""
+        self._plan_check(self.unsynced.appended(owner, now_s))
+
     def close(self) -> None:
         """Finish the submitted work, drop planned callbacks, and stop. It may be called twice."""
         self._timer.expect_end()
@@ -418,6 +422,17 @@ class SyncThreads:
             self._changed.notify()
         self._timer.join()
         self._workers.shutdown()
+
+    def _check_age(self) -> None:
+        self._plan_check(self.unsynced.check())
+
+    def _plan_check(self, at_s: float | None) -> None:
+        """Plan a check of the age of unsynced data."""
+        if at_s is not None:
+            # Without memory the next append plans it; closed threads have synced everything.
+            with suppress(Closed, MemoryError):
+                self.call_at(at_s, self._check_age)
+                self.unsynced.check_planned = True
 
     def _check_open(self) -> None:
         if self._closed:
