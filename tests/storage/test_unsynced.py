@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.storage import unsynced
-from penstock.storage.queue.group_commit import Syncer, SyncThreads
+from penstock.storage.queue import group_commit
+from penstock.storage.queue.group_commit import Syncer, SyncThreads, UnsyncedData
 from penstock.testing.clock import VirtualClock
 
 
@@ -132,7 +132,7 @@ def _alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         one.message
         for one in caplog.records
-        if one.name == unsynced.__name__ and one.levelno == logging.ERROR
+        if one.name == group_commit.__name__ and one.levelno == logging.ERROR
     ]
 
 
@@ -156,7 +156,7 @@ def test_the_alarm_is_not_raised_for_data_that_is_synced_in_time(
 
 def test_data_that_is_appended_during_a_check_has_its_alarm(clock: VirtualClock) -> None:
     planned: list[float | None] = []
-    data = unsynced.UnsyncedData("queues", clock)
+    data = UnsyncedData("queues", clock)
 
     class Entries(dict[object, float]):
         reads = 0
