@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.broker.channel.message_states import MESSAGE_MACHINE
 from penstock.broker.protocol.connection_state import CLIENT_MACHINE
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 
@@ -19,6 +20,7 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions
 # Titles and modules of the machines.
 MACHINES: Final[Mapping[str, tuple[str, StateMachine[Any, Any, Any]]]] = {
     "Connection of an NSQ client": ("broker.protocol.connection_state", CLIENT_MACHINE),
+    "Message of a channel": ("broker.channel.message_states", MESSAGE_MACHINE),
 }
 _HEAD: Final = """\
 # State machines

@@ -5,9 +5,10 @@
 `Retries` orders the requeued, timed-out and deferred messages by due time and then by id; its
 memory is bounded by their number. `StaleDeliveries` has the deliveries from before a seek.
 `Recorder` merges the changes since the journal was last written: thousands of finished messages
-become a few ranges, and a message that waited and is finished leaves no record. Does not own
-the messages, the journal encoding (`journal_records`) or when the journal is written
-(`persistence`).
+become a few ranges, and a message that waited and is finished leaves no record. The states of a
+message and the events that change them are a table in `message_states`, which is the specification
+of the code here. Does not own the messages, the journal encoding (`journal_records`) or when the
+journal is written (`persistence`).
 
 Invariants:
 
@@ -282,6 +283,10 @@ class Retries:
         while self._later and not self._stands(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
+
+    def is_ready(self, number: int) -> bool:
+        """Return whether `ripen` has found a message due."""
+        return number in self._ready_ids
 
     def put(self, number: int, due_ms: int, attempts: int) -> None:
         """Add a message."""

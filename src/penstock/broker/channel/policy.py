@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.broker.channel.in_flight import DEAD_LETTERS
 from penstock.core.errors import PenstockError
 from penstock.core.loop_tasks import start_job
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _NANOSECONDS_PER_MS: Final = 1_000_000
-_CLIENT: Final = -1
 _TIMEOUT_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 _PUT_BYTES_MAX: Final = 4 << 20
@@ -146,7 +146,7 @@ class GiveUp:
             # It begins in a later iteration of the loop, when the messages are in flight for it.
             task = start_job("dead letters", putting)
             try:
-                self._state.redeliver(retries, _CLIENT, now_ms, _TIMEOUT_MS)
+                self._state.redeliver(retries, DEAD_LETTERS, now_ms, _TIMEOUT_MS)
             except BaseException:
                 task.cancel()
                 raise
@@ -173,11 +173,11 @@ class GiveUp:
             self._put_bytes -= messages.nbytes
             if done:
                 ids = np.array([retry.id for retry in retries], np.int64)
-                self._state.finish(_CLIENT, ids)
+                self._state.finish(DEAD_LETTERS, ids)
                 self.counters.dead_lettered += len(retries)
             elif not self._closed:
                 for retry in retries:
-                    self._state.requeue(_CLIENT, retry.id, again_ms)
+                    self._state.requeue(DEAD_LETTERS, retry.id, again_ms)
             self._go_on()
 
 
