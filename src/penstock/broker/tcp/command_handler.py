@@ -68,7 +68,7 @@ class CommandHandler:
             ClientEffect.MULTI_PUBLISH: publishing.multi_publish,
             ClientEffect.DEFERRED_PUBLISH: publishing.deferred_publish,
         }
-        # PUB and FIN are frequent: the table is read in advance for commands with one effect.
+        # PUB and FIN are frequent: the table is read in advance where a command has one effect.
         self._direct = {state: self._direct_steps(state) for state in ClientState}
 
     def carry_out(self, connection: TcpConnection, command: c.Command) -> Outcome:
@@ -96,16 +96,14 @@ class CommandHandler:
         return outcome
 
     def _direct_steps(self, state: ClientState) -> dict[type, Step]:
-        """Return the steps of commands that have exactly one in a state, and do not change it."""
-        found = {}
+        """Return the steps of commands that have at most one in a state, and do not change it."""
+        found: dict[type, Step] = {}
         for kind, event in EVENTS.items():
             outcome = CLIENT_MACHINE.outcome(state, event)
-            if (
-                isinstance(outcome, Transition)
-                and outcome.state is state
-                and len(outcome.effects) == 1
-            ):
-                found[kind] = self._effects[outcome.effects[0]]
+            if isinstance(outcome, Transition) and outcome.state is state:
+                steps = [self._effects[effect] for effect in outcome.effects]
+                if len(steps) <= 1:
+                    found[kind] = steps[0] if steps else _do_nothing
         return found
 
     def _negotiate(self, connection: TcpConnection, command: c.Command) -> ClientEvent:
@@ -166,6 +164,10 @@ def _codec(negotiated: Negotiated) -> Codec | None:
     if negotiated.snappy:
         return Snappy()
     return Deflate(negotiated.deflate_level) if negotiated.deflate else None
+
+
+def _do_nothing(_connection: TcpConnection, _command: c.Command) -> None:
+    """Carry out no effect."""
 
 
 def _set_ready(connection: TcpConnection, command: c.Command) -> None:
