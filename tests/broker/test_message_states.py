@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from penstock.broker import message_id
 from penstock.broker.channel import journal_records
@@ -115,12 +121,23 @@ class AgainstTable(RuleBasedStateMachine):
         due = [n for n in self.in_state(S.DEFERRED) if self.deadlines[n] <= self.now]
         self.happened(E.DUE, due)
 
+    def one_of(self, data: st.DataObject, likely: Iterable[int]) -> int:
+        """Draw any message, mostly one of the likely ones."""
+        likely = sorted(likely)
+        anything = st.sampled_from(sorted(self.states))
+        return data.draw(st.sampled_from(likely) | anything if likely else anything)
+
     def is_stale(self, client: int, number: int) -> bool:
         return self.stale.pop((client, number), None) is not None
 
     # -- events
 
-    @rule(partition=PARTITION, count=st.integers(1, 12))
+    @initialize()
+    def publish_some(self) -> None:
+        for partition in range(PARTITIONS):
+            self.publish(partition, 6)
+
+    @rule(partition=PARTITION, count=st.integers(1, 6))
     def publish(self, partition: int, count: int) -> None:
         end = len(self.below(partition, 1 << 40))
         for offset in range(end, end + count):
@@ -201,7 +218,7 @@ class AgainstTable(RuleBasedStateMachine):
     @precondition(lambda self: self.states)
     @rule(data=st.data(), stored=st.booleans())
     def dead_letter_ended(self, data: st.DataObject, stored: bool) -> None:
-        some = data.draw(st.sets(st.sampled_from(sorted(self.states)), max_size=9))
+        some = {self.one_of(data, self.of(DEAD_LETTERS)) for _ in range(3)}
         numbers = [n for n in sorted(some) if (DEAD_LETTERS, n) not in self.stale]
         if stored:
             self.state.finish(DEAD_LETTERS, np.array(numbers, np.int64))
@@ -217,7 +234,8 @@ class AgainstTable(RuleBasedStateMachine):
     @precondition(lambda self: self.states)
     @rule(data=st.data(), client=CLIENTS, event=st.sampled_from(sorted(ANSWERS, key=str)))
     def answer(self, data: st.DataObject, client: int, event: MessageEvent) -> None:
-        number = data.draw(st.sampled_from(sorted(self.states)))
+        stale = [number for owner, number in self.stale if owner == client]
+        number = self.one_of(data, stale or self.of(client))
         ids = np.array([number], np.int64)
         answers: dict[MessageEvent, Callable[[], bool]] = {
             E.FINISHED: lambda: bool(self.state.finish(client, ids)[0]),
@@ -298,7 +316,7 @@ class AgainstTable(RuleBasedStateMachine):
 
 
 TestAgainstTable = AgainstTable.TestCase
-TestAgainstTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAgainstTable.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 
 
 def test_a_message_is_done_only_by_its_owner_or_by_a_drop_and_begins_again_only_by_a_seek() -> None:
