@@ -253,6 +253,8 @@ class TcpConnection(asyncio.Protocol):
             command = commands.popleft()
             try:
                 outcome = self._front.handler.carry_out(self, command)
+                if outcome is None:
+                    continue
                 if isinstance(outcome, ClientEvent):
                     outcome = self._react(outcome)
                 if outcome is not None:
