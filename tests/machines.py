@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from penstock.broker.channel.message_states import MESSAGE_MACHINE
+from penstock.broker.protocol.connection_state import CLIENT_MACHINE
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
 from penstock.flow.scheduling.component_lifecycle import LIFECYCLE
 from penstock.indexing import sequences
@@ -20,11 +22,13 @@ from penstock.indexing.supervisor import task_groups
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 # Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Enum, Enum, Enum]]]] = {
+MACHINES: Final[Mapping[str, tuple[str, StateMachine[Any, Any, Any]]]] = {
     "Component of a flow": ("flow.scheduling.component_lifecycle", LIFECYCLE),
     "Task group of a supervisor": ("indexing.supervisor.task_groups", task_groups.MACHINE),
     "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
-    "Task in the overlord": ("indexing.overlord.task_state", TASK_MACHINE),  # type: ignore[dict-item]
+    "Task in the overlord": ("indexing.overlord.task_state", TASK_MACHINE),
+    "Connection of an NSQ client": ("broker.protocol.connection_state", CLIENT_MACHINE),
+    "Message of a channel": ("broker.channel.message_states", MESSAGE_MACHINE),
 }
 _HEAD: Final = """\
 # State machines

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.broker.channel.delivery import Delivery, Takers
+from penstock.broker.channel.delivery import Delivery, ReadyConsumers
 from penstock.broker.channel.in_flight import InFlight
 
 
@@ -36,7 +36,7 @@ class Consumer:
 
 def test_of_ten_thousand_consumers_few_are_asked() -> None:
     in_flight = InFlight()
-    takers = Takers(in_flight)
+    takers = ReadyConsumers(in_flight)
     consumers = [Consumer(number, ready=1) for number in range(1, 10_001)]
     for consumer in consumers:
         takers.look(consumer)
@@ -55,7 +55,7 @@ def test_of_ten_thousand_consumers_few_are_asked() -> None:
 
 def test_the_consumer_with_most_room_comes_first_and_the_one_served_last_comes_last() -> None:
     in_flight = InFlight()
-    takers = Takers(in_flight)
+    takers = ReadyConsumers(in_flight)
     a, b, c = (Consumer(number, ready) for number, ready in ((1, 5), (2, 9), (3, 5)))
     for consumer in (a, b, c):
         takers.look(consumer)
@@ -72,7 +72,7 @@ class AgainstAll(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.in_flight = InFlight()
-        self.takers = Takers(self.in_flight)
+        self.takers = ReadyConsumers(self.in_flight)
         self.consumers = {number: Consumer(number) for number in range(1, 6)}
         self.next = 0
 

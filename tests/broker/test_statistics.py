@@ -17,7 +17,7 @@ from v2 import V2
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
 from penstock.broker.statistics.topics import Selection
-from penstock.broker.tcp.session import Session
+from penstock.broker.tcp.session import ClientSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -319,7 +319,7 @@ def test_very_many_clients_are_shown_a_few_in_a_turn(
 
 
 def test_of_very_many_topics_that_a_client_published_to_the_last_are_counted() -> None:
-    session = Session(0)
+    session = ClientSession(0)
     for number in range(3_000):
         session.count_published(f"t{number}", 1)
         session.count_published(f"t{number}", 2)

@@ -143,6 +143,12 @@ def test_without_a_certificate_tls_is_not_offered(options: BrokerOptions) -> Non
         (b"FIN 0123456789abcdef\n", "FIN"),
         (b"FIN ghijklmnopqrstuv\n", "FIN"),
         (b"AUTH\n" + sized(b"secret"), "AUTH"),
+        # NSQ checks TLS before the parameters.
+        (b"PUB !\n", "PUB"),
+        (b"MPUB t\n" + sized(b"malformed"), "MPUB"),
+        (b"SUB t\n", "SUB"),
+        (b"FIN short\n", "FIN"),
+        (b"RDY x\n", "RDY"),
     ],
 )
 def test_where_tls_is_required_nothing_else_is_done_before(

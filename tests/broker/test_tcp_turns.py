@@ -17,11 +17,11 @@ from penstock.broker.tcp.front import TcpFront
 from penstock.core.compression import Deflate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.broker.options import BrokerOptions
-    from penstock.broker.tcp.connection import CommandPort
-    from penstock.broker.tcp.handler import CommandHandler
+    from penstock.broker.tcp.command_handler import CommandHandler
+    from penstock.broker.tcp.connection import CommandPort, Outcome
 
 MAGIC = b"  V2"
 WHO = b"PUB u\n" + sized(b"who")  # answered at once
@@ -253,7 +253,7 @@ class Faulty:
     def __init__(self, handler: CommandPort) -> None:
         self._handler = handler
 
-    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Outcome:
         if command == c.StartClose():
             raise RuntimeError("the bug")
         return self._handler.carry_out(connection, command)

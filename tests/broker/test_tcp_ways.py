@@ -10,11 +10,10 @@ from stepped_loop import run_stepped
 from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.publish_admission import ByteBudget
-from penstock.broker.tcp.connection import BodyMemory
+from penstock.broker.publish_admission import BodyMemory, ByteBudget
 from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
-from penstock.broker.tcp.session import Session
+from penstock.broker.tcp.session import ClientSession
 from penstock.core.compression import Deflate
 from penstock.testing.clock import VirtualClock
 
@@ -43,9 +42,9 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
 
-def intake(session: Session | None = None) -> tuple[InputBuffer, MemoryBudget]:
+def intake(session: ClientSession | None = None) -> tuple[InputBuffer, MemoryBudget]:
     memory = MemoryBudget(1 << 20)
-    return InputBuffer(ProtocolLimits(), session or Session(0), memory), memory
+    return InputBuffer(ProtocolLimits(), session or ClientSession(0), memory), memory
 
 
 @pytest.mark.parametrize("cut", range(5))
@@ -97,7 +96,7 @@ def test_who_sends_much_at_once_waits_for_its_turn() -> None:
 
 
 def test_what_is_packed_is_unpacked_a_piece_at_a_time() -> None:
-    session = Session(0)
+    session = ClientSession(0)
     way_in, _ = intake(session)
     way_in.take(b"  V2")
     session.codec = Deflate(6)
@@ -113,7 +112,7 @@ def test_what_is_packed_is_unpacked_a_piece_at_a_time() -> None:
 def test_one_turn_is_one_write_and_nothing_follows_the_close() -> None:
     async def story() -> None:
         memory, wire = MemoryBudget(1 << 30), Wire()
-        out = OutputBuffer(Session(0), memory)
+        out = OutputBuffer(ClientSession(0), memory)
         out.begin(wire)
         out.send(b"a")
         out.send(b"b")
@@ -134,7 +133,7 @@ def test_one_turn_is_one_write_and_nothing_follows_the_close() -> None:
 def test_a_client_that_does_not_read_is_held_for_and_gets_no_deliveries() -> None:
     async def story() -> None:
         memory, wire, rooms = MemoryBudget(1 << 30), Wire(), []
-        out = OutputBuffer(Session(0), memory)
+        out = OutputBuffer(ClientSession(0), memory)
         out.begin(wire)
         out.on_room = lambda: rooms.append(out.writable)
         out.send(bytes(1 << 20))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.storage import unsynced
-from penstock.storage.queue.group_commit import Syncer, SyncThreads
+from penstock.storage.queue import group_commit
+from penstock.storage.queue.group_commit import Syncer, SyncThreads, UnsyncedData
 from penstock.testing.clock import VirtualClock
 
 
@@ -132,7 +132,7 @@ def _alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         one.message
         for one in caplog.records
-        if one.name == unsynced.__name__ and one.levelno == logging.ERROR
+        if one.name == group_commit.__name__ and one.levelno == logging.ERROR
     ]
 
 
@@ -155,12 +155,8 @@ def test_the_alarm_is_not_raised_for_data_that_is_synced_in_time(
 
 
 def test_data_that_is_appended_during_a_check_has_its_alarm(clock: VirtualClock) -> None:
-    planned: list[float] = []
-
-    def call_at(at_s: float, _check: Callable[[], None]) -> None:
-        planned.append(at_s)
-
-    data = unsynced.UnsyncedData("queues", clock, call_at)
+    planned: list[float | None] = []
+    data = UnsyncedData("queues", clock)
 
     class Entries(dict[object, float]):
         reads = 0
@@ -169,11 +165,13 @@ def test_data_that_is_appended_during_a_check_has_its_alarm(clock: VirtualClock)
             found = dict(self).values()
             self.reads += 1
             if self.reads == 2:  # the check has seen that nothing waits
-                data.appended("b", 7.0)
+                planned.append(data.appended("b", 7.0))
             return found
 
     data._since_s = Entries()
-    data.appended("a", 0.0)
+    planned.append(data.appended("a", 0.0))
+    data.check_planned = True
+    assert data.appended("a", 1.0) is None
     data.synced("a", None)
-    data._check()
+    assert data.check() is None
     assert planned == [data.limit_s, 7.0 + data.limit_s]

@@ -15,7 +15,7 @@ LIMITS = {
     "a flow": (82, 11),
     "a streaming task": (84, 12),
     "a batch task": (82, 13),
-    "a message from PUB to FIN": (55, 9),
+    "a message from PUB to FIN": (48, 0),
 }
 
 

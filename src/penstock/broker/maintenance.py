@@ -80,7 +80,7 @@ def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
 _TOPICS_AT_ONCE: Final = 256
 
 
-async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: Clock) -> NoReturn:
+async def retention_rounds(topics: Iterable[Topic], interval_ms: int, clock: Clock) -> NoReturn:
     """Delete consumed and old messages periodically until cancelled.
 
     Args:

@@ -1,7 +1,9 @@
 """Memory budget of publish bodies for the whole broker, in bytes.
 
-Owns the count of bytes and the queue of waiting publishers. Memory is reserved before a body is
-read, so a body without it stays in the kernel's socket buffers and slows its sender down.
+`ByteBudget` owns the count of bytes and the queue of waiting publishers. Memory is reserved before
+a body is read, so a body without it stays in the kernel's socket buffers and slows its sender down.
+`BodyMemory` owns the wait of one connection for the memory of a large body, and the time limit for
+receiving it; each body has its own.
 
 Invariants: the reserved bytes never exceed the limit; waiters are served in order of arrival; a
 waiter that is cancelled or times out leaves no trace. Used on one event loop only.
@@ -11,13 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+_logger = logging.getLogger(__name__)
+
+_LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
 
 
 class ByteBudget:
@@ -97,3 +105,77 @@ class ByteBudget:
             self._waiting.popleft()
             self._held_bytes += size
             admitted.set_result(None)
+
+
+class BodyReader(Protocol):
+    """Reader of a body: a connection."""
+
+    def read_body(self) -> None:
+        """Begin or continue to read the body: its memory is reserved."""
+        ...
+
+    def fail(self, code: str, text: str) -> None:
+        """Refuse the body with NSQ's texts: no memory, or the time limit was exceeded."""
+        ...
+
+
+class BodyMemory:
+    """Memory for the large bodies of one connection.
+
+    Args:
+        budget: Budget from which memory is reserved.
+        timeout_ms: Time limit of a body once its memory is reserved.
+
+    Attributes:
+        is_awaited: A body waits for memory, and is not read.
+    """
+
+    __slots__ = ("_budget", "_holding", "_timeout_ms", "is_awaited")
+
+    def __init__(self, budget: ByteBudget, timeout_ms: int) -> None:
+        self.is_awaited = False
+        self._budget = budget
+        self._timeout_ms = timeout_ms
+        self._holding: asyncio.Task[None] | None = None
+
+    def watch(self, reader: BodyReader, wanted_bytes: int, *, is_another: bool) -> bool:
+        """Reserve memory for a large body that is being received, until it has ended.
+
+        Args:
+            reader: Its reader; not kept after the body.
+            wanted_bytes: Missing bytes of the current body; 0: there is none.
+            is_another: It is a different body than at the last call.
+
+        Returns:
+            Whether `is_awaited` may have changed.
+        """
+        changed = False
+        if self._holding is not None and (is_another or not wanted_bytes):
+            self.close()
+            changed = True
+        if self._holding is None and wanted_bytes > _LARGE_BYTES:
+            # The task begins in a later iteration of the loop.
+            self._holding = start_job("body room", self._hold(reader, wanted_bytes))
+            self.is_awaited = changed = True
+        return changed
+
+    def close(self) -> None:
+        """Release the memory."""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        self.is_awaited = False
+
+    async def _hold(self, reader: BodyReader, size_bytes: int) -> None:
+        try:
+            async with self._budget.reserve(size_bytes):
+                self.is_awaited = False
+                reader.read_body()
+                await asyncio.sleep(self._timeout_ms / 1000)
+            reader.fail("E_BAD_BODY", f"body did not arrive within {self._timeout_ms} ms")
+        except PenstockError as error:
+            reader.fail("E_PUB_FAILED", f"PUB failed {error}")
+        except Exception:
+            # The outermost handler of a task: its connection must not wait without end.
+            _logger.exception("cannot reserve memory for a large body")
+            reader.fail("E_PUB_FAILED", "PUB failed internal error")

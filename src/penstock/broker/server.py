@@ -30,7 +30,7 @@ from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import ServedHttp
 from penstock.broker.lookupd.announcer import LookupdAnnouncer
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, TopicDirectory
-from penstock.broker.maintenance import SizeBounds, retain_now_and_then, sync_leftovers
+from penstock.broker.maintenance import SizeBounds, retention_rounds, sync_leftovers
 from penstock.broker.memory.budget import MemoryBudget
 from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.publisher import DeadLetterTopics, MessagePublisher
@@ -166,7 +166,7 @@ class BrokerServer:
         )
         self._retention = keep_running(
             "retention",
-            lambda: retain_now_and_then(
+            lambda: retention_rounds(
                 broker.topics, self.options.retention_interval_ms, self._clock
             ),
             on_death=OnDeath.RESTART,

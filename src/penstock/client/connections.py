@@ -45,7 +45,7 @@ class Inbound:
     refused: Callable[[InvalidRequest], None]
 
 
-class Fleet:
+class ConsumerConnections:
     """The connections of one consumer.
 
     Args:

@@ -1,8 +1,8 @@
 """A consumer of one channel of a topic, on all servers that have it.
 
 Owns received messages until they are processed, and stopping. Messages are passed to a handler, or
-taken one by one or in batches. Does not own the connections (`fleet`) nor how the outcome of a
-handler is answered (`handling`).
+taken one by one or in batches. Does not own the connections (`connections`) nor how the outcome of
+a handler is answered (`handler_pool`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from penstock.client.addresses import Address
-from penstock.client.connections import Fleet, Inbound
+from penstock.client.connections import ConsumerConnections, Inbound
 from penstock.client.handler_pool import Handler, HandlerPool
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
@@ -101,14 +101,14 @@ class Consumer:
             lookup_url(service, topic)
         self._inbox = Inbox()
         inbound = Inbound(self._put, self._inbox.forget, self._refuse)
-        self._fleet = Fleet(
+        self._connections = ConsumerConnections(
             topic, channel, max_in_flight, self._options, self._environment, inbound
         )
         self._handling: HandlerPool | None = None
         if handler is not None:
             concurrency = self._options.concurrency or max_in_flight
             self._handling = HandlerPool(
-                handler, self._inbox, self._options, concurrency, self._fleet.note_outcome
+                handler, self._inbox, self._options, concurrency, self._connections.note_outcome
             )
         self._failure: InvalidRequest | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -124,7 +124,7 @@ class Consumer:
 
     def start(self) -> None:
         """Start connecting in the background."""
-        self._fleet.start(self._addresses, self._services)
+        self._connections.start(self._addresses, self._services)
 
     async def wait_stopped(self) -> None:
         """Wait until the consumer was stopped.
@@ -165,7 +165,7 @@ class Consumer:
         """
         if count < 0:
             raise InvalidRequest(f"max_in_flight must be 0 or more, not {count}")
-        self._fleet.resize(count)
+        self._connections.resize(count)
 
     async def take(self, max_messages: int = 100) -> list[Message]:
         """Wait for messages and return them; return none if the consumer was stopped.
@@ -185,13 +185,13 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """Return the counters since the start."""
-        fleet, handling = self._fleet, self._handling
+        connections, handling = self._connections, self._handling
         return ConsumerStatistics(
-            connections=fleet.connection_count,
-            in_flight=fleet.in_flight,
+            connections=connections.connection_count,
+            in_flight=connections.in_flight,
             waiting=len(self._inbox),
-            received=fleet.received,
-            too_late=fleet.too_late,
+            received=connections.received,
+            too_late=connections.too_late,
             succeeded=handling.succeeded if handling else 0,
             failed=handling.failed if handling else 0,
             given_up=handling.given_up if handling else 0,
@@ -201,7 +201,7 @@ class Consumer:
 
     async def _stop(self, *, drain: bool) -> None:
         try:
-            await self._fleet.start_close()
+            await self._connections.start_close()
             if self._handling is None:
                 self._give_back()
             self._inbox.end(self._failure)
@@ -212,17 +212,17 @@ class Consumer:
             self._give_back()
         finally:
             try:
-                await self._fleet.close()
+                await self._connections.close()
             finally:
                 self._stopped.set()
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
-        settled = loop.create_task(self._fleet.wait_settled())
+        settled = loop.create_task(self._connections.wait_settled())
         patience = loop.create_task(self._wait_patiently())
         await asyncio.wait([settled, patience], return_when="FIRST_COMPLETED")
         if not settled.done():
-            _logger.warning("left %s in flight", counted(self._fleet.in_flight, "message"))
+            _logger.warning("left %s in flight", counted(self._connections.in_flight, "message"))
         for task in (settled, patience):
             task.cancel()
         await asyncio.wait([settled, patience])

@@ -21,8 +21,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.channel.delivery import Serving, Takers
-from penstock.broker.channel.policy import GiveUp
+from penstock.broker.channel.delivery import MessageDelivery, ReadyConsumers
+from penstock.broker.channel.policy import DropPolicy
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
@@ -157,10 +157,10 @@ class Channel:
         self._memory = memory
         self._time = WallTime(clock, state)
         self._alarm = ChannelAlarm(self.schedule)
-        self._given_up = GiveUp(state, dead_letters, self.schedule)
-        self.counters = self._given_up.counters
-        self._takers = Takers(state.in_flight)
-        self._serving = Serving(topic, state, self._takers, self._given_up, memory, self.schedule)
+        self._drops = DropPolicy(state, dead_letters)
+        self.counters = self._drops.counters
+        self._takers = ReadyConsumers(state.in_flight)
+        self._delivery = MessageDelivery(topic, state, self._takers, self._drops, memory)
         self._counted_from = sum(progress.next for progress in state.progress)
         self._scheduled = False
         self._closed = False
@@ -289,7 +289,7 @@ class Channel:
         steps = CleanupSteps()
         for subscriber in tuple(self.subscribers.values()):
             steps.take(subscriber.evict)
-        steps.take(self._given_up.close)
+        steps.take(self._drops.close)
         steps.take(self._alarm.cancel)
         steps.take(self._memory.hold, self, 0)
         steps.finish()
@@ -328,18 +328,31 @@ class Channel:
                 if number in self.subscribers:
                     self._takers.look(self.subscribers[number])
             if not self.paused:
-                for _ in range(_TURN_BATCHES):
-                    if not self._serving.serve(self.options, now_ms):
-                        break
-                else:
-                    self.schedule()
+                self._deliver(now_ms)
         finally:
+            for transfer in self._drops.begun_transfers():
+                transfer.add_done_callback(self._transfer_ended)
             if self._keeper is None:
-                self._given_up.shed(self._topic.position(), self.options.max_backlog)
+                self._drops.trim_backlog(self._topic.position(), self.options.max_backlog)
             else:
                 self._keeper.note()
         self._memory.hold(self, self.state.memory_bytes)
         self._alarm.set(self.state.next_event_ms(), now_ms)
+
+    def _deliver(self, now_ms: int) -> None:
+        """Deliver some batches; the next turn follows at once, or when it has what it needs."""
+        for _ in range(_TURN_BATCHES):
+            result = self._delivery.deliver(self.options, now_ms)
+            if result.needs_memory:
+                self._memory.when_room(self.schedule)
+            for feed, offset in result.unread:
+                feed.when_read(offset, self.schedule)
+            if not result.progressed:
+                return
+        self.schedule()
+
+    def _transfer_ended(self, _transfer: asyncio.Task[None]) -> None:
+        self.schedule()
 
     def _turn_failed(self, error: Exception) -> None:
         if self.state.is_whole:

@@ -2,12 +2,13 @@
 
 `ChannelState` owns NSQ's rules (FIN, REQ, TOUCH, time-outs, deferral) over message ids.
 `PartitionProgress` has, for each stream partition, the next offset to read and what is finished.
-`Retries` orders the requeued, timed-out and deferred messages by due time and then by id; its
-memory is bounded by their number. `StaleDeliveries` has the deliveries from before a seek.
-`Recorder` merges the changes since the journal was last written: thousands of finished messages
-become a few ranges, and a message that waited and is finished leaves no record. Does not own
-the messages, the journal encoding (`journal_records`) or when the journal is written
-(`persistence`).
+`RedeliveryQueue` orders the requeued, timed-out and deferred messages by due time and then by id;
+its memory is bounded by their number. `StaleDeliveries` has the deliveries from before a seek.
+`ChangeRecorder` merges the changes since the journal was last written: thousands of finished
+messages become a few ranges, and a message that waited and is finished leaves no record. The states
+of a message and the events that change them are a table in `message_states`, which is the
+specification of the code here. Does not own the messages, the journal encoding (`journal_records`)
+or when the journal is written (`persistence`).
 
 Invariants:
 
@@ -62,7 +63,7 @@ class PartitionProgress:
 
     __slots__ = ("_partition", "_recorder", "done", "next")
 
-    def __init__(self, partition: int, start: int, recorder: Recorder) -> None:
+    def __init__(self, partition: int, start: int, recorder: ChangeRecorder) -> None:
         self._partition = partition
         self._recorder = recorder
         self.next = start
@@ -155,7 +156,7 @@ class StaleDeliveries:
         self._earliest = min(deadlines, default=0)
 
 
-class Recorder:
+class ChangeRecorder:
     """Collects changes until they are written.
 
     Attributes:
@@ -239,7 +240,7 @@ class Redelivery(NamedTuple):
     attempts: int
 
 
-class Retries:
+class RedeliveryQueue:
     """Messages that wait for their due time, and due ones that wait for a consumer."""
 
     def __init__(self) -> None:
@@ -282,6 +283,10 @@ class Retries:
         while self._later and not self._stands(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
+
+    def is_ready(self, number: int) -> bool:
+        """Return whether `ripen` has found a message due."""
+        return number in self._ready_ids
 
     def put(self, number: int, due_ms: int, attempts: int) -> None:
         """Add a message."""
@@ -400,13 +405,13 @@ class ChannelState:
         self.requeued_count = 0
         self.timed_out_count = 0
         self._begun = self._done = 0  # changes
-        self.recorder = Recorder()
+        self.recorder = ChangeRecorder()
         self.progress = [
             PartitionProgress(partition, start, self.recorder)
             for partition, start in enumerate(starts)
         ]
         self.in_flight = InFlight()
-        self.retries = Retries()
+        self.retries = RedeliveryQueue()
         self._stale = StaleDeliveries()
 
     @property

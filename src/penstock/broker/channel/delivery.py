@@ -1,7 +1,7 @@
 """Delivery of a channel's messages to its consumers, one batch at a time.
 
 Owns the order of due and new messages, the rotation over the stream partitions, the share of
-each consumer, and the set of consumers that can take more (`Takers`). Does not own when
+each consumer, and the set of consumers that can take more (`ReadyConsumers`). Does not own when
 delivery runs (`channel`), the state of a message (`channel_state`, `in_flight`), the message
 bytes (`feed`), dropped messages (`policy`) or the connections (`Subscriber`).
 
@@ -28,14 +28,12 @@ from penstock.broker.channel.policy import too_old
 from penstock.broker.message_bodies import arrow_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from penstock.broker.channel.channel_state import ChannelState, Redelivery
-    from penstock.broker.channel.feed import FeedingTopic, Slice
+    from penstock.broker.channel.feed import Feed, FeedingTopic, Slice
     from penstock.broker.channel.in_flight import InFlight
-    from penstock.broker.channel.policy import ChannelOptions, GiveUp
+    from penstock.broker.channel.policy import ChannelOptions, DropPolicy
     from penstock.broker.memory.budget import MemoryBudget
 
 
@@ -93,7 +91,7 @@ class Subscriber(Protocol):
         ...
 
 
-class Takers:
+class ReadyConsumers:
     """The consumers of one channel that may take more messages, found without checking all.
 
     Invariant: every consumer that may take more is in the set. A consumer that no longer may is
@@ -145,6 +143,24 @@ class Takers:
         return subscriber.ready - self._in_flight.of(subscriber.number)
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """What one call of `MessageDelivery.deliver` did, and what its caller has to wait for.
+
+    Attributes:
+        progressed: Messages were delivered, deferred or dropped, so there may be more to do now.
+        needs_memory: New messages wait for memory of the broker.
+        unread: Feeds, each with the offset from which it must read messages from the disk.
+    """
+
+    progressed: bool
+    needs_memory: bool = False
+    unread: tuple[tuple[Feed, int], ...] = ()
+
+
+_PROGRESSED: Final = DeliveryResult(progressed=True)
+_IDLE: Final = DeliveryResult(progressed=False)
+
 _logger = logging.getLogger(__name__)
 
 _BATCH_MESSAGES: Final = 2_500
@@ -152,39 +168,47 @@ _STUBBORN_ATTEMPTS: Final = 2
 _RETRIES_BYTES: Final = 1 << 20
 
 
-class Serving:
+class MessageDelivery:
     """Delivers the messages of one channel to consumers that may take more.
 
     Args:
         topic: Source of the messages.
         state: State of the channel.
         takers: The consumers that may take more.
-        given_up: Handles dropped messages.
+        drops: Handles dropped messages.
         memory: Memory budget of the broker; without free memory, no new message is delivered.
-        go_on: Called when there may be something to deliver again.
     """
 
     def __init__(
         self,
         topic: FeedingTopic,
         state: ChannelState,
-        takers: Takers,
-        given_up: GiveUp,
+        takers: ReadyConsumers,
+        drops: DropPolicy,
         memory: MemoryBudget,
-        go_on: Callable[[], None],
     ) -> None:
         self._topic = topic
         self._state = state
         self._takers = takers
-        self._given_up = given_up
+        self._drops = drops
         self._memory = memory
-        self._go_on = go_on
+        # What the present call waits for; kept for the next one if it raises.
+        self._needs_memory = False
+        self._unread: list[tuple[Feed, int]] = []
         self._random = np.random.default_rng()
         self._turn = 0
         self._fresh_next = False
 
-    def serve(self, options: ChannelOptions, now_ms: int) -> bool:
-        """Deliver a batch, or make other progress; False if there is nothing to do now."""
+    def deliver(self, options: ChannelOptions, now_ms: int) -> DeliveryResult:
+        """Deliver a batch, or make other progress."""
+        progressed = self._serve(options, now_ms)
+        if not (self._needs_memory or self._unread):
+            return _PROGRESSED if progressed else _IDLE
+        result = DeliveryResult(progressed, self._needs_memory, tuple(self._unread))
+        self._needs_memory, self._unread = False, []
+        return result
+
+    def _serve(self, options: ChannelOptions, now_ms: int) -> bool:
         takers = self._takers.first()
         if not takers:
             return False
@@ -209,7 +233,7 @@ class Serving:
         now_ms: int,
     ) -> bool:
         if not self._memory.has_room_for(self._state.memory_bytes):
-            self._memory.when_room(self._go_on)
+            self._needs_memory = True
             return False
         count = len(self._topic.feeds)
         for step in range(1, count + 1):
@@ -229,7 +253,7 @@ class Serving:
         feed = self._topic.feeds[partition]
         found = feed.slice(start, min(progress.fresh_until(end), start + room))
         if found is None:
-            feed.when_read(start, self._go_on)
+            self._unread.append((feed, start))
         return found
 
     def _serve_fresh(
@@ -242,7 +266,7 @@ class Serving:
     ) -> None:
         if found.messages is None:
             self._state.skip(partition, found.start, found.end)
-            self._given_up.count_missing(found)
+            self._drops.count_missing(found)
             return
         if found.due_ms > now_ms:
             self._state.defer(partition, found.start, found.end, found.due_ms)
@@ -250,7 +274,7 @@ class Serving:
         expired = too_old(found, options.message_ttl_ms, now_ms)
         if expired:
             self._state.skip(partition, found.start, found.start + expired)
-            self._given_up.counters.expired += expired
+            self._drops.counters.expired += expired
             return
         start = found.start
         share = -(-(found.end - start) // len(takers))
@@ -286,7 +310,7 @@ class Serving:
             place = feed.slice(offset, offset + 1)
             if place is None:
                 # Later messages wait, too, to keep the order.
-                feed.when_read(offset, self._go_on)
+                self._unread.append((feed, offset))
                 break
             if place.messages is None:
                 missing.append(place)
@@ -298,10 +322,10 @@ class Serving:
                 size += place.messages.nbytes
         if gone:
             self._state.drop(gone)
-            self._given_up.counters.expired += len(gone) - len(missing)
+            self._drops.counters.expired += len(gone) - len(missing)
             for place in missing:
-                self._given_up.count_missing(place)
-        found, buried = self._given_up.bury(found, options, now_ms)
+                self._drops.count_missing(place)
+        found, buried = self._drops.dead_letter(found, options, now_ms)
         start = 0
         share = -(-len(found) // len(takers))
         for subscriber, room in takers:

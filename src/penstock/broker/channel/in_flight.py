@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Ids = npt.NDArray[np.int64]
 
+DEAD_LETTERS: Final = -1
+"""Owner of messages that are being appended to a dead-letter topic; clients are positive."""
+
 _BITS: Final = 9
 _SIZE: Final = 1 << _BITS
 _MASK: Final = _SIZE - 1
@@ -137,6 +140,11 @@ class InFlight:
         if table is None or not table.owner[place]:
             return None
         return int(table.attempts[place]), int(table.deadline[place])
+
+    def owner_of(self, number: int) -> int:
+        """Return the client that has a message; 0: it is not in flight."""
+        table = self._tables.get(number >> _BITS)
+        return 0 if table is None else int(table.owner[number & _MASK])
 
     def attempts_of(self, number: int) -> int:
         """Return the number of deliveries of a message in flight; otherwise any number."""

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.broker.channel.in_flight import DEAD_LETTERS
 from penstock.core.errors import PenstockError
 from penstock.core.loop_tasks import start_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.broker.channel.channel_state import ChannelState, Redelivery
     from penstock.broker.channel.feed import Slice
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _NANOSECONDS_PER_MS: Final = 1_000_000
-_CLIENT: Final = -1
 _TIMEOUT_MS: Final = 3_600_000
 _RETRY_MS: Final = 1_000
 _PUT_BYTES_MAX: Final = 4 << 20
@@ -69,27 +69,25 @@ class ChannelCounters:
     journal_damaged: int = 0
 
 
-class GiveUp:
+class DropPolicy:
     """Drops the messages of one channel.
 
     Args:
         state: State of the channel's messages.
         dead_letters: Receives messages with too many delivery attempts.
-        go_on: Called when there may be work again.
     """
 
     def __init__(
         self,
         state: ChannelState,
         dead_letters: DeadLetterStore,
-        go_on: Callable[[], None],
     ) -> None:
         self.counters = ChannelCounters()
         self._state = state
         self._dead_letters = dead_letters
-        self._go_on = go_on
         self._closed = False
         self._puts: set[asyncio.Task[None]] = set()
+        self._begun: list[asyncio.Task[None]] = []
         self._put_messages = 0
         self._put_bytes = 0
 
@@ -98,6 +96,14 @@ class GiveUp:
         self._closed = True
         for task in self._puts:
             task.cancel()
+
+    def begun_transfers(self) -> list[asyncio.Task[None]]:
+        """Return the transfers of dead letters begun since the last call; each ends by itself.
+
+        When one has ended, the channel's state has changed, and further transfers may begin.
+        """
+        begun, self._begun = self._begun, []
+        return begun
 
     def count_missing(self, place: Slice) -> None:
         """Count messages that no longer exist."""
@@ -108,7 +114,7 @@ class GiveUp:
         else:
             self.counters.lost += count
 
-    def shed(self, ends: Sequence[int], max_backlog: int) -> None:
+    def trim_backlog(self, ends: Sequence[int], max_backlog: int) -> None:
         """Limit the backlog of an ephemeral channel by dropping the newest messages, as in NSQ."""
         for partition, end in enumerate(ends):
             progress = self._state.progress[partition]
@@ -120,13 +126,13 @@ class GiveUp:
                 self._state.skip(partition, max(end - over, progress.next), end)
                 self.counters.shed += over
 
-    def bury(
+    def dead_letter(
         self, found: list[tuple[Redelivery, Slice]], options: ChannelOptions, now_ms: int
     ) -> tuple[list[tuple[Redelivery, Slice]], int]:
         """Give up messages with too many attempts; return the others and the number given up.
 
-        If too many dead letters are under way already, these messages stay as they are, and the
-        channel continues when the dead letters have arrived.
+        If too many dead letters are under way already, these messages stay as they are until a
+        transfer has ended.
         """
         limit = options.max_attempts
         dead = [entry for entry in found if entry[0].attempts >= limit] if limit else []
@@ -146,11 +152,12 @@ class GiveUp:
             # It begins in a later iteration of the loop, when the messages are in flight for it.
             task = start_job("dead letters", putting)
             try:
-                self._state.redeliver(retries, _CLIENT, now_ms, _TIMEOUT_MS)
+                self._state.redeliver(retries, DEAD_LETTERS, now_ms, _TIMEOUT_MS)
             except BaseException:
                 task.cancel()
                 raise
             self._puts.add(task)
+            self._begun.append(task)
             self._put_messages += len(messages)
             self._put_bytes += messages.nbytes
             task.add_done_callback(self._puts.discard)
@@ -173,12 +180,11 @@ class GiveUp:
             self._put_bytes -= messages.nbytes
             if done:
                 ids = np.array([retry.id for retry in retries], np.int64)
-                self._state.finish(_CLIENT, ids)
+                self._state.finish(DEAD_LETTERS, ids)
                 self.counters.dead_lettered += len(retries)
             elif not self._closed:
                 for retry in retries:
-                    self._state.requeue(_CLIENT, retry.id, again_ms)
-            self._go_on()
+                    self._state.requeue(DEAD_LETTERS, retry.id, again_ms)
 
 
 def too_old(place: Slice, ttl_ms: int, now_ms: int) -> int:

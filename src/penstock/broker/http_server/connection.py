@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import http
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVarTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -27,9 +27,12 @@ from penstock.core.printable import to_header
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from starlette.types import Receive, Scope, Send
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+Ts = TypeVarTuple("Ts")
 
 HEAD_BYTES_MAX: Final = 65_536
 HEADERS_MAX: Final = 128
@@ -68,6 +71,71 @@ _UVICORN_LOG: Final = logging.getLogger(f"{__name__}.uvicorn")
 _UVICORN_LOG.setLevel(logging.ERROR)
 
 
+class RequestMeter:
+    """Which part of a request is being received, and its size without the body.
+
+    Attributes:
+        in_head: Its head has begun and is not complete.
+        in_body: Its head is complete, and its body is not.
+        overhead_bytes: Size of the head, then of what is not content in the body.
+    """
+
+    __slots__ = ("_first_bytes", "in_body", "in_head", "overhead_bytes")
+
+    def __init__(self) -> None:
+        self.in_head = False
+        self.in_body = False
+        self.overhead_bytes = 0
+        self._first_bytes = 0
+
+    def received(self, size_bytes: int) -> None:
+        """Add bytes that the parser gets next."""
+        self.overhead_bytes += size_bytes
+        # A head that begins at the start of a read counts completely; the parser does not report
+        # where a later one begins.
+        self._first_bytes = 0 if self.in_head or self.in_body else size_bytes
+
+    def head_began(self) -> None:
+        """Note that a head begins in the bytes received last."""
+        self.in_head = True
+        self.overhead_bytes, self._first_bytes = self._first_bytes, 0
+
+    def head_completed(self) -> None:
+        """Note that a head is complete: from here on, the overhead of the body counts."""
+        self.in_head, self.in_body = False, True
+        self.overhead_bytes = 0
+
+    def body_received(self, size_bytes: int) -> None:
+        """Note bytes of a body; they compensate for the chunk sizes between them."""
+        earned = (1 + _CHUNK_OVERHEAD) * size_bytes
+        self.overhead_bytes = max(0, self.overhead_bytes - earned)
+
+    def body_completed(self) -> None:
+        """Note that a request is complete."""
+        self.in_body = False
+
+
+class Deadline:
+    """One timer; setting it replaces what it was set to."""
+
+    __slots__ = ("_loop", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Call back after a time."""
+        self.cancel()
+        self._timer = self._loop.call_later(seconds, callback, *args)
+
+    def cancel(self) -> None:
+        """Call nothing back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class BoundedHeadProtocol(HttpToolsProtocol):
     """A connection whose requests have heads of limited size and age.
 
@@ -79,19 +147,18 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     guard: ClassVar[HttpGuard]
 
-    _in_head = False
-    _in_body = False
-    _overhead_bytes = 0  # of the current request, without its body
-    _unfinished_bytes = 0  # the part of it that the guard has counted
-    _first_bytes = 0
+    _request: RequestMeter
+    _deadline: Deadline
+    _reading_check: Deadline  # while an answer waits for its client
+    _unfinished_bytes = 0  # of the current request, as counted by the guard
     _lost = False
-    _deadline: asyncio.TimerHandle | None = None
-    _reading_check: asyncio.TimerHandle | None = None  # while an answer waits for its client
     _refused: HttpRefusal | None = None  # why the current head is refused
 
     # uvicorn narrows the type of this argument, so the base type is not possible.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for the first request."""
+        self._request = RequestMeter()
+        self._deadline, self._reading_check = Deadline(self.loop), Deadline(self.loop)
         super().connection_made(transport)
         self.logger = _UVICORN_LOG
         if self.guard.opened(self):
@@ -102,8 +169,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection."""
         self._lost = True
-        self._end_deadline()
-        self._end_reading_check()
+        self._deadline.cancel()
+        self._reading_check.cancel()
         self.guard.unfinished_bytes -= self._unfinished_bytes
         self._unfinished_bytes = 0
         self.guard.closed(self)
@@ -111,16 +178,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes; refuse a head that is too large."""
-        was_in_head, was_in_body = self._in_head, self._in_body
-        self._overhead_bytes += len(data)
-        # A head that begins at the start of a read counts completely; the parser does not report
-        # where a later one begins.
-        self._first_bytes = 0 if was_in_head or was_in_body else len(data)
+        request = self._request
+        was_in_head, was_in_body = request.in_head, request.in_body
+        request.received(len(data))
         super().data_received(data)
         # While a connection is being closed, the deadline of `_close` applies.
         if not self.transport.is_closing():
             self._follow(was_in_head=was_in_head, was_in_body=was_in_body)
-        if self._overhead_bytes > HEAD_BYTES_MAX:
+        if request.overhead_bytes > HEAD_BYTES_MAX:
             self._refuse(_TOO_LARGE)
         self._count_unfinished()
 
@@ -132,7 +197,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Resume the answer."""
         super().resume_writing()
-        self._end_reading_check()
+        self._reading_check.cancel()
 
     def evict(self) -> None:
         """Close this connection to make room for a new one."""
@@ -149,8 +214,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             raise InvalidRequest(
                 f"{PIPELINED_MAX} requests wait for answers: read some before sending more"
             )
-        self._in_head = True
-        self._overhead_bytes, self._first_bytes = self._first_bytes, 0
+        self._request.head_began()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -167,9 +231,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the hosts of a request, and start answering it."""
-        self._in_head = False
-        self._in_body = True
-        self._overhead_bytes = 0  # from here on, the overhead of the body
+        self._request.head_completed()
         self.guard.works(self)
         refusal = self._refusal()
         if refusal is None:
@@ -184,14 +246,13 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.app = application
 
     def on_body(self, body: bytes) -> None:
-        """Process bytes of a body; they compensate for the chunk sizes between them."""
-        earned = (1 + _CHUNK_OVERHEAD) * len(body)
-        self._overhead_bytes = max(0, self._overhead_bytes - earned)
+        """Process bytes of a body."""
+        self._request.body_received(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Note that a request is complete."""
-        self._in_body = False
+        self._request.body_completed()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -211,7 +272,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         else:
             self.guard.waits(self)
-            if self._in_body:
+            if self._request.in_body:
                 self._set_deadline(TOTAL_TIMEOUT_S, _BODY_TOO_SLOW)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -221,11 +282,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def _follow(self, *, was_in_head: bool, was_in_body: bool) -> None:
         """Set the deadline of the part of a request that is being read."""
-        if self._in_head:
+        if self._request.in_head:
             if not was_in_head:
                 self._set_deadline(HEAD_TIMEOUT_S, _HEAD_TOO_SLOW)
-        elif not self._in_body:
-            self._end_deadline()
+        elif not self._request.in_body:
+            self._deadline.cancel()
         elif not was_in_body or was_in_head:
             self._set_deadline(self.guard.body_timeout_s, _BODY_TOO_SLOW)
 
@@ -237,15 +298,15 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         return self.guard.policy.refusal(method, self.url, version, self.headers, local_host)
 
     def _count_unfinished(self) -> None:
-        held = self._overhead_bytes if self._in_head and not self.transport.is_closing() else 0
+        counts = self._request.in_head and not self.transport.is_closing()
+        held = self._request.overhead_bytes if counts else 0
         self.guard.unfinished_bytes += held - self._unfinished_bytes
         self._unfinished_bytes = held
         if held and self.guard.unfinished_bytes > UNFINISHED_BYTES_MAX:
             self._refuse(_BUSY)
 
     def _set_deadline(self, seconds: float, refusal: HttpRefusal) -> None:
-        self._end_deadline()
-        self._deadline = self.loop.call_later(seconds, self._time_out, seconds, refusal)
+        self._deadline.set(seconds, self._time_out, seconds, refusal)
 
     def _time_out(self, seconds: float, refusal: HttpRefusal) -> None:
         if self.flow.read_paused:  # the client is waiting for this server
@@ -254,42 +315,30 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._refuse(refusal)
 
     def _begin_reading_check(self) -> None:
-        self._end_reading_check()
         unread = self.transport.get_write_buffer_size()
-        timeout_s = self.guard.reading_timeout_s
-        self._reading_check = self.loop.call_later(timeout_s, self._check_reading, unread)
+        self._reading_check.set(self.guard.reading_timeout_s, self._check_reading, unread)
 
     def _check_reading(self, unread: int) -> None:
         """Abort the connection if its client has read almost nothing since the last check."""
         if unread - self.transport.get_write_buffer_size() >= READ_BYTES_MIN:
             self._begin_reading_check()
             return
-        self._end_reading_check()
+        self._reading_check.cancel()
         self.guard.refuse(_NOT_READING, self._client_text())
-        self._end_deadline()
+        self._deadline.cancel()
         self.transport.abort()
-
-    def _end_reading_check(self) -> None:
-        if self._reading_check is not None:
-            self._reading_check.cancel()
-            self._reading_check = None
-
-    def _end_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
     def _client_text(self) -> str:
         return f"{self.client[0]}:{self.client[1]}" if self.client else "unknown"
 
     def _refuse(self, refusal: HttpRefusal) -> None:
-        self._end_deadline()
+        self._deadline.cancel()
         if self.transport.is_closing():
             return
         if refusal is not _IDLE:  # the end of an idle connection is normal
             self.guard.refuse(refusal, self._client_text())
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        if cycle is None or (cycle.response_complete and not self._in_body):
+        if cycle is None or (cycle.response_complete and not self._request.in_body):
             self._answer_and_close(refusal)
         else:
             # An earlier answer is being sent: clients would read this one as part of it.
@@ -307,9 +356,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def _close(self) -> None:
         self.transport.close()
-        self._end_deadline()
         # A client that does not read its answer must not hold the file descriptor.
-        self._deadline = self.loop.call_later(_CLOSE_TIMEOUT_S, self.transport.abort)
+        self._deadline.set(_CLOSE_TIMEOUT_S, self.transport.abort)
 
 
 class _Refused:

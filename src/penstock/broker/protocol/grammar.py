@@ -63,7 +63,7 @@ class Awaited:
         """Check the size that the client announces.
 
         Raises:
-            Refused: The size is not allowed.
+            CommandRefused: The size is not allowed.
         """
         if 0 < size <= self.max_bytes:
             return
@@ -102,7 +102,7 @@ class Grammar:
         """Parse a line without its line feed.
 
         Raises:
-            Refused: It is not a command.
+            CommandRefused: It is not a command.
         """
         parts = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
         parse = self._table.get(parts[0])

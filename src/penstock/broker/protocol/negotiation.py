@@ -84,7 +84,7 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
     """Parse the body of an IDENTIFY.
 
     Raises:
-        Refused: It is not a JSON object, or a value is not allowed.
+        CommandRefused: It is not a JSON object, or a value is not allowed.
     """
     document = _document(body)
     wants_features = _flag(document, "feature_negotiation")

@@ -248,10 +248,11 @@ class CommandParser:
         if end > len(data):
             self._wanted = end - start
             return start
+        command = awaited.complete(data[begin:end])  # its error names the command awaited
         self._awaited = None
         self._wanted = 0
         self._cost += _BODY_COST
-        self._put(awaited.complete(data[begin:end]), found)
+        self._put(command, found)
         return end
 
     def _put(self, command: c.Command, found: list[c.Command]) -> None:

@@ -54,14 +54,14 @@ class Authorizer:
         self._clock = clock
         self.closed = token is not None or authority is not None
 
-    def authenticate(self, connection: TcpConnection, secret: bytes) -> Awaitable[None] | None:
+    def authenticate(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         """Authenticate a client, and answer it.
 
         Raises:
-            Refused: The secret is not accepted, or AUTH is not allowed now.
+            CommandRefused: The secret is not accepted, or the client is authorized already.
         """
-        if connection.consumer is not None:
-            raise c.CommandRefused("E_INVALID", "cannot AUTH in current state")
+        assert isinstance(command, c.Authenticate)
+        secret = command.secret
         if connection.session.permissions is not None:
             raise c.CommandRefused("E_INVALID", "AUTH already set")
         if not self.closed:
@@ -80,7 +80,7 @@ class Authorizer:
         """Check a command; return an awaitable if the check is not complete yet.
 
         Raises:
-            Refused: The command is not allowed; the awaitable raises it, too.
+            CommandRefused: The command is not allowed; the awaitable raises it, too.
         """
         if not self.closed:
             return None

@@ -2,10 +2,13 @@
 
 Owns the order of execution: commands run one after the other, and more input is read when there
 is room for it. A command that takes longer than one event-loop iteration (a new topic, an
-fsync, authentication) delays only the commands behind it. `BodyMemory` owns the wait for memory
-for a large message body and the time limit for receiving it; each body has its own. Does not
-own the received bytes (`input_buffer`), the bytes to send (`output_buffer`), the commands
-(`handler`), a subscription (`consumer`) or the memory limit (`publish_admission`).
+fsync, authentication) delays only the commands behind it. Does not own the received bytes
+(`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
+subscription (`consumer`) or the memory of large bodies (`publish_admission`).
+
+The state of the connection is in its session. Commands, and what follows from them, are events of
+`penstock.broker.protocol.connection_state`; the effects of those that are not commands are carried
+out here.
 
 Invariants: after a fatal error no command runs, and the connection closes when the error has
 been sent. Input is not read faster than it is processed. In each event-loop iteration a client
@@ -18,14 +21,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
+from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent, ClientState
+from penstock.broker.publish_admission import BodyMemory
+from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import ConnectionConsumer
 from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
-from penstock.broker.tcp.session import Session
+from penstock.broker.tcp.session import ClientSession
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError
 from penstock.core.loop_tasks import start_job
@@ -35,102 +41,29 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import ProtocolLimits
-    from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.tcp.heartbeats import Heartbeats
 
 
 _logger = logging.getLogger(__name__)
 
-_LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
-
-
-class BodyReader(Protocol):
-    """Reader of a body: a connection."""
-
-    def read_body(self) -> None:
-        """Begin or continue to read the body: its memory is reserved."""
-        ...
-
-    def fail(self, code: str, text: str) -> None:
-        """Refuse the body with NSQ's texts: no memory, or the time limit was exceeded."""
-        ...
-
-
-class BodyMemory:
-    """Memory for the large bodies of one connection.
-
-    Args:
-        budget: Budget from which memory is reserved.
-        timeout_ms: Time limit of a body once its memory is reserved.
-
-    Attributes:
-        is_awaited: A body waits for memory, and is not read.
-    """
-
-    __slots__ = ("_budget", "_holding", "_timeout_ms", "is_awaited")
-
-    def __init__(self, budget: ByteBudget, timeout_ms: int) -> None:
-        self.is_awaited = False
-        self._budget = budget
-        self._timeout_ms = timeout_ms
-        self._holding: asyncio.Task[None] | None = None
-
-    def watch(self, reader: BodyReader, wanted_bytes: int, *, is_another: bool) -> bool:
-        """Reserve memory for a large body that is being received, until it has ended.
-
-        Args:
-            reader: Its reader; not kept after the body.
-            wanted_bytes: Missing bytes of the current body; 0: there is none.
-            is_another: It is a different body than at the last call.
-
-        Returns:
-            Whether `is_awaited` may have changed.
-        """
-        changed = False
-        if self._holding is not None and (is_another or not wanted_bytes):
-            self.close()
-            changed = True
-        if self._holding is None and wanted_bytes > _LARGE_BYTES:
-            # The task begins in a later iteration of the loop.
-            self._holding = start_job("body room", self._hold(reader, wanted_bytes))
-            self.is_awaited = changed = True
-        return changed
-
-    def close(self) -> None:
-        """Release the memory."""
-        if self._holding is not None:
-            self._holding.cancel()
-            self._holding = None
-        self.is_awaited = False
-
-    async def _hold(self, reader: BodyReader, size_bytes: int) -> None:
-        try:
-            async with self._budget.reserve(size_bytes):
-                self.is_awaited = False
-                reader.read_body()
-                await asyncio.sleep(self._timeout_ms / 1000)
-            reader.fail("E_BAD_BODY", f"body did not arrive within {self._timeout_ms} ms")
-        except PenstockError as error:
-            reader.fail("E_PUB_FAILED", f"PUB failed {error}")
-        except Exception:
-            # The outermost handler of a task: its connection must not wait without end.
-            _logger.exception("cannot reserve memory for a large body")
-            reader.fail("E_PUB_FAILED", "PUB failed internal error")
-
-
+_UPGRADING: Final = ClientState.UPGRADING
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
 _HANDSHAKE_S: Final = 5.0
 _FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close its side
 
 
+# An event that follows from a command or from an effect, or an awaitable if it is not done yet.
+Outcome: TypeAlias = "Awaitable[ClientEvent | None] | ClientEvent | None"
+
+
 class CommandPort(Protocol):
     """Executes commands."""
 
-    def carry_out(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
-        """Execute a command; return an awaitable if it is not done yet.
+    def carry_out(self, connection: TcpConnection, command: c.Command) -> Outcome:
+        """Execute a command; return an event that follows, or an awaitable if it is not done yet.
 
         Raises:
-            Refused: The command is invalid or failed; the connection ends.
+            CommandRefused: The command is invalid or failed; the connection ends.
         """
         ...
 
@@ -142,11 +75,13 @@ class Front(Protocol):
         broker: The broker.
         limits: Limits on the input of clients.
         heartbeats: Schedule of the heartbeats of connections.
+        tls: TLS context of the server, if it has a certificate.
     """
 
     broker: Broker
     limits: ProtocolLimits
     heartbeats: Heartbeats
+    tls: ssl.SSLContext | None
 
     @property
     def handler(self) -> CommandPort:
@@ -172,7 +107,7 @@ class TcpConnection(asyncio.Protocol):
         number: Its number.
 
     Attributes:
-        session: State of the client: address, negotiated settings, TLS.
+        session: State of the connection, address, negotiated settings, TLS.
         output: Queue of data to send.
         consumer: Its consumer of a channel, after SUB.
     """
@@ -180,14 +115,16 @@ class TcpConnection(asyncio.Protocol):
     def __init__(self, front: Front, number: int) -> None:
         broker = front.broker
         self.number = number
-        self.session = Session(broker.clock.now_ms())
+        needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
+        state = ClientState.TLS_REQUIRED if needs_tls else ClientState.NEW
+        self.session = ClientSession(broker.clock.now_ms(), state)
         self.output = OutputBuffer(self.session, broker.memory)
         self.consumer: ConnectionConsumer | None = None
         self.beat_slot = 0
         self._front = front
         self._transport: asyncio.Transport | None = None
         self._intake = InputBuffer(front.limits, self.session, broker.memory)
-        self._body_room = BodyMemory(broker.budget, broker.options.body_timeout_ms)
+        self._body_memory = BodyMemory(broker.budget, broker.options.body_timeout_ms)
         self._busy: asyncio.Task[None] | None = None
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
@@ -203,7 +140,7 @@ class TcpConnection(asyncio.Protocol):
             self.session.met(transport)
             self._heard_s = asyncio.get_running_loop().time()
             self._front.connected(self)
-            self.restart_heartbeat()
+            self._restart_heartbeat()
         except BaseException:
             self._transport.abort()  # otherwise it would serve an unregistered connection
             raise
@@ -215,7 +152,7 @@ class TcpConnection(asyncio.Protocol):
         steps = CleanupSteps()
         steps.take(self.output.end)
         steps.take(self._intake.end)
-        steps.take(self._body_room.close)
+        steps.take(self._body_memory.close)
         steps.take(self._front.heartbeats.forget, self)
         if self._busy is not None:
             steps.take(self._busy.cancel)
@@ -224,7 +161,7 @@ class TcpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the commands that are complete now."""
-        if not self.output.closed:
+        if not self.session.closed:
             self._take(data)
 
     def pause_writing(self) -> None:
@@ -259,8 +196,8 @@ class TcpConnection(asyncio.Protocol):
             # Only complete commands show that a client is alive; single bytes of a slow one do not.
             self._heard_s = asyncio.get_running_loop().time()
         self._carry_out()
-        wanted = 0 if self.output.closed else self._intake.wanted_bytes
-        if self._body_room.watch(self, wanted, is_another=is_another):
+        wanted = 0 if self.session.closed else self._intake.wanted_bytes
+        if self._body_memory.watch(self, wanted, is_another=is_another):
             self._pace_input()
         self._go_on_later()
 
@@ -279,7 +216,7 @@ class TcpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         self._going_on = False
         self._intake.begin_turn()
-        if self.output.closed or self._is_full:
+        if self.session.closed or self._is_full:
             return  # freed memory or read answers call this again
         if self._intake.holds_more:
             self._take(b"")
@@ -293,18 +230,18 @@ class TcpConnection(asyncio.Protocol):
         Deliveries stop before this many unread answers accumulate. A client may not be able to read
         while it sends: a client that only finishes messages gets no answers and never waits.
         """
-        if self._intake.is_full or self._body_room.is_awaited:
+        if self._intake.is_full or self._body_memory.is_awaited:
             return True
         return self.output.unread_bytes > _UNREAD_BYTES_MAX
 
     def _pace_input(self) -> None:
         transport = self._transport
-        if transport is None or self.output.closed:
+        if transport is None or self.session.closed:
             return
         if self._is_full or self._intake.waits_for_turn:
             if transport.is_reading():
                 transport.pause_reading()
-        elif not transport.is_reading() and not self.session.upgrading:
+        elif not transport.is_reading() and self.session.state is not _UPGRADING:
             transport.resume_reading()
 
     # -- executing commands
@@ -312,12 +249,16 @@ class TcpConnection(asyncio.Protocol):
     def _carry_out(self) -> None:
         """Execute commands until one has to wait or none is left."""
         commands = self._intake.commands
-        while commands and self._busy is None and not self.output.closed:
+        while commands and self._busy is None and not self.session.closed:
             command = commands.popleft()
             try:
-                waiting = self._front.handler.carry_out(self, command)
-                if waiting is not None:
-                    self._busy = start_job("command", self._finish(waiting))
+                outcome = self._front.handler.carry_out(self, command)
+                if outcome is None:
+                    continue
+                if isinstance(outcome, ClientEvent):
+                    outcome = self._react(outcome)
+                if outcome is not None:
+                    self._busy = start_job("command", self._finish(outcome))
             except c.CommandRefused as refused:
                 self.fail(refused.code, refused.text)
                 return
@@ -329,9 +270,18 @@ class TcpConnection(asyncio.Protocol):
         self._intake.tell_ledger()
         self._pace_input()
 
-    async def _finish(self, waiting: Awaitable[None]) -> None:
+    def _react(self, event: ClientEvent) -> Awaitable[ClientEvent] | None:
+        """Carry out the effects of an event; return an awaitable if the last is not done yet."""
+        outcome = None
+        for effect in self.session.happened(event):
+            outcome = self._carry_out_effect(effect)
+        return outcome
+
+    async def _finish(self, outcome: Awaitable[ClientEvent | None] | None) -> None:
         try:
-            await waiting
+            while outcome is not None:
+                event = await outcome
+                outcome = None if event is None else self._react(event)
         except c.CommandRefused as refused:
             self._busy = None
             self.fail(refused.code, refused.text)
@@ -352,7 +302,7 @@ class TcpConnection(asyncio.Protocol):
             _logger.exception("%s: a command failed", self.session.address)
             self.output.abort()
 
-    # -- the end, and TLS
+    # -- the end
 
     def close(self) -> None:
         """Send the pending output, and close."""
@@ -366,12 +316,38 @@ class TcpConnection(asyncio.Protocol):
         finally:
             self.close()
 
-    async def start_tls(self, context: ssl.SSLContext) -> None:
+    # -- effects
+
+    def _carry_out_effect(self, effect: ClientEffect) -> Awaitable[ClientEvent] | None:
+        """Carry out an effect of an event that is not a command."""
+        match effect:
+            case ClientEffect.RESTART_HEARTBEAT:
+                self._restart_heartbeat()
+            case ClientEffect.SEND_HEARTBEAT:
+                if self._intake.greeted:
+                    self.output.send_now(frames.HEARTBEAT)
+            case ClientEffect.SEND_SETTINGS:
+                answer = self.session.negotiated.answer
+                self.output.send(frames.OK if answer is None else frames.response(answer))
+            case ClientEffect.START_TLS:
+                return self._start_tls()
+            case ClientEffect.START_COMPRESSION:
+                self.output.flush()
+                self.session.codec = self.session.agreed_codec
+            case ClientEffect.SEND_OK:
+                self.output.send(frames.OK)
+            case _:
+                raise AssertionError(f"{effect} is an effect of a command")
+        return None
+
+    async def _start_tls(self) -> ClientEvent:
         """Switch to TLS.
 
         Raises:
-            Refused: The handshake failed.
+            CommandRefused: The handshake failed.
         """
+        context = self._front.tls
+        assert context is not None
         self.output.flush()
         if not self._intake.is_empty:
             # Commands that an attacker injected before the handshake must not be executed.
@@ -381,7 +357,6 @@ class TcpConnection(asyncio.Protocol):
         plain = self._transport
         if plain is None:
             raise c.CommandRefused("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is gone")
-        self.session.upgrading = True
         try:
             secure = await asyncio.get_running_loop().start_tls(
                 plain,
@@ -402,12 +377,13 @@ class TcpConnection(asyncio.Protocol):
             if isinstance(error, OSError):  # `ssl.SSLError` is a subclass
                 raise c.CommandRefused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
             raise
-        finally:
-            self.session.upgrading = False
+        if self.session.agreed_codec is None:
+            return ClientEvent.TLS_STARTED
+        return ClientEvent.TLS_STARTED_FIRST
 
     # -- heartbeats
 
-    def restart_heartbeat(self) -> None:
+    def _restart_heartbeat(self) -> None:
         """Schedule heartbeats at the negotiated interval."""
         interval_ms = self.session.negotiated.heartbeat_ms
         if interval_ms:
@@ -425,13 +401,11 @@ class TcpConnection(asyncio.Protocol):
 
     def _beat(self, now_s: float) -> None:
         interval_s = self.session.negotiated.heartbeat_ms / 1000
-        waits = self._busy is not None or self._body_room.is_awaited
+        waits = self._busy is not None or self._body_memory.is_awaited
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits
         if self.output.stuck_s(now_s) >= interval_s:
             self.output.abort()
         elif silent:
             self.close()
         else:
-            if self._intake.greeted and not self.session.upgrading:
-                self.output.send_now(frames.HEARTBEAT)
-            self.restart_heartbeat()
+            self._react(ClientEvent.HEARTBEAT_DUE)

@@ -61,7 +61,6 @@ class ConnectionConsumer:
         self.message_timeout_ms = message_timeout_ms
         self.sample_rate = sample_rate
         self.ready = 0
-        self.closing = False
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
@@ -90,14 +89,12 @@ class ConnectionConsumer:
         self._wire.close()
 
     def set_ready(self, count: int) -> None:
-        """Set the maximum number of messages in flight; ignored while closing."""
-        if not self.closing:
-            self.ready = count
-            self._look()
+        """Set the maximum number of messages in flight."""
+        self.ready = count
+        self._look()
 
-    def start_close(self) -> None:
+    def stop_delivery(self) -> None:
         """Receive no further messages; those in flight can still be answered."""
-        self.closing = True
         self.ready = 0
 
     def finish(self, ids: npt.NDArray[np.int64]) -> None:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.client_registry import ClientStatistics
+from penstock.broker.protocol.connection_state import ClientState
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.tcp.authorizer import Authorizer
+from penstock.broker.tcp.command_handler import CommandHandler
 from penstock.broker.tcp.connection import TcpConnection
-from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
 from penstock.core.errors import NotFound, PenstockError
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from penstock.broker.tcp.consumer import ConnectionConsumer
 
 
-_NEW: Final = 0
-_SUBSCRIBED: Final = 3
-_CLOSING: Final = 4
+_NSQ_STATES: Final = {
+    ClientState.SUBSCRIBED: 3,
+    ClientState.CLOSING: 4,
+    ClientState.CLOSED: 4,
+}
+_NSQ_NEW: Final = 0
 
 
 def client_statistics(connection: TcpConnection) -> ClientStatistics:
@@ -49,7 +53,7 @@ def client_statistics(connection: TcpConnection) -> ClientStatistics:
         address=session.address,
         user_agent=negotiated.user_agent,
         connected_ms=session.connected_ms,
-        state=_state(consumer),
+        state=_NSQ_STATES.get(session.state, _NSQ_NEW),
         ready=0 if consumer is None else consumer.ready,
         in_flight=0 if consumer is None else consumer.in_flight,
         messages=0 if consumer is None else consumer.message_count,
@@ -66,12 +70,6 @@ def client_statistics(connection: TcpConnection) -> ClientStatistics:
         identity="" if permissions is None else permissions.identity,
         identity_url="" if permissions is None else permissions.identity_url,
     )
-
-
-def _state(consumer: ConnectionConsumer | None) -> int:
-    if consumer is None:
-        return _NEW
-    return _CLOSING if consumer.closing else _SUBSCRIBED
 
 
 _logger = logging.getLogger(__name__)
@@ -104,7 +102,8 @@ class TcpFront:
         )
         gate = Authorizer(options.token, authority, broker.clock)
         offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
-        self.handler = CommandHandler(broker, offered, gate, tls)
+        self.handler = CommandHandler(broker, offered, gate)
+        self.tls = tls
         self.heartbeats = Heartbeats()
         self.connections: dict[int, TcpConnection] = {}
         self._listeners = tuple(listeners)

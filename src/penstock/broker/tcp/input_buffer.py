@@ -20,7 +20,7 @@ from penstock.broker.protocol.parser import CommandParser
 if TYPE_CHECKING:
     from penstock.broker.memory.budget import MemoryBudget
     from penstock.broker.protocol.limits import ProtocolLimits
-    from penstock.broker.tcp.session import Session
+    from penstock.broker.tcp.session import ClientSession
 
 _MAGIC: Final = b"  V2"
 _WAITING_BYTES_MAX: Final = 1 << 22
@@ -56,7 +56,9 @@ class InputBuffer:
         "greeted",
     )
 
-    def __init__(self, limits: ProtocolLimits, session: Session, memory: MemoryBudget) -> None:
+    def __init__(
+        self, limits: ProtocolLimits, session: ClientSession, memory: MemoryBudget
+    ) -> None:
         self.commands: deque[c.Command] = deque()
         self.greeted = False
         self._session = session
@@ -74,7 +76,7 @@ class InputBuffer:
             data: Received bytes; empty, to continue with earlier input.
 
         Raises:
-            Refused: The client speaks another protocol.
+            CommandRefused: The client speaks another protocol.
             PenstockError: The input cannot be decompressed.
         """
         if not self.greeted:

@@ -13,11 +13,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.protocol.connection_state import ClientEvent
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.broker.memory.budget import MemoryBudget
-    from penstock.broker.tcp.session import Session
+    from penstock.broker.tcp.session import ClientSession
 
 _logger = logging.getLogger(__name__)
 
@@ -29,11 +31,10 @@ class OutputBuffer:
     """Output side of one connection.
 
     Args:
-        session: Knows the compression.
+        session: Knows the compression; learns when the connection ends.
         memory: Memory budget to which pending output is added.
 
     Attributes:
-        closed: The connection closes after pending output is sent.
         on_room: Called when deliveries are possible again after they were not.
     """
 
@@ -46,12 +47,10 @@ class OutputBuffer:
         "_transport",
         "_waiting",
         "_waiting_bytes",
-        "closed",
         "on_room",
     )
 
-    def __init__(self, session: Session, memory: MemoryBudget) -> None:
-        self.closed = False
+    def __init__(self, session: ClientSession, memory: MemoryBudget) -> None:
         self.on_room: Callable[[], None] | None = None
         self._session = session
         self._memory = memory
@@ -70,14 +69,16 @@ class OutputBuffer:
 
     def end(self) -> None:
         """Stop sending: the transport is closed."""
-        self.closed = True
+        self._session.happened(ClientEvent.ENDED)
         self._transport = None
         self._memory.hold(self, 0)
 
     @property
     def writable(self) -> bool:
         """Whether most of the earlier output has been sent."""
-        return not (self._clogged or self._waiting_bytes >= _WAITING_BYTES_MAX or self.closed)
+        if self._clogged or self._waiting_bytes >= _WAITING_BYTES_MAX:
+            return False
+        return not self._session.closed
 
     @property
     def unread_bytes(self) -> int:
@@ -153,7 +154,7 @@ class OutputBuffer:
 
     def close(self) -> None:
         """Send pending output, and close."""
-        self.closed = True
+        self._session.happened(ClientEvent.ENDED)
         try:
             self.flush()
         finally:
@@ -162,7 +163,7 @@ class OutputBuffer:
 
     def abort(self) -> None:
         """Close without sending pending output."""
-        self.closed = True
+        self._session.happened(ClientEvent.ENDED)
         if self._transport is not None:
             self._transport.abort()
 

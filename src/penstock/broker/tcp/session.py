@@ -1,4 +1,8 @@
-"""State of a connection: its address, negotiated settings, TLS and permissions."""
+"""A client's session: the state of its connection, and the facts beside the state.
+
+Owns the current state (`penstock.broker.protocol.connection_state` has the table), the client's
+address, negotiated settings, details of TLS and permissions.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +10,82 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.client_registry import TlsStatistics
+from penstock.broker.protocol.commands import CommandRefused
+from penstock.broker.protocol.connection_state import CLIENT_MACHINE, ClientState
 from penstock.broker.protocol.negotiation import Negotiated
+from penstock.core.state_machine import Refusal
 
 if TYPE_CHECKING:
     import asyncio
     import ssl
 
+    from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent
     from penstock.broker.protocol.limits import Codec
     from penstock.broker.security.permissions import Permissions
+    from penstock.core.state_machine import Transition
 
 _PUBLISHED_TOPICS_MAX: Final = 1_000
+_CLOSED: Final = ClientState.CLOSED
 
 
 @dataclass(slots=True)
-class Session:
-    """State of one connection.
+class ClientSession:
+    """Session of one client.
 
     Attributes:
         connected_ms: When it was established.
+        state: State of the connection.
         address: Address of the client.
         negotiated: Its negotiated settings.
-        identified: It sent an IDENTIFY.
+        agreed_codec: Its compression, once it is agreed.
         codec: Its compression, once it is active.
         tls: It uses TLS.
         encryption: Details of TLS, once it is active.
         common_name: Common name of the client's certificate.
         secret: Secret sent with ``AUTH``, kept to renew the permissions.
         permissions: Permissions, once it is authorized.
-        upgrading: It changes to TLS: nothing may be sent.
         published: Number of published messages by topic, for at most 1,000 topics; the oldest
             entries are dropped first.
     """
 
     connected_ms: int
+    state: ClientState = ClientState.NEW
     address: str = ""
     negotiated: Negotiated = field(default_factory=Negotiated)
-    identified: bool = False
+    agreed_codec: Codec | None = None
     codec: Codec | None = None
     tls: bool = False
     encryption: TlsStatistics | None = None
     common_name: str = ""
     secret: bytes = b""
     permissions: Permissions | None = None
-    upgrading: bool = False
     published: dict[str, int] = field(default_factory=dict)
+
+    def happened(self, event: ClientEvent) -> tuple[ClientEffect, ...]:
+        """Change the state as an event requires, and return the effects to carry out in order.
+
+        Raises:
+            CommandRefused: The event is a command that is not allowed in this state.
+        """
+        outcome = self.check(event)
+        self.state = outcome.state
+        return outcome.effects
+
+    def check(self, event: ClientEvent) -> Transition[ClientState, ClientEffect]:
+        """Return what an event would do.
+
+        Raises:
+            CommandRefused: The event is a command that is not allowed in this state.
+        """
+        outcome = CLIENT_MACHINE.transition(self.state, event)
+        if isinstance(outcome, Refusal):
+            raise CommandRefused("E_INVALID", outcome.reason)
+        return outcome
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection closes once pending output is sent."""
+        return self.state is _CLOSED
 
     def met(self, transport: asyncio.BaseTransport) -> None:
         """Record the address."""

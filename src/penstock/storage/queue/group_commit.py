@@ -1,8 +1,11 @@
 """Group commit: one fsync pass for all waiting writers, on shared threads.
 
 `Syncer` owns the waiting futures and the count of unsynced messages. `SyncThreads` owns one
-thread that waits for the next due time and a few workers, for any number of queues. Does not
-own what a pass does: the queue provides it as a function that returns the durable offset.
+thread that waits for the next due time and a few workers, for any number of queues.
+`UnsyncedData` owns the age of unsynced data of each queue, and its alarm: an error in the log,
+repeated while data is older than ten times the interval after which it should be synced. Nothing
+else reports a disk that hangs, or a sync that was planned but never ran. Does not own what a pass
+does: the queue provides it as a function that returns the durable offset.
 
 A pass begins when `sync_every_messages` are not synced or the oldest of them is
 `sync_interval_ms` old. If no caller waits for it, it does not begin within `sync_pause_ms` of
@@ -41,7 +44,6 @@ from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OwnedThread
-from penstock.storage.unsynced import UnsyncedData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -199,8 +201,8 @@ class Syncer:
         """Record that there is unsynced data; the caller holds the mutex."""
         if self._oldest_s is None:
             self._oldest_s = now_s
-            if self._unsynced is not None:
-                self._unsynced.appended(self, now_s)
+            if self._threads is not None:
+                self._threads.note_append(self, now_s)
 
     def _pass(self, run_pass: Callable[[], int]) -> int:
         """Run a pass, and update the age of unsynced data."""
@@ -308,6 +310,81 @@ class Syncer:
         steps.finish()
 
 
+INTERVALS_MAX: Final = 10
+LIMIT_MIN_S: Final = 10.0
+
+
+class UnsyncedData:
+    """Since when each of many owners has unsynced data. Any thread.
+
+    It needs no mutex: each change is one step of a dictionary, and each owner changes its entry
+    under its own mutex.
+
+    Args:
+        name: For messages.
+        clock: Returns the time.
+
+    Attributes:
+        limit_s: Age at which the alarm is raised.
+        check_planned: A call of `check` is planned; the owner of the timer sets it.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._since_s: dict[object, float] = {}
+        self.check_planned = False
+        self.limit_s = LIMIT_MIN_S
+
+    def allow(self, interval_s: float) -> None:
+        """Take an owner's interval into account: the longest one applies."""
+        self.limit_s = max(self.limit_s, INTERVALS_MAX * interval_s)
+
+    def appended(self, owner: object, since_s: float) -> float | None:
+        """Record that an owner has unsynced data, if it had none.
+
+        Returns:
+            The monotonic time at which to call `check`; None: that is planned.
+        """
+        self._since_s.setdefault(owner, since_s)
+        return None if self.check_planned else since_s + self.limit_s
+
+    def synced(self, owner: object, since_s: float | None) -> None:
+        """Record a successful pass, and since when other data is unsynced; None: none is."""
+        if since_s is None:
+            self._since_s.pop(owner, None)
+        else:
+            self._since_s[owner] = since_s
+
+    def age_s(self) -> float:
+        """Return the age of the oldest unsynced byte; 0 if there is none."""
+        since_s = min(tuple(self._since_s.values()), default=None)
+        return 0.0 if since_s is None else max(0.0, self._clock.monotonic_s() - since_s)
+
+    def trouble(self) -> str | None:
+        """Return an error message if data is too old, else None."""
+        age_s = self.age_s()
+        if age_s < self.limit_s:
+            return None
+        return (
+            f"{self._name}: data has not been synced for {age_s:.0f} s, and a power loss would lose"
+            f" it (the limit is {self.limit_s:.0f} s): check whether the disk responds"
+        )
+
+    def check(self) -> float | None:
+        """Log an error if data is too old; return when to check again, None: all is synced."""
+        trouble = self.trouble()
+        if trouble is not None:
+            _logger.error("%s", trouble)
+        self.check_planned = False  # first: an append from here on plans the next check itself
+        oldest_s = min(tuple(self._since_s.values()), default=None)
+        if oldest_s is None:
+            return None
+        # When the oldest would be too old; if it already is, after the same time again.
+        begin_s = oldest_s if trouble is None else self._clock.monotonic_s()
+        return begin_s + self.limit_s
+
+
 _SLACK: Final = 64
 
 
@@ -338,7 +415,7 @@ class SyncThreads:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._closed = False
-        self.unsynced = UnsyncedData(name, clock, self.call_at)
+        self.unsynced = UnsyncedData(name, clock)
         self._workers = ThreadPoolExecutor(most, thread_name_prefix=name)
         self._timer = OwnedThread(f"{name} timer", self._wait_and_call, part="sync timer")
         try:
@@ -408,6 +485,10 @@ class SyncThreads:
             if self._heap[0][0] == at_s:
                 self._changed.notify()
 
+    def note_append(self, owner: object, now_s: float) -> None:
+        """Record that an owner has unsynced data since now, if it had none."""
+        self._plan_check(self.unsynced.appended(owner, now_s))
+
     def close(self) -> None:
         """Finish the submitted work, drop planned callbacks, and stop. It may be called twice."""
         self._timer.expect_end()
@@ -418,6 +499,17 @@ class SyncThreads:
             self._changed.notify()
         self._timer.join()
         self._workers.shutdown()
+
+    def _check_age(self) -> None:
+        self._plan_check(self.unsynced.check())
+
+    def _plan_check(self, at_s: float | None) -> None:
+        """Plan a check of the age of unsynced data."""
+        if at_s is not None:
+            # Without memory the next append plans it; closed threads have synced everything.
+            with suppress(Closed, MemoryError):
+                self.call_at(at_s, self._check_age)
+                self.unsynced.check_planned = True
 
     def _check_open(self) -> None:
         if self._closed:

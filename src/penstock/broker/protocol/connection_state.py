@@ -1,0 +1,226 @@
+"""State machine of a client's connection: which command is allowed when, as in NSQ.
+
+Owns the states of a connection, and the refusal of a command that its state does not allow. The
+effects of commands are carried out by `penstock.broker.tcp.command_handler`, those of all other
+events by `penstock.broker.tcp.connection`.
+
+Differences from NSQ: a second IDENTIFY is refused, because the upgrades of the connection are done
+by then.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from penstock.broker.protocol import commands as c
+from penstock.core.state_machine import (
+    IGNORED,
+    IMPOSSIBLE,
+    Refusal,
+    Row,
+    StateMachine,
+    Transition,
+    Unchanged,
+    go,
+)
+
+
+class ClientState(Enum):
+    """State of a connection."""
+
+    NEW = "new"
+    IDENTIFIED = "identified"
+    UPGRADING = "upgrading"
+    """It changes to TLS: no command runs, and nothing else is read or sent."""
+    SUBSCRIBED = "subscribed"
+    CLOSING = "closing"
+    """The client sent CLS: it receives no further messages."""
+    TLS_REQUIRED = "TLS required"
+    """New, and the server requires TLS: only IDENTIFY is allowed."""
+    TLS_MISSED = "TLS missed"
+    """Identified without TLS, which the server requires: no command is allowed."""
+    CLOSED = "closed"
+    """No command runs, and no further output is accepted."""
+
+
+class ClientEvent(Enum):
+    """A command of the client, by its name in the protocol, or another event."""
+
+    IDENTIFY = "IDENTIFY"
+    AUTH = "AUTH"
+    SUB = "SUB"
+    RDY = "RDY"
+    FIN = "FIN"
+    REQ = "REQ"
+    TOUCH = "TOUCH"
+    CLS = "CLS"
+    PUB = "PUB"
+    MPUB = "MPUB"
+    DPUB = "DPUB"
+    NOP = "NOP"
+    SETTINGS_AGREED = "settings agreed, without TLS or compression"
+    COMPRESSION_AGREED = "settings agreed, with compression"
+    TLS_AGREED = "settings agreed, with TLS"
+    TLS_STARTED = "TLS started"
+    TLS_STARTED_FIRST = "TLS started, compression was agreed"
+    SUBSCRIBED = "subscribed"
+    HEARTBEAT_DUE = "heartbeat due"
+    ENDED = "error sent, peer gone or silent, evicted, or server stopped"
+
+
+class ClientEffect(Enum):
+    """A step that follows from an event."""
+
+    # Of commands; those that can fail end the connection, or report one of the other events.
+    NEGOTIATE = "negotiate"
+    AUTHENTICATE = "authenticate"
+    SUBSCRIBE = "subscribe"
+    SET_READY = "set ready"
+    FINISH = "finish"
+    REQUEUE = "requeue"
+    TOUCH = "touch"
+    STOP_DELIVERY = "stop delivery"
+    SEND_CLOSE_WAIT = "send CLOSE_WAIT"
+    PUBLISH = "publish"
+    MULTI_PUBLISH = "multi-publish"
+    DEFERRED_PUBLISH = "deferred publish"
+    # Of other events.
+    RESTART_HEARTBEAT = "restart heartbeat"
+    SEND_SETTINGS = "send settings"
+    START_TLS = "start TLS"
+    START_COMPRESSION = "start compression"
+    SEND_OK = "send OK"
+    SEND_HEARTBEAT = "send heartbeat"
+
+
+_State = ClientState
+_Event = ClientEvent
+_Effect = ClientEffect
+_Cell = Transition[ClientState, ClientEffect] | Refusal | Unchanged
+_ClientRow = Row[ClientState, ClientEffect]
+
+_NO_CONSUMER: Final = (_State.NEW, _State.IDENTIFIED)
+_CONSUMER: Final = (_State.SUBSCRIBED, _State.CLOSING)
+
+
+def _allowed(event: ClientEvent, *effects: ClientEffect, states: tuple[_State, ...]) -> _ClientRow:
+    """Return the row of a command that changes no state and is allowed in some states."""
+    return _command(event, {state: go(state, *effects) for state in states})
+
+
+def _command(event: ClientEvent, cells: dict[ClientState, _Cell]) -> _ClientRow:
+    """Return the row of a command: refused in other states, which never run it before TLS."""
+    wrong = f"cannot {event.value} in current state"
+    without_tls = Refusal(f"{wrong} (TLS required)")
+    never: dict[ClientState, _Cell] = {
+        _State.UPGRADING: IMPOSSIBLE,
+        _State.CLOSED: IMPOSSIBLE,
+        _State.TLS_REQUIRED: without_tls,
+        _State.TLS_MISSED: without_tls,
+    }
+    return Row(never | cells, Refusal(wrong))
+
+
+def _answered(*effects: ClientEffect) -> _ClientRow:
+    """Return the row of an IDENTIFY that is answered, without TLS."""
+    first = (_Effect.RESTART_HEARTBEAT, _Effect.SEND_SETTINGS)
+    return Row(
+        {
+            _State.NEW: go(_State.IDENTIFIED, *first, *effects),
+            _State.TLS_REQUIRED: go(_State.TLS_MISSED, *first, *effects),
+        }
+    )
+
+
+def _tls_started(*effects: ClientEffect) -> _ClientRow:
+    return Row({_State.UPGRADING: go(_State.IDENTIFIED, *effects), _State.CLOSED: IGNORED})
+
+
+_COMPRESS: Final = (_Effect.START_COMPRESSION, _Effect.SEND_OK)
+_NO_HEARTBEAT: Final = (_State.UPGRADING, _State.CLOSED)
+
+CLIENT_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect](
+    ClientState,
+    {
+        _Event.IDENTIFY: _command(
+            _Event.IDENTIFY,
+            {
+                _State.NEW: go(_State.NEW, _Effect.NEGOTIATE),
+                _State.TLS_REQUIRED: go(_State.TLS_REQUIRED, _Effect.NEGOTIATE),
+                _State.TLS_MISSED: Refusal("cannot IDENTIFY in current state"),
+            },
+        ),
+        _Event.AUTH: _allowed(_Event.AUTH, _Effect.AUTHENTICATE, states=_NO_CONSUMER),
+        _Event.SUB: _allowed(_Event.SUB, _Effect.SUBSCRIBE, states=_NO_CONSUMER),
+        _Event.RDY: _command(
+            _Event.RDY,
+            {
+                _State.SUBSCRIBED: go(_State.SUBSCRIBED, _Effect.SET_READY),
+                _State.CLOSING: IGNORED,
+            },
+        ),
+        _Event.FIN: _allowed(_Event.FIN, _Effect.FINISH, states=_CONSUMER),
+        _Event.REQ: _allowed(_Event.REQ, _Effect.REQUEUE, states=_CONSUMER),
+        _Event.TOUCH: _allowed(_Event.TOUCH, _Effect.TOUCH, states=_CONSUMER),
+        _Event.CLS: _command(
+            _Event.CLS,
+            {_State.SUBSCRIBED: go(_State.CLOSING, _Effect.STOP_DELIVERY, _Effect.SEND_CLOSE_WAIT)},
+        ),
+        _Event.PUB: _allowed(_Event.PUB, _Effect.PUBLISH, states=_NO_CONSUMER + _CONSUMER),
+        _Event.MPUB: _allowed(_Event.MPUB, _Effect.MULTI_PUBLISH, states=_NO_CONSUMER + _CONSUMER),
+        _Event.DPUB: _allowed(
+            _Event.DPUB, _Effect.DEFERRED_PUBLISH, states=_NO_CONSUMER + _CONSUMER
+        ),
+        _Event.NOP: _allowed(_Event.NOP, states=_NO_CONSUMER + _CONSUMER),
+        _Event.SETTINGS_AGREED: _answered(),
+        _Event.COMPRESSION_AGREED: _answered(*_COMPRESS),
+        _Event.TLS_AGREED: Row(
+            {
+                state: go(
+                    _State.UPGRADING,
+                    _Effect.RESTART_HEARTBEAT,
+                    _Effect.SEND_SETTINGS,
+                    _Effect.START_TLS,
+                )
+                for state in (_State.NEW, _State.TLS_REQUIRED)
+            }
+        ),
+        _Event.TLS_STARTED: _tls_started(_Effect.SEND_OK),
+        _Event.TLS_STARTED_FIRST: _tls_started(_Effect.SEND_OK, *_COMPRESS),
+        _Event.SUBSCRIBED: Row(
+            {state: go(_State.SUBSCRIBED, _Effect.SEND_OK) for state in _NO_CONSUMER}
+            | {_State.CLOSED: IGNORED}
+        ),
+        # A connection that is closed still has heartbeats, which end it if it does not read.
+        _Event.HEARTBEAT_DUE: Row(
+            {
+                state: go(state, _Effect.RESTART_HEARTBEAT)
+                if state in _NO_HEARTBEAT
+                else go(state, _Effect.SEND_HEARTBEAT, _Effect.RESTART_HEARTBEAT)
+                for state in ClientState
+            }
+        ),
+        _Event.ENDED: Row({state: go(_State.CLOSED) for state in ClientState}),
+    },
+    initial=(ClientState.NEW, ClientState.TLS_REQUIRED),
+    final=(ClientState.CLOSED,),
+)
+
+EVENTS: Final[dict[type, ClientEvent]] = {
+    c.Identify: ClientEvent.IDENTIFY,
+    c.Authenticate: ClientEvent.AUTH,
+    c.Subscribe: ClientEvent.SUB,
+    c.Ready: ClientEvent.RDY,
+    c.Finish: ClientEvent.FIN,
+    c.Requeue: ClientEvent.REQ,
+    c.Touch: ClientEvent.TOUCH,
+    c.StartClose: ClientEvent.CLS,
+    c.Publish: ClientEvent.PUB,
+    c.MultiPublish: ClientEvent.MPUB,
+    c.DeferredPublish: ClientEvent.DPUB,
+    c.Nop: ClientEvent.NOP,
+}
+"""The events of commands; those of `Stray` and `Malformed` depend on their names."""
+
+COMMANDS_BY_NAME: Final[dict[str, ClientEvent]] = {event.value: event for event in EVENTS.values()}
