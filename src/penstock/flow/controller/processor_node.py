@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
-from penstock.flow.errors import ProcessError, Terminated
+from penstock.flow.errors import Terminated
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
@@ -331,10 +331,7 @@ class ProcessorUnit:
                     break
         except BaseException as error:
             with suppress(Terminated):
-                if isinstance(error, ProcessError):
-                    transaction.rollback(penalize=True)
-                else:
-                    transaction.fail()
+                transaction.fail(error)
             raise
         finally:
             if batching and not transaction.calls.is_terminated:
