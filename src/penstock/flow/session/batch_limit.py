@@ -2,8 +2,8 @@
 
 A FlowFile at which a processor raises would hold up all FlowFiles that are taken together with it,
 because they come back as the same batch. So a failed batch is retried in halves, until the FlowFile
-that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile that
-always fails costs one trigger for each penalty, and no batch is divided again because of it.
+that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile
+that always fails costs one trigger for each penalty, and no batch is divided because of it again.
 
 Invariant: without a failure there is no limit, and reading that takes no lock.
 """

@@ -137,6 +137,7 @@ FILE_FOLDER: Final = "absolute.path"
 
 _PENDING_MAX: Final = 100_000
 _BATCH_MAX: Final = 10_000
+_SKIPPED_LOGGED_MAX: Final = 10
 
 WRITES_FILE: Final[Mapping[str, str]] = {
     "filename": "Name of the file.",
@@ -188,12 +189,12 @@ class FolderSource(Processor):
     recurse = Property(BOOL, default=True, about="Whether files in subfolders are included.")
     file_filter = Property(
         REGEX,
-        default=r"[^.].*",
+        default=r"(?s)[^.].*",
         about="Regular expression that the whole name of a file must match.",
     )
     path_filter = Property(
         REGEX,
-        default=r".*",
+        default=r"(?s).*",
         about="Regular expression that the whole path of a subfolder, such as a/b, must match.",
     )
     minimum_age = Property(
@@ -232,6 +233,12 @@ class FolderSource(Processor):
             InvalidRequest: It cannot be opened.
         """
         return open_folder(where, read_options(self.options))
+
+    def open_found(self, found: FoundFile) -> OpenFolder:
+        """Open a file that the listing found."""
+        if self._listed.is_local:
+            return self._listed.at(found.place)  # its name may look like a URL
+        return self.open(found.place)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Take a batch of new files.
@@ -276,7 +283,8 @@ class FolderSource(Processor):
         now_ms = context.clock.now_ms()
         new: list[FoundFile] = []
         present: list[FoundFile] = []
-        for found in self._listed.walk(recurse=self.recurse):
+        skipped: list[InvalidRequest] = []
+        for found in self._listed.walk(recurse=self.recurse, skipped=skipped.append):
             if not taken.is_new(found):
                 present.append(found)
                 self.left_behind(found, context)
@@ -285,7 +293,10 @@ class FolderSource(Processor):
             if len(new) >= _PENDING_MAX:
                 break
         else:
-            taken.keep_only(present)
+            if not skipped:  # else files of those folders may still exist
+                taken.keep_only(present)
+        for error in skipped[:_SKIPPED_LOGGED_MAX]:
+            context.log.warning("the files of a folder are left out: %s", error)
         self._pending = deque(sorted(new, key=lambda found: (found.modified_ms or 0, found.place)))
 
     def _is_wanted(self, found: FoundFile, now_ms: int) -> bool:
