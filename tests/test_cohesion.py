@@ -67,7 +67,6 @@ SMALL_MODULES = {
     "core.uuids": "the one place that makes random ids",
     "flow.processors.builtin": "the table of processors, whose entries are read by name",
     "flow.session.batch_limit": "a policy that outlives the session which asks it",
-    "flow.session.counters": "public for authors of processors",
     "indexing.batch.task_kinds": "the table of batch tasks",
     "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
     "indexing.overlord.entries.admission": "goes into the task store (moves.md)",
