@@ -276,6 +276,7 @@ async def _go_on(world: World, where: str, *, restarted: bool = False) -> bool:
         world.open()
         world.clients = []
     await asyncio.sleep(3)  # what failed is tried again within seconds, and journals are written
+    world.sync_asked()
     world.check_whole(where)
     _compare(world, where)
     await world.drain()

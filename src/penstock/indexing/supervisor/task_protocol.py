@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.indexing.ports import TaskPhase
 from penstock.indexing.supervisor.task_groups import GroupPhase
 
 if TYPE_CHECKING:
@@ -296,6 +297,10 @@ class Dialogue:
         before, replica.report = replica.report, report
         replica.heard_s = self._clock.monotonic_s()
         group.learn(report.checkpoints)
+        is_left = before is None and report.phase is TaskPhase.PAUSED
+        if is_left and group.phase is not GroupPhase.ROLLING:
+            # The overlord that had paused it ended before its tasks agreed.
+            self._resume(replica.task.id)
         if report.end is not None:
             self.agree(group, report.end)
         elif group.phase is GroupPhase.UNKNOWN:
@@ -303,6 +308,16 @@ class Dialogue:
         if group.is_pending and (before is None or before.persisted != report.persisted):
             # It still reads, for example a replacement that has its end from the start.
             self.allow_more_time(group)
+
+    def _resume(self, task_id: str) -> None:
+        peons = self._peons()
+        # If this call is lost, the pause ends by itself.
+        self._calls.call(
+            peon_lane(task_id),
+            lambda: peons.resume(task_id),
+            lambda _none: None,
+            lambda _error: None,
+        )
 
     def agree(self, group: TaskGroup, end: Offsets) -> None:
         """Set the end of a group; from now on it publishes."""
