@@ -158,6 +158,16 @@ def test_a_subfolder_that_cannot_be_listed_holds_up_no_other(
         assert len(runner.sent("success")) == 3, "known files are not taken again"
 
 
+def test_what_is_left_out_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).touch()
+    with get_file(tmp_path, file_filter="(?s).*") as runner:
+        runner.advance(3_600_000_000_000)
+        runner.run(5)
+    assert len([one for one in caplog.messages if "not valid UTF-8" in one]) == 1
+
+
 def test_folders_of_more_levels_than_a_path_can_name_hold_up_no_other(tmp_path: Path) -> None:
     put(tmp_path / "file")
     begin = os.open(".", os.O_RDONLY)
