@@ -122,6 +122,32 @@ def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
         world.check()
 
 
+def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
+    world.wire(inputs="a")
+    bad = {one.id for one in world.feed("a", *[b""] * 5)}
+    for number in bad:
+        world.wiring.batch_limit.failed(1, 1, [number])
+    outcomes = []
+    while world.queues["a"].flowfiles and len(outcomes) < 10:
+        new = {one.id for one in world.feed("a", b"", b"")}
+        for _ in range(2):
+            session, transaction = world.begin()
+            taken = session.get_many(100)
+            ids = {one.id for one in taken}
+            if ids & bad:
+                assert len(ids) == 1
+                transaction.fail(ValueError("a bad one"))
+                outcomes.append(False)
+            else:
+                assert ids == new
+                session.transfer(taken, "success")
+                session.commit()
+                outcomes.append(True)
+            transaction.calls.end()
+    assert outcomes == [True, False] * 5
+    world.check()
+
+
 def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
     world: World,
 ) -> None:

@@ -4,6 +4,7 @@ A FlowFile at which a processor raises would hold up all FlowFiles that are take
 because they come back as the same batch. So a failed batch is retried in halves, until the FlowFile
 that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile
 that always fails costs one trigger for each penalty, and no batch is divided because of it again.
+Between two such triggers the others have one, if the processor takes several FlowFiles at once.
 
 Invariant: without a failure there is no limit, and reading that takes no lock.
 """
@@ -14,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from penstock.flow.flowfile import FlowFile
 
@@ -35,12 +36,13 @@ class BatchLimit:
             and gives it back finds it among the others after that.
     """
 
-    __slots__ = ("_left", "_mutex", "count", "suspects")
+    __slots__ = ("_left", "_mutex", "_others_first", "count", "suspects")
 
     def __init__(self) -> None:
         self.count: int | None = None
         self.suspects: dict[int, None] = {}
         self._left = 0
+        self._others_first = False
         self._mutex = threading.Lock()
 
     def failed(self, count: int, inputs: int, ids: Iterable[int]) -> None:
@@ -53,6 +55,7 @@ class BatchLimit:
         """
         if count < 2:
             with self._mutex:
+                self._others_first = True
                 self.suspects.update(dict.fromkeys(ids))
                 if len(self.suspects) > _SUSPECTS_MAX:
                     del self.suspects[next(iter(self.suspects))]
@@ -63,21 +66,32 @@ class BatchLimit:
             self.count = half if self.count is None else min(self.count, half)
             self._left = max(self._left, count * max(1, inputs))
 
-    def separate(self, flowfiles: Sequence[FlowFile], *, is_first: bool) -> tuple[int, bool]:
-        """Return how many of the polled FlowFiles a session takes, and whether it is a suspect.
+    def separate(
+        self, flowfiles: list[FlowFile], *, is_first: bool
+    ) -> tuple[list[FlowFile], list[FlowFile], bool]:
+        """Return polled FlowFiles that a session takes, and those that go back to their queue.
+
+        After one failed alone, the others are taken first, so that suspects do not hold them up.
 
         Args:
             flowfiles: FlowFiles in the order of their queue.
             is_first: Whether the session has taken no other FlowFile.
+
+        Returns:
+            Both, and whether a suspect is taken, alone.
         """
         with self._mutex:
-            for place, flowfile in enumerate(flowfiles):
-                if flowfile.id in self.suspects:
-                    if place or not is_first:
-                        return place, False
-                    del self.suspects[flowfile.id]
-                    return 1, True
-        return len(flowfiles), False
+            others = [one for one in flowfiles if one.id not in self.suspects]
+            if len(others) == len(flowfiles):
+                return flowfiles, [], False
+            suspects = [one for one in flowfiles if one.id in self.suspects]
+            if not is_first or (others and self._others_first):
+                self._others_first = False
+                return others, suspects, False
+            suspect, *rest = suspects
+            back = [*others, *rest]
+            del self.suspects[suspect.id]
+            return [suspect], back, True
 
     def passed(self, taken: int) -> None:
         """Count FlowFiles that were processed, or that failed alone."""

@@ -120,9 +120,9 @@ class SessionInputs:
         limit = self._wiring.batch_limit
         try:
             if flowfiles and limit.suspects:
-                kept, is_alone = limit.separate(flowfiles, is_first=not ledger.originals)
-                self._alone = flowfiles[0].id if is_alone else None
-                flowfiles, back = flowfiles[:kept], flowfiles[kept:]
+                taken, rest, is_alone = limit.separate(flowfiles, is_first=not ledger.originals)
+                self._alone = taken[0].id if is_alone else None
+                flowfiles, back = taken, rest
             if flowfiles:
                 ledger.take(queue, flowfiles)
                 self._wiring.took_from(queue)
