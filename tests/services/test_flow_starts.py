@@ -55,7 +55,8 @@ def test_a_file_of_other_content_is_no_count_of_its_own(
 def test_a_folder_that_cannot_be_written_keeps_no_flow_from_starting(
     tmp_path: Path, alerts: list[str]
 ) -> None:
-    starts = FlowStarts(tmp_path / "missing/ends", alerts.append)
+    (tmp_path / "file").touch()
+    starts = FlowStarts(tmp_path / "file/ends", alerts.append)
     assert starts.may_start()
     starts.released()
     starts.forget()

@@ -79,7 +79,7 @@ class Service:
     def start(self) -> None:
         if not self.keeps_count:
             # Many ends in a row would leave the components stopped; these come from outside.
-            (self.folder / "flow/unexpected-ends").unlink(missing_ok=True)
+            (self.folder / "run/flow-ends").unlink(missing_ok=True)
         self.spawn()
         self.client = self.wait(self.reach)
         status = self.status()

@@ -89,6 +89,7 @@ class FlowStarts:
     def _begin(self, ends: int) -> None:
         fresh = self._path.with_suffix(".new")
         try:
+            self._path.parent.mkdir(0o700, exist_ok=True)
             fresh.write_text(str(ends))
             fresh.replace(self._path)
             JobTimer("flow starts", STEADY_S, self.forget).start()
@@ -117,7 +118,7 @@ class FlowHost:
         self._broker = broker
         self._mutex = threading.Lock()
         self._controller: FlowController | None = None
-        self._starts = FlowStarts(context.folder.flow / "unexpected-ends", self._held)
+        self._starts = FlowStarts(context.folder.run / "flow-ends", self._held)
         self._is_restarting = False  # one word, written by a thread of the repository
 
     def start(self) -> None:
