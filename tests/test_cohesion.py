@@ -66,8 +66,6 @@ def test_small_modules_double_names_and_gerunds_are_found(source: Path) -> None:
 SMALL_MODULES = {
     "core.uuids": "the one place that makes random ids",
     "flow.processors.builtin": "the table of processors, whose entries are read by name",
-    "flow.session.batch_limit": "a policy that outlives the session which asks it",
-    "flow.session.counters": "public for authors of processors",
     "indexing.batch.task_kinds": "the table of batch tasks",
     "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
     "indexing.source.topic": "one module for each kind of stream",

@@ -378,6 +378,13 @@ class World:
         if broker.memory.held_bytes != kept:
             self.problems.append(f"the ledger holds {broker.memory.held_bytes}, not {kept} {where}")
 
+    def sync_asked(self) -> None:
+        """Run the passes that queues have asked for: this world has no threads for them."""
+        for topic in self.broker.topics:
+            for queue in topic.queues:
+                if queue._syncer._wait_s() == 0:
+                    queue._syncer._serve()
+
     def summary(self) -> dict[str, object]:
         """Return what a restart must find: pauses, channels, and what is not done."""
         found: dict[str, object] = {}

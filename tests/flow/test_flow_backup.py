@@ -70,3 +70,22 @@ def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
             assert number_in(end, "sum") == TOTAL * (TOTAL - 1) // 2
         finally:
             copy.close()
+
+
+class Vanishing(OsFileSystem):
+    """A file of the flow is listed, and deleted before it is inspected."""
+
+    def listdir(self, folder: str) -> list[str]:
+        names = super().listdir(folder)
+        return ["vanished", *names] if folder.endswith("/flow") else names
+
+
+def test_a_file_that_is_deleted_after_it_was_listed_leaves_no_other_out(tmp_path: Path) -> None:
+    data, clock = tmp_path / "data", SystemClock()
+    (data / "flow").mkdir(parents=True)
+    (data / "flow/flow.json").write_text("{}")
+    store = MetadataStore.open(f"sqlite:///{data}/metadata.db", clock=clock)
+    source = BackupSource(str(data), store, str(data / "segments"))
+    Backup(source, str(tmp_path / "backup"), Vanishing(), clock, "id", Silent()).run()
+    store.close()
+    assert (tmp_path / "backup/data/flow/flow.json").read_text() == "{}"

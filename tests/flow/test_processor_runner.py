@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from penstock.core.errors import Unavailable
@@ -73,6 +75,45 @@ def test_what_raises_is_rolled_back_and_penalized() -> None:
         runner.advance(30_000)
         with pytest.raises(ProcessError):
             runner.run()
+
+
+class Batches(Processor):
+    """Takes many at once, and raises at some."""
+
+    success = Relationship("Good.")
+
+    def on_trigger(self, _context: ProcessContext, session: ProcessSession) -> None:
+        taken = session.get_many(100)
+        for flowfile in taken:
+            if session.read_all(flowfile) == b"bad":
+                raise ValueError("bad")
+            if session.read_all(flowfile) == b"refused":
+                raise ProcessError("refused")
+        session.transfer(taken, self.success)
+
+
+def test_a_batch_that_raises_is_retried_in_halves_as_in_a_service() -> None:
+    with ProcessorRunner(Batches) as runner:
+        for content in (b"1", b"2", b"bad", b"4"):
+            runner.enqueue(content)
+        with pytest.raises(ValueError, match="bad"):
+            runner.run()
+        now_ms = runner.context.clock.now_ms()
+        assert not any(one.is_penalized(now_ms) for one in runner.queued)
+        while len(runner.queued) > 1 or not runner.queued[0].is_penalized(now_ms):
+            with suppress(ValueError):
+                runner.run()
+        assert [sent.content for sent in runner.sent("success")] == [b"1", b"2", b"4"]
+
+
+def test_a_batch_whose_processor_refuses_it_is_penalized_whole() -> None:
+    with ProcessorRunner(Batches) as runner:
+        for content in (b"1", b"refused"):
+            runner.enqueue(content)
+        with pytest.raises(ProcessError):
+            runner.run()
+        now_ms = runner.context.clock.now_ms()
+        assert [one.is_penalized(now_ms) for one in runner.queued] == [True, True]
 
 
 def test_a_commit_that_fails_changes_nothing() -> None:

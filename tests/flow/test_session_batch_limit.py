@@ -43,7 +43,7 @@ def test_a_failed_batch_is_retried_in_halves_until_as_many_passed(
     world.feed("a", *[b""] * 8)
     session, transaction = world.begin()
     assert len(take(session)) == 8
-    transaction.fail()
+    transaction.fail(ValueError("a bad one"))
     world.check()
     assert not any(one.penalty_until_ms for one in world.queues["a"].flowfiles)
     session, transaction = world.begin(batching=batching)
@@ -66,7 +66,7 @@ def test_a_flowfile_that_fails_alone_is_penalized(world: World) -> None:
     world.feed("a", b"")
     session, transaction = world.begin()
     assert session.get() is not None
-    transaction.fail()
+    transaction.fail(ValueError("a bad one"))
     assert [one.penalty_until_ms > 0 for one in world.queues["a"].flowfiles] == [True]
     world.check()
 
@@ -79,3 +79,114 @@ def test_a_rollback_of_the_processor_itself_sets_no_limit(world: World) -> None:
     assert len(session.get_many(100)) == 4
     transaction.rollback(penalize=True)
     assert world.wiring.batch_limit.count is None
+
+
+def has_work(world: World) -> bool:
+    now_ms = world.clock.now_ms()
+    return not all(one.is_penalized(now_ms) for one in world.queues["a"].flowfiles)
+
+
+def failing_run(world: World, bad: int, take: Take) -> tuple[list[int], bool]:
+    """Run a session that raises if it took a FlowFile; return the ids, and whether it passed."""
+    session, transaction = world.begin()
+    taken = take(session)
+    ids = [one.id for one in taken]
+    if bad in ids:
+        transaction.fail(ValueError("a bad one"))
+    else:
+        session.transfer(taken, "success")
+        session.commit()
+    transaction.calls.end()
+    return ids, bad not in ids
+
+
+@pytest.mark.parametrize("take", [one_by_one, many_twice, matching])
+def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
+    world: World, take: Take
+) -> None:
+    world.wire(inputs="a")
+    bad = world.feed("a", *[b""] * 8)[5].id
+    while has_work(world):
+        failing_run(world, bad, take)
+    for _ in range(3):
+        world.clock.advance(ms=world.wiring.penalty_ms)
+        new = {one.id for one in world.feed("a", *[b""] * 8)}
+        runs = []
+        while has_work(world):
+            runs.append(failing_run(world, bad, take))
+        assert ([bad], False) in runs
+        passed = [ids for ids, is_good in runs if is_good]
+        assert len(passed) == len(runs) - 1, "one run failed, and no other was divided"
+        assert set().union(*map(set, passed)) == new
+        assert world.wiring.batch_limit.count is None
+        world.check()
+
+
+def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
+    world.wire(inputs="a")
+    bad = {one.id for one in world.feed("a", *[b""] * 5)}
+    for number in bad:
+        world.wiring.batch_limit.failed(1, 1, [number])
+    outcomes = []
+    while world.queues["a"].flowfiles and len(outcomes) < 10:
+        new = {one.id for one in world.feed("a", b"", b"")}
+        for _ in range(2):
+            session, transaction = world.begin()
+            taken = session.get_many(100)
+            ids = {one.id for one in taken}
+            if ids & bad:
+                assert len(ids) == 1
+                transaction.fail(ValueError("a bad one"))
+                outcomes.append(False)
+            else:
+                assert ids == new
+                session.transfer(taken, "success")
+                session.commit()
+                outcomes.append(True)
+            transaction.calls.end()
+    assert outcomes == [True, False] * 5
+    world.check()
+
+
+def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
+    world: World,
+) -> None:
+    world.wire(inputs="a")
+    (bad,) = world.feed("a", b"")
+    failing_run(world, bad.id, matching)
+    world.feed("a", b"", b"")
+    world.clock.advance(ms=world.wiring.penalty_ms)
+    taken = []
+    for _ in range(3):
+        session, transaction = world.begin()
+        taken.append(len(session.get_many(10)))
+        session.rollback()
+        transaction.calls.end()
+    assert 1 in taken
+    assert taken[-1] == 3
+    world.check()
+
+
+def test_the_number_of_suspects_is_bounded(world: World) -> None:
+    for number in range(5_000):
+        world.wiring.batch_limit.failed(1, 1, [number])
+    assert list(world.wiring.batch_limit.suspects) == list(range(4_000, 5_000))
+
+
+def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: World) -> None:
+    world.wire(inputs="a")
+    bad = world.feed("a", b"", b"", b"")[1].id
+    world.wiring.batch_limit.failed(1, 1, [bad])
+
+    class Broken(dict[int, None]):
+        def __contains__(self, _key: object) -> bool:
+            raise MemoryError
+
+    world.wiring.batch_limit.suspects = Broken({bad: None})
+    session, transaction = world.begin()
+    with pytest.raises(MemoryError):
+        session.get_many(10)
+    transaction.calls.end()
+    world.wiring.batch_limit.suspects = {}
+    assert len(world.queues["a"].flowfiles) == 3
+    world.check()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.session.counters import Counters
+from penstock.flow.session.counters import NAMES_MAX, OTHERS, REFUSED, Counters
 from penstock.flow.session.statistics import SessionStatistics
 
 BIG = (1 << 63) - 1
@@ -72,3 +72,21 @@ def test_sums_stay_within_64_bits(counters: Counters) -> None:
     counts = counters.take()
     done = SessionStatistics(counters=counts) + SessionStatistics(counters=counts)
     assert done.counters == {"up": BIG, "down": -BIG - 1}
+
+
+def test_the_number_of_names_is_bounded_in_a_session_and_over_sessions(counters: Counters) -> None:
+    done = SessionStatistics()
+    total = 0
+    for session in range(10):
+        counters.add("known")
+        for number in range(NAMES_MAX * 2):
+            counters.add(f"id {session} {number}", 3)
+        total += 1 + 6 * NAMES_MAX
+        counts = counters.take()
+        assert len(counts) <= NAMES_MAX + 2
+        done += SessionStatistics(counters=counts)
+    assert len(done.counters) <= NAMES_MAX + 2
+    assert sum(count for name, count in done.counters.items() if name != REFUSED) == total
+    assert done.counters["known"] == 10, "a name that is known goes on counting"
+    assert done.counters[OTHERS] == total - 3 * (NAMES_MAX - 1) - 10
+    assert done.counters[REFUSED] > NAMES_MAX

@@ -595,7 +595,9 @@ def attempt(
     with world.faults.armed(error, at, after=after, then=then):
         for _ in range(4):
             try:
-                if done is None or (operation in _REPEATED and not is_done(done)):
+                # Nobody serves commands before a term has begun: it would know no supervisor.
+                is_wanted = operation in _REPEATED and done is not None and not is_done(done)
+                if done is None or (is_wanted and world.has_begun):
                     done = operation(world)
                 world.settle(5)
                 if world.has_begun and (is_done(done) or operation not in _REPEATED):

@@ -231,7 +231,7 @@ MISTAKES = [
     # ioConfig
     (IO, DELETED, IO, "is required"),
     (f"{IO}.topic", DELETED, f"{IO}.topic", "is required"),
-    (f"{IO}.topic", "../x", f"{IO}.topic", "invalid topic name"),
+    (f"{IO}.topic", "../x", f"{IO}.topic", "is not a valid topic name"),
     (f"{IO}.topic", "x" * 65, f"{IO}.topic", "1 to 64"),
     (f"{IO}.taskCount", 0, f"{IO}.taskCount", "must be at least 1, not 0"),
     (f"{IO}.taskCount", "two", f"{IO}.taskCount", "whole number"),

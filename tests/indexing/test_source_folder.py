@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from indexing_kit import OneTask, event, spec_json
 from story_kit import ask, until
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.stream_location import StreamLocation
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.filesystem import OsFileSystem, OsReadFile
 from penstock.testing.clock import VirtualClock
 
 
@@ -64,8 +64,8 @@ def test_a_pipe_is_skipped_and_reported_once(tmp_path, caplog):
     for _ in range(2):
         assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
     assert [one.split(":")[0] for one in caplog.messages] == [
-        f"{tmp_path}/b.log is skipped",
-        f"{tmp_path}/d.log is skipped",
+        f"'{tmp_path}/b.log' is skipped",
+        f"'{tmp_path}/d.log' is skipped",
     ]
 
 
@@ -90,6 +90,71 @@ class Counting(OsFileSystem):
                 self.close = file.close
 
         return File()
+
+
+NAMES = ["a\nb.log", "-rf.log", " .log", "*.log", "%41.log", "a#b?.log", "\x1b[31m.log", "[a].log"]
+
+
+def test_a_file_of_any_name_is_read_and_others_than_unicode_are_skipped(tmp_path, caplog):
+    for name in [*NAMES, "n" * 251 + ".log"]:
+        (tmp_path / name).write_bytes(f"{name!r}\n".encode())
+    path = os.fsencode(tmp_path) + b"/\xff.log"
+    with open(path, "wb") as file:  # noqa: PTH123 - a name of bytes
+        file.write(b"lost\n")
+    source = supplier(tmp_path)
+    for _ in range(2):
+        found = {line for _, _, line in everything(source)}
+        assert found == {repr(name).encode() for name in [*NAMES, "n" * 251 + ".log"]}
+    (warning,) = caplog.messages
+    assert "its name is not valid UTF-8; rename or remove it" in warning
+    assert warning.isascii()
+
+
+def test_links_are_followed_and_two_names_of_one_file_are_refused(tmp_path):
+    (tmp_path / "outside").write_bytes(b"one\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/link.log").symlink_to(tmp_path / "outside")
+    (tmp_path / "in/dangling.log").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "in/folder.log").symlink_to(tmp_path)
+    source = supplier(tmp_path / "in")
+    assert [line for _, _, line in everything(source)] == [b"one"]
+    (tmp_path / "in/other.log").symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidRequest, match="links to one file have: exclude one of them"):
+        source.available()
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_the_size_that_was_listed(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\n")
+    reads = 0
+    pread = OsReadFile.pread
+
+    def growing(self, size, offset):
+        nonlocal reads
+        reads += 1
+        assert reads < 10
+        with file.open("ab") as out:
+            out.write(b"x\n" * 10)
+        return pread(self, size, offset)
+
+    source = supplier(tmp_path)
+    monkeypatch.setattr(OsReadFile, "pread", growing)
+    (seen,) = source.available().partitions.values()
+    assert seen.latest >= 1
+
+
+def test_a_file_that_became_a_folder_is_gone(tmp_path):
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\n")
+    source = supplier(tmp_path)
+    (partition,) = source.available().partitions
+    file.unlink()
+    file.mkdir()
+    (file / "b.log").write_bytes(b"two\n")
+    assert source.available().partitions == {}
+    assert source.available(after={partition: 1}).partitions[partition].latest == 1
 
 
 def test_a_line_without_end_is_read_once_not_at_each_look(tmp_path):

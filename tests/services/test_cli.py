@@ -869,6 +869,14 @@ def test_the_demo_is_in_the_help(capsys: Capture) -> None:
     assert "demo " in capsys.readouterr().out
 
 
+def test_an_unknown_datasource_is_one_that_the_server_does_not_have(server: FakeServer) -> None:
+    text = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `nope` cannot be found"
+    server.answers["/druid/v2/sql"] = (400, {"errorCode": "invalidInput", "errorMessage": text})
+    assert run(["sql", "SELECT * FROM nope"]) == exit_codes.FAILED
+    server.answers["/druid/v2/sql"] = (400, {"errorCode": "invalidInput", "errorMessage": "no"})
+    assert run(["sql", "SELEC"]) == exit_codes.USAGE
+
+
 def test_a_command_imports_no_server() -> None:
     """A command that asks a server starts in a third of a second: it is run often."""
     script = (

@@ -241,6 +241,4 @@ def test_a_name_that_is_refused_is_shown_as_it_was_typed(
 ) -> None:
     said = " ".join(command(*words, code=2).split())
     assert "INVALID_TOPIC: " in said
-    assert "'Café' is not a valid topic name: use 1 to 64 of . a-z A-Z 0-9 _ -" in said or (
-        "'Café' is not a valid topic name" in said
-    )
+    assert "'Café' is not a valid topic name: use 1 to 64 of the characters a-z A-Z 0-9" in said

@@ -244,6 +244,24 @@ def test_broken_json_is_named_with_its_file_and_line(
     assert "9" * 100 not in said
 
 
+@pytest.mark.parametrize("kind", ["task", "supervisor"])
+def test_broken_yaml_is_named_with_its_file_and_line(
+    tmp_path: Path, capsys: Capture, kind: str
+) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text("type: kill\ndataSource: [web\ninterval: x\n")
+    said = " ".join(out(capsys, kind, "submit", str(file), code=exit_codes.USAGE).split())
+    assert f"penstock: {file}:3:9: invalid YAML: did not find expected" in said, said
+
+
+@pytest.mark.parametrize("text", ['{"type":\t"nonsense"}', "type: nonsense"])
+def test_a_byte_order_mark_is_no_part_of_a_spec(tmp_path: Path, capsys: Capture, text: str) -> None:
+    file = tmp_path / "spec"
+    file.write_text(text, encoding="utf-8-sig")
+    said = out(capsys, "task", "submit", str(file), code=exit_codes.USAGE)
+    assert "nonsense" in said
+
+
 def test_a_lag_in_time_is_told_where_it_is_wanted(
     world: OverlordWorld, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 
 import pytest
@@ -133,3 +136,25 @@ def test_rows_are_printed_without_rich(monkeypatch: pytest.MonkeyPatch, width: i
 def test_a_row_is_as_wide_as_it_is_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["a", "b"], [["x" * 20_000, "y"]], [False, False], width=None)
     assert capsys.readouterr().out.splitlines()[-1] == "x" * 20_000 + "   y"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name", "rule"),
+    [("ascii", "\\u00fc", "-"), ("latin-1", "ü", "-"), ("utf-8", "ü", "─")],
+)
+def test_a_table_in_another_encoding_has_escapes(encoding: str, name: str, rule: str) -> None:
+    script = (
+        "from penstock.services.cli.output import prepare_streams\n"
+        "from penstock.services.cli.tables import print_table\n"
+        "prepare_streams()\n"
+        "print_table(['ü'], [['\U0001f600 ü']], [False], width=80)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+    )
+    smiley = "\U0001f600" if encoding == "utf-8" else "\\ud83d\\ude00"
+    lines = [line.rstrip() for line in done.stdout.decode(encoding).splitlines()]
+    assert lines == [name, rule * 4, f"{smiley} {name}"]

@@ -14,6 +14,7 @@ from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.memory import query_spark
+from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
 from penstock.spark.connect.class_archive import makes_archive
@@ -53,6 +54,12 @@ def test_queries_have_a_spark_of_their_own(given: Options) -> None:
     assert names(plan) == ["spark", "queries", *PYTHON]
     assert plan.options.query_connect is not None
     assert plan.options.query_connect != plan.options.spark_connect
+
+
+def test_the_flow_may_end_once_more_than_holds_its_components(given: Options) -> None:
+    ends = {one.name: one.ends_before_ready_max for one in opened(given).children()}
+    assert ends["flow"] == FLOW_ENDS_MAX + 1
+    assert set(ends.values()) == {ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX + 1}
 
 
 def test_of_two_sparks_one_makes_the_class_archive(given: Options) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from penstock.services.host.restart_policy import (
     BACK_OFF,
     ENDS_BEFORE_READY_MAX,
+    FLOW_ENDS_MAX,
     MEND_IT,
     STEADY_S,
     ChildLife,
@@ -55,6 +56,17 @@ def test_a_process_that_was_never_ready_is_given_up_however_long_it_ran() -> Non
         life.on_started(turn * 100)
         life.on_ended(turn * 100 + 2 * STEADY_S, was_ready=False)
     assert life.hopeless(1, was_ready=False)
+
+
+def test_a_flow_is_given_up_only_after_a_start_without_its_components() -> None:
+    life = ChildLife("flow", ends_before_ready_max=FLOW_ENDS_MAX + 1)
+    for turn in range(FLOW_ENDS_MAX):
+        life.on_started(turn)
+        life.on_ended(turn)
+        assert not life.hopeless(70, was_ready=False)
+    life.on_started(9)
+    life.on_ended(9)
+    assert life.hopeless(70, was_ready=False)
 
 
 def test_a_wrong_option_is_given_up_at_once() -> None:

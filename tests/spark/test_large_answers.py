@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -134,6 +135,39 @@ def test_a_large_answer_has_all_its_rows_in_order(rig: Rig) -> None:
         assert json.loads(lines[at]) == [number, f"row {number} " * 80]
     assert rig.metric("penstock_sql_large_answers_total") >= 1
     rig.until(rig.is_quiet)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "array(" * 150 + "id" + ")" * 150,
+        "named_struct('a', " * 50 + "id" + ")" * 50,
+        "map('a', " * 60 + "id" + ")" * 60,
+        "map('a', " * 40 + "id" + ")" * 40,
+        f"from_json('[]', '{'array<' * 400}int{'>' * 400}')",
+    ],
+)
+@pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE * 2])
+def test_a_type_of_too_many_levels_is_refused_with_the_remedy(
+    rig: Rig, column: str, rows: int
+) -> None:
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        rig.ask(f"SELECT {column} AS a FROM range({rows})")
+    assert raised.value.code == 400
+    text = raised.value.read().decode()
+    assert "cast it to another" in text or "CAST(… AS STRING)" in text
+    lines = rig.ask(f"SELECT CAST({column} AS STRING) AS a FROM range({rows})").splitlines()
+    assert len(lines) == rows + 1
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "levels"), [("array(", ")", 45), ("named_struct('a', ", ")", 30)]
+)
+def test_a_type_of_many_levels_is_sent(rig: Rig, begin: str, end: str, levels: int) -> None:
+    column = begin * levels + "id" + end * levels
+    for rows in (1, ROWS_AT_ONCE * 2):
+        lines = rig.ask(f"SELECT {column} AS a FROM range({rows})").splitlines()
+        assert len(lines) == rows + 1
 
 
 def test_the_row_limit_cuts_a_large_answer(rig: Rig) -> None:

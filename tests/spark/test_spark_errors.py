@@ -143,6 +143,18 @@ def test_the_status_of_an_answer_decides(
         assert type(found) is means
 
 
+def test_an_answer_that_the_client_cannot_read_is_refused_with_the_remedy() -> None:
+    text = '<_InactiveRpcError ...\n\tdetails = "Exception deserializing response!"\n\tdebug>'
+    for error in (text, "Exception deserializing response!"):
+        found = translate(
+            SparkConnectGrpcException(error, grpc_status_code=grpc.StatusCode.INTERNAL)
+        )
+        assert type(found) is SparkRefusal
+        assert "CAST(… AS STRING)" in str(found)
+    quoted = SparkConnectGrpcException("[OTHER] 'Exception deserializing response!' is a text")
+    assert "CAST" not in str(translate(quoted))
+
+
 @pytest.mark.parametrize(
     ("condition", "means"),
     [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from call_faults_kit import FAULTS, Faults
 from faultcases import FaultCases
+from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable
+from penstock.storage.filesystem import OsAppendFile
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
@@ -127,3 +131,36 @@ def test_an_opening_that_raised_leaves_the_folder_unlocked(error: type[BaseExcep
         DiskQueue.open(FOLDER, OPTIONS, fs=fs, clock=VirtualClock()).close()
         at += 1
     assert at > 1
+
+
+def test_a_block_that_could_not_be_cut_off_is_cut_off_without_another_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart would find the message whose publisher was told that it failed."""
+    folder = str(tmp_path / "queue")
+    is_cut = threading.Event()
+    writev, truncate = OsAppendFile.writev, OsAppendFile.truncate
+    failures = iter([True])
+
+    def raising(file: OsAppendFile, buffers: Sequence[Buffer]) -> int:
+        writev(file, buffers)
+        raise MemoryError
+
+    def failing_once(file: OsAppendFile, size: int) -> None:
+        if next(failures, False):
+            raise Unavailable("the device reports an I/O error")
+        truncate(file, size)
+        is_cut.set()
+
+    queue = DiskQueue.open(folder)
+    try:
+        queue.append([b"kept"], durable=True)
+        monkeypatch.setattr(OsAppendFile, "writev", raising)
+        monkeypatch.setattr(OsAppendFile, "truncate", failing_once)
+        with pytest.raises(Unavailable, match="I/O error"):
+            queue.append([b"refused"])
+        monkeypatch.setattr(OsAppendFile, "writev", writev)
+        assert is_cut.wait(30)
+    finally:
+        queue.close()
+    assert [len(one.messages) for one in read_range(folder, 0, 9)] == [1]

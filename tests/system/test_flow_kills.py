@@ -61,8 +61,9 @@ connections:
 class Service:
     """A flow service and its successors on one data folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps_count: bool = False) -> None:
         self.folder = folder
+        self.keeps_count = keeps_count  # of unexpected ends
         self.pause = threading.Event()
         self.found: list[str] = []
         self.log = (folder.parent / "flow.log").open("ab")
@@ -76,6 +77,9 @@ class Service:
         )
 
     def start(self) -> None:
+        if not self.keeps_count:
+            # Many ends in a row would leave the components stopped; these come from outside.
+            (self.folder / "run/flow-ends").unlink(missing_ok=True)
         self.spawn()
         self.client = self.wait(self.reach)
         status = self.status()

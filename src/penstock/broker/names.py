@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
 
 NAME_BYTES_MAX: Final = 64
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
@@ -40,12 +41,31 @@ def require_name(name: str, what: str = "topic") -> str:
     Raises:
         InvalidRequest: The name breaks a rule.
     """
-    if not is_valid_name(name):
-        shown = name if len(name) <= NAME_BYTES_MAX else name[:NAME_BYTES_MAX] + "…"
-        raise InvalidRequest(
-            f"{shown!r} is not a valid {what} name: use 1 to {NAME_BYTES_MAX} of the characters "
-            f"a-z A-Z 0-9 . _ - (but not '.' or '..'), and '{EPHEMERAL_SUFFIX}' at the end to keep "
-            "it only in memory",
-            place=what,
-        )
+    if text := name_mistake(name, what):
+        raise InvalidRequest(text, place=what)
     return name
+
+
+def name_mistake(name: str, what: str = "topic", *, may_be_ephemeral: bool = True) -> str:
+    """Return the mistake in a name and the remedy, or empty text.
+
+    Args:
+        name: The name from outside.
+        what: The kind of name.
+        may_be_ephemeral: Whether the topic or channel may exist only in memory.
+    """
+    if is_valid_name(name) and (may_be_ephemeral or not is_ephemeral(name)):
+        return ""
+    return mistake_text(name, what, NAME_BYTES_MAX) + (
+        f", and '{EPHEMERAL_SUFFIX}' at the end to keep it only in memory"
+        if may_be_ephemeral
+        else ""
+    )
+
+
+def mistake_text(name: str, what: str, bytes_max: int) -> str:
+    """Return the text about a name that breaks a rule with the alphabet of NSQ and Kafka."""
+    return (
+        f"{quoted(name)} is not a valid {what} name: use 1 to {bytes_max} of the characters "
+        "a-z A-Z 0-9 . _ - (but not '.' or '..')"
+    )

@@ -63,6 +63,8 @@ _TRY_LATER = {
     errno.ENOTEMPTY: "the folder is not empty; remove what is in it first",
 }
 _READ_BYTES = 1 << 16
+# Each is made durable on its own.
+_MISSING_FOLDERS_MAX = 200
 
 
 def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
@@ -485,11 +487,20 @@ class OsFileSystem:
 
     def mkdir(self, folder: str) -> None:
         """Create a folder durably, with its parents."""
-        if os.path.isdir(folder):
-            return
-        parent = os.path.dirname(os.path.abspath(folder))
-        if not os.path.isdir(parent):
-            self.mkdir(parent)
+        missing = []
+        above = folder
+        while not os.path.isdir(above):
+            missing.append(above)
+            above = os.path.dirname(os.path.abspath(above))
+            if len(missing) > _MISSING_FOLDERS_MAX:
+                raise InvalidRequest(
+                    f"{folder:.200}…: more than {_MISSING_FOLDERS_MAX} folders would have to be"
+                    " created; shorten the path"
+                )
+        for one in reversed(missing):
+            self._mkdir(one)
+
+    def _mkdir(self, folder: str) -> None:
         try:
             os.mkdir(folder)
         except FileExistsError as error:
@@ -497,7 +508,7 @@ class OsFileSystem:
                 raise Conflict(f"{folder}: is a file, not a folder; move it away") from error
         except OSError as error:
             raise translate_error(error, folder, "create the folder") from error
-        self.fsync_folder(parent)
+        self.fsync_folder(os.path.dirname(os.path.abspath(folder)))
 
     def rmdir(self, folder: str) -> None:
         """Remove an empty folder."""

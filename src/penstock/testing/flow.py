@@ -19,11 +19,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.flow.errors import Terminated
 from penstock.flow.flowfile import FILENAME, PATH, UUID, FlowFile
 from penstock.flow.processor import (
     InputRequirement,
@@ -398,7 +400,9 @@ class ProcessorRunner(Generic[P]):
         """Trigger a number of times; each trigger is committed.
 
         Raises:
-            Exception: The processor's own; its session was rolled back and penalized.
+            Exception: The processor's own; its session was rolled back as in a service: one
+                FlowFile is penalized, several are retried in halves. After a `ProcessError`, all
+                are penalized.
         """
         self.start()
         for _ in range(times):
@@ -496,14 +500,14 @@ class ProcessorRunner(Generic[P]):
     def _trigger(self) -> SessionStatistics:
         transaction = self._around.transaction()
         session = ProcessSession(transaction)
-        done = False
         try:
             self.processor.on_trigger(self.context, session)
             transaction.commit()
-            done = True
+        except BaseException as error:
+            with suppress(Terminated):
+                transaction.fail(error)
+            raise
         finally:
-            if not done and not transaction.calls.is_terminated:
-                transaction.rollback(penalize=True, whole=True)
             self.statistics += transaction.statistics
         return transaction.statistics
 

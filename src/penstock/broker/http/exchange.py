@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from penstock.broker.message_bodies import MalformedBody
-from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
+from penstock.broker.names import name_mistake
 from penstock.core.errors import (
     Closed,
     Conflict,
@@ -228,13 +228,8 @@ class Request:
             ApiError: It is missing or not a valid name.
         """
         name = self.required("topic")
-        if not is_valid_name(name):
-            raise ApiError(
-                400,
-                "INVALID_TOPIC",
-                f"{quoted(name)} is not a valid topic name: use 1 to {NAME_BYTES_MAX} of"
-                " . a-z A-Z 0-9 _ -",
-            )
+        if text := name_mistake(name):
+            raise ApiError(400, "INVALID_TOPIC", text)
         return name
 
     def integer(self, name: str, default: int | None = None) -> int:

@@ -31,7 +31,7 @@ from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.cron_progress import CronProgress
 from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.processor_types import RegistryTypes
-from penstock.flow.controller.running_flow import RunningFlow
+from penstock.flow.controller.running_flow import RunningFlow, StartGuard
 from penstock.flow.controller.status import FlowStatus
 from penstock.flow.graph.diff import FlowChange
 from penstock.flow.graph.model import Flow
@@ -72,6 +72,7 @@ class ControllerOptions:
         scheduler: Options of the scheduler.
         repository: Options of the FlowFile repository.
         content: Options of the content repository.
+        guard: Decides at the start whether components that were running are started.
     """
 
     heap_bytes: int = 256 << 20
@@ -82,6 +83,7 @@ class ControllerOptions:
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     content: ContentOptions = field(default_factory=ContentOptions)
+    guard: StartGuard | None = None
 
     def __post_init__(self) -> None:
         for name in ("heap_bytes", "expire_every_ms", "bulletins"):
@@ -168,6 +170,7 @@ class FlowController:
             firings,
             self.bulletins,
             options.stop_limit_s,
+            options.guard,
         )
         self._closing = threading.Lock()
         self._closed = False
@@ -356,17 +359,20 @@ class FlowController:
         """Return the status of the flow."""
         applied = self._flow.applied
         scheduling = answer(self._scheduler.statistics())
+        components = self._parts.component_statuses(scheduling)
+        held = self._flow.held
         return FlowStatus(
             applied.flow.name,
             applied.flow.version,
             applied.revision,
-            self._parts.component_statuses(scheduling),
+            components,
             self._parts.connection_statuses(),
             scheduling.threads,
             scheduling.busy_threads,
             scheduling.terminated_threads,
             self._budget.used_bytes,
             self._budget.limit_bytes,
+            [one.name for one in components if one.id in held],
             self._queues.orphaned,
             self._repository.statistics(),
             self._content.statistics(),

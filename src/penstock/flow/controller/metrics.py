@@ -60,6 +60,11 @@ def _of_flow(status: FlowStatus, bulletins: int) -> Iterator[Sample]:
             "penstock_flow_heap_bytes", "Approximate memory of FlowFiles in queues", size, what=what
         )
     yield _gauge("penstock_flow_revision", "Revision of the applied flow", status.revision)
+    yield _gauge(
+        "penstock_flow_held_components",
+        "Components that were not started, because the process of the flow kept ending",
+        len(status.held),
+    )
     orphaned = len(status.orphaned_queues)
     yield _gauge(
         "penstock_flow_orphaned_queues",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
 from penstock.flow.controller.component_connections import has_work, is_open
-from penstock.flow.errors import ProcessError, Terminated, error_text
+from penstock.flow.errors import Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
@@ -295,10 +295,7 @@ class ProcessorNode:
                     break
         except BaseException as error:
             with suppress(Terminated):
-                if isinstance(error, ProcessError):
-                    transaction.rollback(penalize=True)
-                else:
-                    transaction.fail()
+                transaction.fail(error)
             raise
         finally:
             if batching and not transaction.calls.is_terminated:

@@ -12,6 +12,8 @@ Invariants:
 - A change that fails when it is kept is completed by the next start of the process: whatever was
   raised leaves `apply` as an exception that ends the control thread.
 - A connection that holds FlowFiles does not go away.
+- Held components, which a start of the process left stopped, run again after a command to start
+  them or a change of the flow. The stored states of components do not change meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.flow.controller.answers import answer
@@ -40,6 +42,18 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+class StartGuard(Protocol):
+    """Decides at the start of the process whether the components that should run are started."""
+
+    def may_start(self) -> bool:
+        """Return whether they are started now. Called once, when nothing else can fail."""
+        ...
+
+    def released(self) -> None:
+        """Note that held components are about to be started. Must not raise."""
+        ...
+
+
 class RunningFlow:
     """Running flow. Its commands run one after the other, on the controller's thread.
 
@@ -51,9 +65,11 @@ class RunningFlow:
         firings: Handled firing times of CRON driven components.
         bulletins: Receives names and levels of components.
         stop_limit_s: How long a change waits for components to stop.
+        guard: Decides whether components are started with the process; None: they are.
 
     Attributes:
         applied: The applied flow, and which components should run; read from any thread.
+        held: Ids of the components that should run, but are held; read from any thread.
     """
 
     def __init__(
@@ -65,9 +81,12 @@ class RunningFlow:
         firings: CronProgress,
         bulletins: BulletinBoard,
         stop_limit_s: float,
+        guard: StartGuard | None = None,
     ) -> None:
         self.applied = AppliedFlow(Flow(name="flow"))
         self._file = file
+        self.held: frozenset[str] = frozenset()
+        self._guard = guard
         self._planning = planning
         self._scheduler = scheduler
         self._parts = parts
@@ -92,6 +111,8 @@ class RunningFlow:
         self._tell_bulletins(plans.index)
         self._parts.change(plans, set())
         self.applied = kept
+        if self._guard is not None and not self._guard.may_start():
+            self.held = frozenset(self._wanted(self._parts.component_ids))
         self._start_wanted(self._parts.component_ids)
 
     def apply(
@@ -133,6 +154,7 @@ class RunningFlow:
                 f"flow {flow.name} was stored, but only part of the change was made ({error}): the"
                 " process of the flow ends, and its next start completes the change"
             ) from error
+        self._release(self.held)
         self._start_wanted(concerned | self._parts.component_ids)
         return changes
 
@@ -146,6 +168,7 @@ class RunningFlow:
         applied = self._with_wanted(ids, target, running=True)
         self._keep(applied)
         self.applied = applied
+        self._release(ids)
         self._start_wanted(set(ids))
         return ids
 
@@ -162,6 +185,7 @@ class RunningFlow:
         except Exception as error:  # noqa: BLE001  -- reported when they have stopped
             failure = error
         self.applied = applied
+        self.held = self.held.difference(ids)
         self._firings.forget(ids)
         return {one: self._scheduler.stop(one) for one in ids}, failure
 
@@ -227,9 +251,19 @@ class RunningFlow:
             wanted = wanted.with_one(one, running=running)
         return replace(self.applied, wanted=wanted)
 
-    def _start_wanted(self, ids: Iterable[str]) -> None:
+    def _release(self, ids: Iterable[str]) -> None:
+        """Let components be started that are held."""
+        if self.held:
+            self.held = self.held.difference(ids)
+            if self._guard is not None:
+                self._guard.released()
+
+    def _wanted(self, ids: Iterable[str]) -> list[str]:
         wanted = self.applied.wanted
-        chosen = [one for one in ids if wanted.runs(one) and self._parts.is_enabled(one)]
+        return [one for one in ids if wanted.runs(one) and self._parts.is_enabled(one)]
+
+    def _start_wanted(self, ids: Iterable[str]) -> None:
+        chosen = [one for one in self._wanted(ids) if one not in self.held]
         for started in [self._scheduler.start(one) for one in chosen]:
             answer(started)
 

@@ -78,6 +78,8 @@ class FlowStatus:
         terminated_threads: Abandoned threads that have not returned.
         heap_bytes: Approximate memory of FlowFiles in queues.
         heap_limit_bytes: Limit of that memory.
+        held: Names of components that should run but were not started, because the process of the
+            flow kept ending.
         orphaned_queues: Queues with FlowFiles whose connection is no longer in the flow.
         repository: Statistics of the FlowFile repository.
         content: Statistics of the content repository.
@@ -93,6 +95,7 @@ class FlowStatus:
     terminated_threads: int
     heap_bytes: int
     heap_limit_bytes: int
+    held: Sequence[str]
     orphaned_queues: Sequence[str]
     repository: RepositoryStatistics
     content: ContentStatistics

@@ -2,7 +2,9 @@
 
 A FlowFile at which a processor raises would hold up all FlowFiles that are taken together with it,
 because they come back as the same batch. So a failed batch is retried in halves, until the FlowFile
-that fails is alone.
+that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile
+that always fails costs one trigger for each penalty, and no batch is divided because of it again.
+Between two such triggers the others have one, if the processor takes several FlowFiles at once.
 
 Invariant: without a failure there is no limit, and reading that takes no lock.
 """
@@ -10,6 +12,14 @@ Invariant: without a failure there is no limit, and reading that takes no lock.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.flow.flowfile import FlowFile
+
+_SUSPECTS_MAX: Final = 1_000
 
 
 class BatchLimit:
@@ -21,29 +31,67 @@ class BatchLimit:
 
     Attributes:
         count: How many FlowFiles a session may take; None: no limit.
+        suspects: Ids of FlowFiles that failed alone, the oldest first; at most 1,000. The next
+            session that meets one takes it alone, once: a processor that needs several FlowFiles
+            and gives it back finds it among the others after that.
     """
 
-    __slots__ = ("_left", "_mutex", "count")
+    __slots__ = ("_left", "_mutex", "_others_first", "count", "suspects")
 
     def __init__(self) -> None:
         self.count: int | None = None
+        self.suspects: dict[int, None] = {}
         self._left = 0
+        self._others_first = False
         self._mutex = threading.Lock()
 
-    def failed(self, taken: int, inputs: int) -> None:
+    def failed(self, count: int, inputs: int, ids: Iterable[int]) -> None:
         """Halve the limit after a trigger that raised, whose FlowFiles go back.
 
         Args:
-            taken: FlowFiles that the trigger had taken.
+            count: How many FlowFiles the trigger had taken.
             inputs: Inputs of the processor.
+            ids: Ids of those FlowFiles.
         """
-        if taken < 2:
-            self.passed(taken)
+        if count < 2:
+            with self._mutex:
+                self._others_first = True
+                self.suspects.update(dict.fromkeys(ids))
+                if len(self.suspects) > _SUSPECTS_MAX:
+                    del self.suspects[next(iter(self.suspects))]
+            self.passed(count)
             return
         with self._mutex:
-            half = taken // 2
+            half = count // 2
             self.count = half if self.count is None else min(self.count, half)
-            self._left = max(self._left, taken * max(1, inputs))
+            self._left = max(self._left, count * max(1, inputs))
+
+    def separate(
+        self, flowfiles: list[FlowFile], *, is_first: bool
+    ) -> tuple[list[FlowFile], list[FlowFile], bool]:
+        """Return polled FlowFiles that a session takes, and those that go back to their queue.
+
+        After one failed alone, the others are taken first, so that suspects do not hold them up.
+
+        Args:
+            flowfiles: FlowFiles in the order of their queue.
+            is_first: Whether the session has taken no other FlowFile.
+
+        Returns:
+            Both, and whether a suspect is taken, alone.
+        """
+        with self._mutex:
+            others = [one for one in flowfiles if one.id not in self.suspects]
+            if len(others) == len(flowfiles):
+                return flowfiles, [], False
+            suspects = [one for one in flowfiles if one.id in self.suspects]
+            if not is_first or (others and self._others_first):
+                self._others_first = False
+                return others, suspects, False
+            suspect, *rest = suspects
+            back = [*others, *rest]
+            del self.suspects[suspect.id]
+            return [suspect], back, True
 
     def passed(self, taken: int) -> None:
         """Count FlowFiles that were processed, or that failed alone."""

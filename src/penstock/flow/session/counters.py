@@ -1,17 +1,26 @@
 """Counters of a processor: values that it counts itself, under names of its own.
 
-Invariant: a counter can be shown and sent as JSON: its name is Unicode text of bounded length, and
-its value a whole number of 64 bits. The code of a user's processor is checked for that.
+Invariants: a counter can be shown and sent as JSON: its name is Unicode text of bounded length, and
+its value a whole number of 64 bits. The code of a user's processor is checked for that. A processor
+has at most `NAMES_MAX` counters: what is counted under further names is added to `OTHERS`, and
+`REFUSED` counts how often this was so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.whole_numbers import is_int64, within_int64
 
+NAMES_MAX: Final = 1_000
+OTHERS: Final = "(other counters)"
+"""Counter with the sum of what was counted under names beyond the limit."""
+REFUSED: Final = "(refused names)"
+"""Counter of the additions to `OTHERS`."""
+_RESERVED: Final = frozenset({OTHERS, REFUSED})
 _NAME_MAX: Final = 200
 
 
@@ -27,7 +36,8 @@ class Counters:
         """Add to a counter, once the session commits.
 
         Args:
-            name: Up to 200 characters.
+            name: Up to 200 characters. A processor has at most 1,000 counters; further names are
+                counted together.
             count: A whole number of 64 bits, also one of NumPy.
 
         Raises:
@@ -35,12 +45,32 @@ class Counters:
         """
         known = _name_of(name)
         number = _number_of(known, count)
-        self._counts[known] = within_int64(self._counts.get(known, 0) + number)
+        add_count(self._counts, known, number)
 
     def take(self) -> dict[str, int]:
         """Return the counts, and begin anew."""
         counts, self._counts = self._counts, {}
         return counts
+
+
+def sum_of(counts: Mapping[str, int], added: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the sums of two sets of counters, by name."""
+    if not added:
+        return counts
+    if not counts:
+        return added
+    total = dict(counts)
+    for name, count in added.items():
+        add_count(total, name, count)
+    return total
+
+
+def add_count(counts: dict[str, int], name: str, count: int) -> None:
+    """Add a count under its name, or under `OTHERS` if there are too many names."""
+    if name not in counts and name not in _RESERVED and len(counts) >= NAMES_MAX:
+        counts[REFUSED] = within_int64(counts.get(REFUSED, 0) + 1)
+        name = OTHERS
+    counts[name] = within_int64(counts.get(name, 0) + count)
 
 
 def _name_of(name: object) -> str:  # users' code is not checked for types

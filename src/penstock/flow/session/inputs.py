@@ -44,6 +44,7 @@ class SessionInputs:
         self._repository = repository
         self.expired_count = 0
         self.expired_bytes = 0
+        self._alone: int | None = None  # id of a FlowFile with which no other is taken
 
     def one(self, ledger: SessionFlowFiles) -> FlowFile | None:
         """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
@@ -87,7 +88,7 @@ class SessionInputs:
             return verdict
 
         for queue in self._wiring.pollable():
-            if stopped:
+            if stopped or self._is_closed(ledger):
                 break
             taken += self._enter(ledger, queue, partial(queue.poll_where, judge))
         return taken
@@ -100,8 +101,14 @@ class SessionInputs:
 
     def _room(self, ledger: SessionFlowFiles) -> int | None:
         """Return how many more FlowFiles the session may take; None: no limit."""
+        if self._is_closed(ledger):
+            return 0
         limit = self._wiring.batch_limit.count
         return None if limit is None else max(0, limit - ledger.taken_count())
+
+    def _is_closed(self, ledger: SessionFlowFiles) -> bool:
+        """Return whether the session took a FlowFile that must be processed alone."""
+        return self._alone is not None and self._alone in ledger.originals
 
     def _enter(
         self, ledger: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], Polled]
@@ -109,17 +116,23 @@ class SessionInputs:
         steps = CleanupSteps()
         polled = poll()
         flowfiles, expired = polled.flowfiles, polled.expired
+        back: list[FlowFile] = []
+        limit = self._wiring.batch_limit
         try:
+            if flowfiles and limit.suspects:
+                taken, rest, is_alone = limit.separate(flowfiles, is_first=not ledger.originals)
+                self._alone = taken[0].id if is_alone else None
+                flowfiles, back = taken, rest
             if flowfiles:
                 ledger.take(queue, flowfiles)
                 self._wiring.took_from(queue)
         except BaseException:
-            if flowfiles[0].id not in ledger.newest:  # else a rollback gives them back
-                steps.take(queue.put_many, flowfiles)
-                size_bytes = sum([flowfile.size for flowfile in flowfiles])
-                steps.take(queue.acknowledge, len(flowfiles), size_bytes)
+            if flowfiles and flowfiles[0].id not in ledger.newest:  # else a rollback does it
+                self._give_back(queue, flowfiles, steps)
             raise
         finally:
+            if back:
+                self._give_back(queue, back, steps)
             for rows in polled.expired_rows:
                 self.expired_count += rows.count
                 self.expired_bytes += rows.size_bytes
@@ -134,6 +147,13 @@ class SessionInputs:
                     self.expired_bytes += sum([flowfile.size for flowfile in expired])
             steps.finish()
         return flowfiles
+
+    def _give_back(
+        self, queue: SessionQueue, flowfiles: list[FlowFile], steps: CleanupSteps
+    ) -> None:
+        steps.take(queue.put_many, flowfiles)
+        size_bytes = sum([flowfile.size for flowfile in flowfiles])
+        steps.take(queue.acknowledge, len(flowfiles), size_bytes)
 
     def _expired_stay(
         self, queue: SessionQueue, expired: list[FlowFile], error: BaseException

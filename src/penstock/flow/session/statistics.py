@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.core.whole_numbers import within_int64
+from penstock.flow.session.counters import sum_of
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -54,12 +54,9 @@ class SessionStatistics(msgspec.Struct, frozen=True):
 
     def __add__(self, other: SessionStatistics) -> SessionStatistics:
         """Return the sum."""
-        counters = dict(self.counters)
-        for name, count in other.counters.items():
-            counters[name] = within_int64(counters.get(name, 0) + count)
         return SessionStatistics(
             **{name: getattr(self, name) + getattr(other, name) for name in _NUMBERS},
-            counters=counters,
+            counters=sum_of(self.counters, other.counters),
         )
 
     @property

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.flow.errors import SessionMisuse, Terminated
+from penstock.flow.errors import ProcessError, SessionMisuse, Terminated
 from penstock.flow.processor_state import SessionState
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.commit import PreparedCommit, prepare
@@ -183,9 +183,8 @@ class SessionTransaction:
     """One session, called by the thread that runs the processor.
 
     Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
-    it: ``commit`` after a trigger, ``rollback(penalize=True)`` after one that raised
-    `ProcessError`, ``fail`` after any other exception, and ``flush`` at the end of a batch in all
-    cases.
+    it: ``commit`` after a trigger, ``fail`` after one that raised, and ``flush`` at the end of a
+    batch in all cases.
 
     Attributes:
         wiring: Connections of the processor.
@@ -293,14 +292,21 @@ class SessionTransaction:
         with self.calls:
             self._roll_back(penalize=penalize, whole=whole)
 
-    def fail(self) -> None:
+    def fail(self, error: BaseException) -> None:
         """Roll back after a trigger that raised.
 
-        A FlowFile that was taken alone is penalized. Of several it is not known which one failed:
-        they are retried in halves.
+        After a `ProcessError` all FlowFiles that were taken are penalized. After any other
+        exception, a FlowFile that was taken alone is penalized; of several it is not known which
+        one failed: they are retried in halves (`batch_limit`).
+
+        Raises:
+            Terminated: The session was terminated and rolled back before.
         """
         with self.calls:
-            self._roll_back(failed=True)
+            if isinstance(error, ProcessError):
+                self._roll_back(penalize=True)
+            else:
+                self._roll_back(failed=True)
 
     def migrate(self, target: SessionTransaction, flowfiles: Iterable[FlowFile]) -> None:
         """Move FlowFiles to another session of the same processor.
@@ -373,7 +379,8 @@ class SessionTransaction:
     ) -> None:
         if failed:
             taken = self.ledger.taken_count()
-            self.wiring.batch_limit.failed(taken, len(self.wiring.inputs))
+            inputs = len(self.wiring.inputs)
+            self.wiring.batch_limit.failed(taken, inputs, self.ledger.originals)
             penalize = taken == 1
         try:
             self.content.abort()

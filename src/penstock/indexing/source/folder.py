@@ -42,7 +42,7 @@ _PARTITIONS: Final = 1 << 31
 _LOOKS_MAX: Final = 5
 # Number of deleted files that are remembered; those that were asked for last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
-# Pipes and devices that are reported, each once.
+# Pipes, devices and names that are reported, each once.
 _SKIPPED_MAX: Final = 1_000
 
 _logger = logging.getLogger(__name__)
@@ -179,7 +179,10 @@ class FolderSupplier:
         if stat.is_folder:
             return
         if stat.is_special:
-            self._skip(path)
+            self._skip(path, "it is a pipe, a socket or a device, not a file")
+            return
+        if not _is_unicode(path):
+            self._skip(path, "its name is not valid UTF-8")
             return
         file = self._fs.open_read(path)
         try:
@@ -189,8 +192,8 @@ class FolderSupplier:
             partition = _partition(stat.inode, head)
             if partition in found:
                 raise InvalidRequest(
-                    f"{path} and {found[partition].path} have the same identity: copy one of them"
-                    " to another file"
+                    f"{path} and {found[partition].path} have the same identity, as links to one"
+                    " file have: exclude one of them from the filter, or copy it to another file"
                 )
             tail = self._tails.get(partition) or _Tail(path)
             if stat.size < tail.position:
@@ -198,20 +201,20 @@ class FolderSupplier:
             elif stat.size < tail.searched:
                 tail.searched = tail.position
             tail.path = path
-            _read_on(file, tail)
+            _read_on(file, tail, stat.size)
             found[partition] = tail
         finally:
             file.close()
 
-    def _skip(self, path: str) -> None:
+    def _skip(self, path: str, reason: str) -> None:
         if path in self._skipped:
             return
         if len(self._skipped) < _SKIPPED_MAX:
             self._skipped.add(path)
             _logger.warning(
-                "%s is skipped: it is a pipe, a socket or a device, not a file; remove it, or "
-                "exclude its name from the filter",
+                "%a is skipped: %s; rename or remove it, or exclude its name from the filter",
                 path,
+                reason,
             )
 
     def _range(self, partition: int, start: int, end: int) -> FileRange:
@@ -235,10 +238,22 @@ def _available(tail: _Tail) -> Available:
     return Available(tail.path, 0, tail.lines, tail.position // max(1, tail.lines))
 
 
-def _read_on(file: ReadFile, tail: _Tail) -> None:
-    """Count the new lines; add a mark for each window."""
+def _is_unicode(path: str) -> bool:
+    """Return whether a path can be written as JSON: other names have lone surrogates."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_on(file: ReadFile, tail: _Tail, size: int) -> None:
+    """Count the new lines; add a mark for each window.
+
+    Stops behind the size that the file had when it was listed: it may grow faster than it is read.
+    """
     at = max(tail.position, tail.searched)
-    while window := file.pread(_WINDOW_BYTES, at):
+    while at < size and (window := file.pread(_WINDOW_BYTES, at)):
         ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
         if ends.size:
             tail.lines += int(ends.size)

@@ -18,6 +18,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from penstock.broker.names import name_mistake
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
@@ -37,7 +38,6 @@ OWN_PREFIX: Final = "__penstock_"
 """Prefix of columns that Penstock adds to those of users while it computes."""
 
 # NSQ's rule, which the broker also applies; the limit leaves room for the dead-letter suffix.
-_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
 _DAYS: Final = re.compile(r"P0*([0-9]{1,18})D", re.ASCII)
 _ANSWER_MS_MAX: Final = 300_000
 _DAYS_DIGITS_MAX: Final = 6  # of 2,700 years
@@ -113,15 +113,8 @@ def in_any_case(*names: str) -> BeforeValidator:
     return BeforeValidator(fold)
 
 
-def topic_mistake(name: str) -> str:
-    """Return the mistake in a topic's name, or empty text."""
-    if _TOPIC.fullmatch(name):
-        return ""
-    return f"invalid topic name {name!r}: use 1 to 64 letters, digits, dots, underscores or hyphens"
-
-
 def _topic(name: str) -> str:
-    if text := topic_mistake(name):
+    if text := name_mistake(name, may_be_ephemeral=False):
         raise mistake(text)
     return name
 

@@ -11,6 +11,7 @@ Invariant: a number is read exactly as written or refused; none is rounded.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -151,6 +152,7 @@ def read_object(raw: bytes | str) -> dict[str, object]:
     Raises:
         SpecError: It is not an object, or has duplicate names; all of them are listed.
     """
+    raw = _without_mark(raw)
     # A list of millions would be parsed twice before it is refused.
     value = None if _LIST_START.match(_start(raw)) else _read(raw)
     if not isinstance(value, dict):
@@ -160,7 +162,7 @@ def read_object(raw: bytes | str) -> dict[str, object]:
 
 def read_list(raw: bytes | str) -> list[JsonValue]:
     """Parse a JSON list. Raises as `read_object`."""
-    value = _read(raw)
+    value = _read(_without_mark(raw))
     if not isinstance(value, list):
         raise SpecError((Mistake("", "must be a JSON list"),))
     return value
@@ -182,6 +184,13 @@ def _read(raw: bytes | str) -> object:
         raise SpecError((Mistake("", text),)) from error
     _refuse(_found(raw))
     return value
+
+
+def _without_mark(raw: bytes | str) -> bytes | str:
+    """Return a text without the byte order mark that some editors write before it."""
+    return (
+        raw.removeprefix(codecs.BOM_UTF8) if isinstance(raw, bytes) else raw.removeprefix("\ufeff")
+    )
 
 
 def _start(raw: bytes | str) -> str:

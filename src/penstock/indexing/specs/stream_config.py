@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from penstock.broker.names import mistake_text, name_mistake
 from penstock.indexing.secrets import MASK, MASK_MEND
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
 from penstock.indexing.specs.inputs import (
@@ -27,7 +28,6 @@ from penstock.indexing.specs.scalars import (
     PositiveDurationMs,
     TimeText,
     TopicName,
-    topic_mistake,
 )
 from penstock.indexing.specs.sources.secret_values import SecretSetting
 
@@ -45,7 +45,8 @@ __all__ = [
 StreamType = Literal["penstock", "kafka", "folder"]
 
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
-_KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
+_KAFKA_TOPIC_MAX: Final = 249
+_KAFKA_TOPIC: Final = re.compile(rf"[.a-zA-Z0-9_-]{{1,{_KAFKA_TOPIC_MAX}}}")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _REPLICAS_MAX: Final = 10
 _TIME_LAG_EVERY_MS: Final = 30_000  # Druid's offsetFetchPeriod
@@ -377,11 +378,10 @@ class IoConfig(SpecModel):
 
     def _mistake_in_topic(self) -> str:
         if self.source == "topic":
-            return topic_mistake(self.topic)
+            return name_mistake(self.topic, may_be_ephemeral=False)
         if _KAFKA_TOPIC.fullmatch(self.topic) and self.topic not in {".", ".."}:
             return ""
-        rule = "1 to 249 letters, digits, dots, underscores or hyphens"
-        return f"invalid topic name {self.topic!r}: use {rule}"
+        return mistake_text(self.topic, "topic", _KAFKA_TOPIC_MAX)
 
     @property
     def source(self) -> Literal["topic", "kafka", "folder"]:

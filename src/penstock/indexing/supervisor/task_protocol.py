@@ -23,8 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.indexing.ports import TaskState
-from penstock.indexing.supervisor.task_groups import GroupEffect, GroupEvent
+from penstock.indexing.ports import TaskPhase, TaskState
+from penstock.indexing.supervisor.task_groups import GroupEffect, GroupEvent, GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -360,6 +360,10 @@ class TaskProtocol:
         before, replica.report = replica.report, report
         replica.heard_s = self._state.ports.clock.monotonic_s()
         group.learn(report.checkpoints)
+        is_left = before is None and report.phase is TaskPhase.PAUSED
+        if is_left and group.state not in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
+            # The overlord that had paused it ended before its tasks agreed.
+            self._resume(replica.task.id)
         if report.end is not None:
             self.report(group, GroupEvent.END_KNOWN, EventFacts(report.end))
         else:
@@ -367,6 +371,16 @@ class TaskProtocol:
         if before is None or before.persisted != report.persisted:
             # It may still read, for example a replacement that has its end from the start.
             self.report(group, GroupEvent.PROGRESSED)
+
+    def _resume(self, task_id: str) -> None:
+        peons = self._peons()
+        # If this call is lost, the pause ends by itself.
+        self._calls.call(
+            peon_lane(task_id),
+            lambda: peons.resume(task_id),
+            lambda _none: None,
+            lambda _error: None,
+        )
 
     # Tasks behind their replicas
 

@@ -355,8 +355,8 @@ class _Wanted:
             sql=statement,
             parameters=parameters,
             query_id=_query_id(context),
-            row_limit=_whole(context, "sqlOuterLimit"),
-            timeout_ms=_whole(context, "timeout"),
+            row_limit=_whole(context, "sqlOuterLimit", "rows"),
+            timeout_ms=_whole(context, "timeout", "milliseconds"),
             projections=wish_of(context),
         )
 
@@ -394,12 +394,16 @@ def _query_id(context: Mapping[str, object]) -> str:
     )
 
 
-def _whole(context: Mapping[str, object], name: str) -> int | None:
+def _whole(context: Mapping[str, object], name: str, unit: str) -> int | None:
     value = context.get(name)
     if value is None or value == 0:  # in Druid no limit; here the service's own
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest("must be a whole number, 0 or more", place=f"context.{name}")
+        raise InvalidRequest(
+            f"{value!r:.40} is not valid: use a whole number of {unit}, 0 for the limit of the"
+            " server",
+            place=f"context.{name}",
+        )
     return value
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import posixpath
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -55,7 +55,7 @@ from penstock.storage.deletion_hold import HOLD_MS, DeletionHold
 from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
@@ -264,12 +264,13 @@ class Backup:
         names: dict[str, bool] = {}
         for root in roots:
             place = posixpath.join(root, folder)
-            try:
-                for name in self._fs.listdir(place):
-                    inner = posixpath.join(place, name)
+            listed: Sequence[str] = ()
+            with suppress(NotFound):
+                listed = self._fs.listdir(place)
+            for name in listed:
+                inner = posixpath.join(place, name)
+                with suppress(NotFound):  # deleted meanwhile; the others still exist
                     names[name] = names.get(name, False) or self._fs.stat(inner).is_folder
-            except NotFound:
-                continue
         for name, is_folder in sorted(names.items()):
             inner = posixpath.join(folder, name)
             if is_folder:

@@ -28,7 +28,7 @@ from penstock.services.cli.indexing import (
     tasks,
     workers,
 )
-from penstock.services.cli.output import say, warn_lines
+from penstock.services.cli.output import prepare_streams, say, warn_lines
 from penstock.services.cli.processor import new_processor as processor_commands
 
 EVERYWHERE = (
@@ -121,6 +121,7 @@ _tell_whole_summaries(app)
 
 def main() -> None:
     """Run the command line and exit."""
+    prepare_streams()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,11 +33,32 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 _NUMBER_SHOWN = 30
+_ESCAPING = "penstock-escapes"
+_BYTE_ORDER_MARK = "\ufeff"  # which some editors write before a text
+# Of the server, which parses YAML: the place in the file.
+_YAML_PLACE = re.compile(r"line (\d+), column (\d+): ")
 
 
 def print_json(content: object) -> None:
     """Print JSON, indented."""
     typer.echo(escaped_json(json.dumps(content, indent=2, ensure_ascii=False)))
+
+
+def prepare_streams() -> None:
+    r"""Let streams of an encoding such as ASCII show other characters as `\u00fc`.
+
+    Escapes of this form are also valid in JSON.
+    """
+    codecs.register_error(_ESCAPING, _as_json_escapes)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=_ESCAPING)
+
+
+def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def say(text: str = "") -> None:
@@ -174,8 +197,8 @@ def read_text(file: Path) -> str:
     """
     with reading(file):
         if str(file) == "-":
-            return sys.stdin.read()
-        return file.read_text(encoding="utf-8")
+            return sys.stdin.read().removeprefix(_BYTE_ORDER_MARK)
+        return file.read_text(encoding="utf-8").removeprefix(_BYTE_ORDER_MARK)
 
 
 def read_json(file: Path) -> object:
@@ -200,6 +223,24 @@ def read_spec(file: Path) -> bytes:
     if text.lstrip().startswith(("{", "[")):
         parse_json(text, str(file), whole=len)
     return text.encode(errors="surrogateescape")
+
+
+@contextlib.contextmanager
+def errors_in(file: Path) -> Iterator[None]:
+    """Add the name of a file to an error of the server that has a line and a column.
+
+    Raises:
+        InvalidRequest: The block raised it.
+    """
+    try:
+        yield
+    except InvalidRequest as error:  # narrow: translates
+        text = str(error)
+        place = _YAML_PLACE.match(text)
+        if place is None:
+            raise
+        where = f"{file}:{place[1]}:{place[2]}"
+        raise InvalidRequest(text[place.end() :], place=where) from None
 
 
 def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = None) -> object:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.printable import quoted
 from penstock.services.answers import part
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
@@ -61,6 +61,7 @@ class _Wanted:
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 _EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 
+_UNKNOWN_TABLE: Final = "[TABLE_OR_VIEW_NOT_FOUND]"  # Spark's name of the error
 _TRUNCATED: Final = (
     "penstock: the result was cut, because it has more rows than the limit of a query (1,000,000,"
     " or less if the query asks for it): select fewer rows, for instance an interval of __time at a"
@@ -151,6 +152,11 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
         return
     try:
         _query(api, statement, wanted)
+    except InvalidRequest as error:  # narrow: translates
+        if _UNKNOWN_TABLE in str(error):
+            # As with other names that the server does not have; the API follows Druid's.
+            raise NotFound(str(error)) from error
+        raise
     except KeyboardInterrupt:  # narrow: warns only
         # The connection is closed by now, whereupon the server stops the query.
         warn("penstock: stopped")

@@ -27,6 +27,7 @@ from penstock.services.host.liveness import LivenessCheck, greet
 from penstock.services.host.memory import SHARED, query_spark
 from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
+from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
 from penstock.services.options import resolution
 from penstock.services.options.table import VARIABLE_PREFIX, Options, local_path
 from penstock.services.options.values import HostPort
@@ -66,6 +67,9 @@ _STOP_STAGES = {
     "spark": 0,
     "queries": 0,
 }
+
+# One end more than hold the components of the flow, so that the start without them happens.
+_ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
 # In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
@@ -236,6 +240,7 @@ class HostPlan:
             stop_timeout_s=_STOP_TIMEOUTS_S[name],
             stop_stage=_STOP_STAGES[name],
             log_file=self._folder.log / f"{name}.log",
+            ends_before_ready_max=_ENDS_MAX.get(name, ENDS_BEFORE_READY_MAX),
         )
 
     def _spark(self, spark: _Spark) -> ChildPlan:

@@ -37,7 +37,12 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.data_folder import CHILDREN_FILE
 from penstock.services.host.liveness import LivenessCheck
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
-from penstock.services.host.restart_policy import MEND_IT, ChildLife, next_wait_s
+from penstock.services.host.restart_policy import (
+    ENDS_BEFORE_READY_MAX,
+    MEND_IT,
+    ChildLife,
+    next_wait_s,
+)
 from penstock.services.host.signals import SignalPipe
 
 logger = logging.getLogger(__name__)
@@ -70,6 +75,8 @@ class ChildPlan:
         pulse: Checks whether a ready child hangs; None: no check.
         trouble: Returns why it must be ended although it answers, or ""; called often.
         log_file: Its own log, which has the reason of an end if it printed none.
+        ends_before_ready_max: Consecutive ends before everything was ready at which the launcher
+            gives up.
         provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
     """
 
@@ -81,6 +88,7 @@ class ChildPlan:
     pulse: LivenessCheck | None = None
     trouble: Callable[[], str] = str
     log_file: Path | None = None
+    ends_before_ready_max: int = ENDS_BEFORE_READY_MAX
     provides: str = ""
 
 
@@ -119,7 +127,9 @@ class Launcher:
         say: Callable[[str], None],
         on_ready: Callable[[], None],
     ) -> None:
-        self._children = [_Child(plan, ChildLife(plan.name)) for plan in plans]
+        self._children = [
+            _Child(plan, ChildLife(plan.name, plan.ends_before_ready_max)) for plan in plans
+        ]
         self._log_folder = log_folder
         self._run_folder = run_folder
         self._clock = clock

@@ -17,6 +17,9 @@ BACK_OFF = RetryPolicy(200, 10_000)
 STEADY_S = 30.0
 # Consecutive ends before the first readiness that count as a permanent failure.
 ENDS_BEFORE_READY_MAX = 3
+# Unexpected ends of a flow in a row, each within `STEADY_S` of the start, after which a start
+# leaves the components stopped. Before the first readiness, it is given up only after that one.
+FLOW_ENDS_MAX = 5
 # Exit code of a child with an invalid option: a restart would not help.
 MEND_IT = 2
 # The exit code of a process that ended itself because one of its threads ended unexpectedly.
@@ -29,12 +32,15 @@ class ChildLife:
 
     Attributes:
         name: The child.
+        ends_before_ready_max: Consecutive ends before the first readiness that count as a
+            permanent failure.
         restarts: Number of restarts since the launcher started.
         started_at_s: Monotonic time of its last start; None before the first.
         restart_at_s: When it is due to start; None while it runs.
     """
 
     name: str
+    ends_before_ready_max: int = ENDS_BEFORE_READY_MAX
     restarts: int = 0
     ends_in_a_row: int = 0
     started_at_s: float | None = None
@@ -70,7 +76,7 @@ class ChildLife:
 
     def hopeless(self, exit_code: int, *, was_ready: bool) -> bool:
         """Return whether it failed before the first readiness in a way that restarts cannot fix."""
-        too_often = self.ends_in_a_row >= ENDS_BEFORE_READY_MAX
+        too_often = self.ends_in_a_row >= self.ends_before_ready_max
         return not was_ready and (exit_code == MEND_IT or too_often)
 
 

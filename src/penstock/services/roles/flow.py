@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from starlette.routing import Route
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.metrics import Sample
+from penstock.core.threads import JobTimer
 from penstock.core.uuids import RandomUuids
-from penstock.flow.controller.controller import FlowController
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.flow.write_guard import WRITE_GUARD
@@ -26,6 +28,7 @@ from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.host.host_plan import spark_cache_folder
+from penstock.services.host.restart_policy import FLOW_ENDS_MAX, STEADY_S
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
@@ -40,8 +43,65 @@ from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
+logger = logging.getLogger(__name__)
+
 # Each by its variable, else its file name in the folder `.aws`.
 _AWS_FILES = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+
+
+class FlowStarts:
+    """Counts the unexpected ends in a row of the flow's process, and holds its components then.
+
+    A file has the number of ends, this run included, from the start of the components until the
+    process ran for `STEADY_S`, or ends in order. A process that ends in any other way leaves it.
+    The thread of the controller and a timer use it; each change replaces or deletes the file.
+
+    Args:
+        path: The file.
+        alert: Reports that the components are held.
+    """
+
+    def __init__(self, path: Path, alert: Callable[[str], None]) -> None:
+        self._path = path
+        self._alert = alert
+
+    def may_start(self) -> bool:
+        """Return whether the components are started: the last runs did not all end unexpectedly."""
+        ends = self._ends()
+        if ends < FLOW_ENDS_MAX:
+            self._begin(ends + 1)
+            return True
+        self._alert(
+            f"the process of the flow ended unexpectedly {ends} times in a row: its components are"
+            " not started. See the log for the reason, stop or correct the component that ends the"
+            " process (penstock flow stop NAME), and start the others (penstock flow start)"
+        )
+        return False
+
+    def released(self) -> None:
+        """Note that an operator starts components again."""
+        self._begin(1)
+
+    def forget(self) -> None:
+        """Note that the process ran for a while, or ends in order."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _begin(self, ends: int) -> None:
+        fresh = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(0o700, exist_ok=True)
+            fresh.write_text(str(ends))
+            fresh.replace(self._path)
+            JobTimer("flow starts", STEADY_S, self.forget).start()
+        except (OSError, RuntimeError) as error:
+            logger.warning("%s cannot be kept up: %s", self._path, error)
+
+    def _ends(self) -> int:
+        try:
+            return int(self._path.read_text()[:9])
+        except (OSError, ValueError):
+            return 0
 
 
 class FlowHost:
@@ -59,6 +119,8 @@ class FlowHost:
         self._broker = broker
         self._mutex = threading.Lock()
         self._controller: FlowController | None = None
+        self._starts = FlowStarts(context.folder.run / "flow-ends", self._held)
+        self._is_restarting = False  # one word, written by a thread of the repository
 
     def start(self) -> None:
         """Recover the committed state, and start the components that were running.
@@ -93,6 +155,7 @@ class FlowHost:
             registry=registry_for(options.flow_modules),
             new_uuid=RandomUuids(),
             environment=os.environ,
+            options=ControllerOptions(guard=self._starts),
         )
         controller.call_when_stopped(self._repository_stopped)
         collect_for_flows()
@@ -109,9 +172,16 @@ class FlowHost:
             controller, self._controller = self._controller, None
         if controller is not None:
             controller.close()
+            if not self._is_restarting:
+                self._starts.forget()
+
+    def _held(self, text: str) -> None:
+        logger.error("%s", text)
+        self._context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
 
     def _repository_stopped(self) -> None:
         """End the process in order: the launcher restarts it, and it recovers from the journal."""
+        self._is_restarting = True
         try:
             text = "the FlowFile repository stopped; the flow's process restarts"
             self._context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))

@@ -122,6 +122,13 @@ _PACKAGE: Final = r"\b(?:org\.apache|org\.antlr|java|javax|jdk|sun|scala|io\.net
 _NAME: Final = rf"{_PACKAGE}(?:\.[\w$]+){{1,16}}"
 _THROWN: Final = re.compile(rf"\({_NAME}\) |{_NAME}: ")
 _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
+# Of the client: a message of Spark nests deeper than the 100 levels that it reads. Only types of
+# columns do, of which each list and each map is two levels and each struct three.
+_UNREADABLE: Final = "Exception deserializing response!"
+_TOO_NESTED: Final = (
+    "the type of a column has too many levels to be sent: about 45 nested lists, or 30 structs or"
+    " maps, can be. Make it a text with CAST(… AS STRING) or to_json(…), or select a part of it"
+)
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _PORT: Final = 15002
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
@@ -299,6 +306,8 @@ def translate(error: BaseException) -> PenstockError | None:
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     text = message_of(error)
+    if _is_unreadable(error, text):
+        return SparkRefusal(_TOO_NESTED)
     if isinstance(error, grpc.RpcError):
         return EngineLost(f"Spark was lost: {_first_lines(text)}")
     if not isinstance(error, PySparkException):
@@ -319,6 +328,15 @@ def translate(error: BaseException) -> PenstockError | None:
     # A stack overflow has no message.
     silent = "Spark failed without a reason: the statement may be nested too deeply"
     return EngineFailure(_first_lines(text) or silent)
+
+
+def _is_unreadable(error: BaseException, text: str) -> bool:
+    """Return whether the client cannot read the answer, because it nests too deeply."""
+    import grpc  # noqa: PLC0415
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
+
+    is_of_client = isinstance(error, grpc.RpcError | SparkConnectGrpcException)
+    return is_of_client and _UNREADABLE in text and _first_lines(text) == _UNREADABLE
 
 
 def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | None:

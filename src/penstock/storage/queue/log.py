@@ -331,10 +331,15 @@ class QueueLog:
                 elif size > _OVERFULL * limit:
                     return None
             written = OffsetRange(base, base + len(batch))
-            if producer is None:
-                active.append(buffers)
-            else:
-                self._append_of(producer, active, buffers)
+            try:
+                if producer is None:
+                    active.append(buffers)
+                else:
+                    self._append_of(producer, active, buffers)
+            except BaseException:
+                if active.is_uncut:
+                    self._hurry()  # the pass cuts off the block, which a restart would find
+                raise
             self._changed = True
             self.latest = written.end
             self.last_append_ms = now_ms

@@ -9,9 +9,12 @@ secrets. A listing holds one folder at a time in memory.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import posixpath
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +45,8 @@ _REMOTE: Final = frozenset(
     )
 )
 _LOCAL: Final = frozenset({"file", "local"})
+# Errors of a path itself: a retry would fail in the same way.
+_WRONG_PATHS: Final = frozenset({errno.ENAMETOOLONG, errno.ELOOP})
 _HDFS_OPTIONS: Final = frozenset({"user", "kerb_ticket", "replication", "port"})
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 
@@ -94,10 +99,16 @@ class OpenFolder:
         self.path = path
         self.is_local = is_local
 
-    def walk(self, *, recurse: bool) -> Iterator[FoundFile]:
+    def walk(
+        self, *, recurse: bool, skipped: Callable[[InvalidRequest], object]
+    ) -> Iterator[FoundFile]:
         """Yield the files below, folder by folder, names in order.
 
         Links to files are followed. Links to folders are not, because they may form cycles.
+
+        Args:
+            recurse: Whether files in subfolders are included.
+            skipped: Called for a subfolder that cannot be listed, such as one without permission.
 
         Raises:
             NotFound: The folder does not exist on this machine; on other file systems the result is
@@ -107,7 +118,14 @@ class OpenFolder:
         waiting = [(self.path, "")]
         while waiting:
             path, below = waiting.pop()
-            entries = self._entries(path, is_root=path == self.path)
+            is_root = path == self.path
+            try:
+                entries = self._entries(path, is_root=is_root)
+            except InvalidRequest as error:  # narrow: another error concerns the whole folder
+                if is_root:
+                    raise
+                skipped(error)
+                continue
             folders = []
             for entry in sorted(entries, key=lambda entry: str(entry["name"])):
                 full = str(entry["name"]).rstrip("/")
@@ -143,10 +161,11 @@ class OpenFolder:
         Raises:
             NotFound: The file does not exist.
             NotAllowed: This user has no permission to read it.
+            InvalidRequest: The path is not a file.
             Unavailable: The file cannot be read now.
         """
         with _translated(self.path, "open"):
-            stream = self._fs.open(self.path, "rb")
+            stream = self._opened()
         with stream:
             while True:
                 with _translated(self.path, "read"):
@@ -154,6 +173,22 @@ class OpenFolder:
                 if not piece:
                     return
                 yield piece
+
+    def _opened(self) -> BinaryIO:
+        if not self.is_local:
+            return self._fs.open(self.path, "rb")
+        # The path may have become a pipe since it was inspected, whose opening would wait.
+        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+            stream = os.fdopen(fd, "rb")
+        except BaseException:
+            os.close(fd)
+            raise
+        if not is_file:
+            stream.close()
+            raise InvalidRequest(f"{self.path}: is not a file; correct the path")
+        return stream
 
     def write(self, pieces: Iterator[Buffer], temporary: str) -> None:
         """Write the file, first under a temporary path, so that it is complete or unchanged.
@@ -239,9 +274,13 @@ class OpenFolder:
         if kind != "file" and not (kind == "other" and entry.get("islink")):
             return None  # pipes and devices have no end
         if entry.get("islink"):
-            if not self._fs.isfile(path):
-                return None
-            entry = self._fs.info(path)  # of the file, not of the link
+            try:
+                with _translated(path, "inspect"):
+                    if not self._fs.isfile(path):
+                        return None
+                    entry = self._fs.info(path)  # of the file, not of the link
+            except NotFound:
+                return None  # deleted meanwhile
         size = entry.get("size")
         mark = next((str(entry[key]) for key in ("ETag", "etag", "md5Hash") if key in entry), "")
         return FoundFile(
@@ -268,9 +307,15 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
     if not where or "\0" in where:
         raise InvalidRequest(f"invalid path {where!r}: write a path or a URL")
     scheme, separator, _ = where.partition("://")
-    _check_scheme(where, scheme if separator else "", options or {})
+    # A path from the root is no URL: a file may be called a::b.
+    is_path = where.startswith("/") and not separator
+    if not is_path:
+        _check_scheme(where, scheme if separator else "", options or {})
     try:
-        fs, path = fsspec.core.url_to_fs(where, **(options or {}))
+        if is_path:
+            fs, path = LocalFileSystem(**(options or {})), where
+        else:
+            fs, path = fsspec.core.url_to_fs(where, **(options or {}))
     except ImportError as error:
         package = _PACKAGES.get(scheme, scheme)
         raise InvalidRequest(
@@ -366,6 +411,9 @@ def _translated(path: str, doing: str) -> Iterator[None]:
         text = f"{path}: cannot {doing}: {error.strerror or error}; correct the path"
         raise InvalidRequest(text) from None
     except OSError as error:
+        if error.errno in _WRONG_PATHS:
+            text = f"{path}: cannot {doing}: {error.strerror}; correct the path"
+            raise InvalidRequest(text) from None
         text = f"{path}: cannot {doing}: {error.strerror or type(error).__name__}; try again"
         raise Unavailable(text) from error
     except (ValueError, NotImplementedError) as error:

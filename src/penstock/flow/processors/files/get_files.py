@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.flow.errors import ProcessError
@@ -31,6 +31,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import (
+    PIECE_BYTES,
     FoundFile,
     NotAllowed,
     OpenFolder,
@@ -44,6 +45,9 @@ from penstock.flow.processors.files.list_source import (
     attributes_of,
     check_batch,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class ListFiles(FolderSource):
@@ -112,7 +116,7 @@ class GetFile(FolderSource):
                 break
             flowfile = session.create(attributes=attributes_of(found))
             try:
-                source = self.open(found.place)
+                source = self.open_found(found)
                 _read_unchanged(source, found, flowfile, session)
             except (NotFound, Unavailable, InvalidRequest) as error:
                 context.log.warning("%s: retried later: %s", found.place, error)
@@ -133,7 +137,7 @@ class GetFile(FolderSource):
             self._delete(found, context)
 
     def _delete(self, found: FoundFile, context: ProcessContext) -> None:
-        source = self.open(found.place)
+        source = self.open_found(found)
         try:
             if _is_unchanged(source.look(), found):
                 source.delete()
@@ -234,9 +238,20 @@ def _read_unchanged(
         NotFound: The file does not exist.
         Unavailable: It changed meanwhile, or cannot be read.
     """
-    session.import_from(flowfile, source.pieces())
+    session.import_from(flowfile, _bounded(source, found))
     if not _is_unchanged(source.look(), found):
         raise Unavailable(f"{found.place}: changed while it was read; try again")
+
+
+def _bounded(source: OpenFolder, found: FoundFile) -> Iterator[Buffer]:
+    """Yield the bytes of a file; stop at a file that grows, which may have no end."""
+    size = 0
+    for piece in source.pieces():
+        size += memoryview(piece).nbytes
+        # The size at a URL may be unknown, and the kernel's files in /proc have none.
+        if source.is_local and size > max(found.size, PIECE_BYTES):
+            raise Unavailable(f"{found.place}: grows while it is read; try again")
+        yield piece
 
 
 def _is_unchanged(now: FoundFile, before: FoundFile) -> bool:

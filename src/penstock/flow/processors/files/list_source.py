@@ -137,6 +137,8 @@ FILE_FOLDER: Final = "absolute.path"
 
 _PENDING_MAX: Final = 100_000
 _BATCH_MAX: Final = 10_000
+# Files and folders that are left out and reported, each once after a start.
+_REPORTED_MAX: Final = 1_000
 
 WRITES_FILE: Final[Mapping[str, str]] = {
     "filename": "Name of the file.",
@@ -188,12 +190,12 @@ class FolderSource(Processor):
     recurse = Property(BOOL, default=True, about="Whether files in subfolders are included.")
     file_filter = Property(
         REGEX,
-        default=r"[^.].*",
+        default=r"(?s)[^.].*",
         about="Regular expression that the whole name of a file must match.",
     )
     path_filter = Property(
         REGEX,
-        default=r".*",
+        default=r"(?s).*",
         about="Regular expression that the whole path of a subfolder, such as a/b, must match.",
     )
     minimum_age = Property(
@@ -219,11 +221,13 @@ class FolderSource(Processor):
 
     _pending: deque[FoundFile]
     _listed: OpenFolder
+    _reported: set[str]
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Start with a new listing."""
         self._pending = deque()
         self._listed = self.open(self.folder)
+        self._reported = set()
 
     def open(self, where: str) -> OpenFolder:
         """Open a path or URL with the configured options.
@@ -232,6 +236,12 @@ class FolderSource(Processor):
             InvalidRequest: It cannot be opened.
         """
         return open_folder(where, read_options(self.options))
+
+    def open_found(self, found: FoundFile) -> OpenFolder:
+        """Open a file that the listing found."""
+        if self._listed.is_local:
+            return self._listed.at(found.place)  # its name may look like a URL
+        return self.open(found.place)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Take a batch of new files.
@@ -276,17 +286,35 @@ class FolderSource(Processor):
         now_ms = context.clock.now_ms()
         new: list[FoundFile] = []
         present: list[FoundFile] = []
-        for found in self._listed.walk(recurse=self.recurse):
+        skipped: list[InvalidRequest] = []
+        for found in self._listed.walk(recurse=self.recurse, skipped=skipped.append):
             if not taken.is_new(found):
                 present.append(found)
                 self.left_behind(found, context)
-            elif self._is_wanted(found, now_ms) and _has_a_name(found, context):
+            elif self._is_wanted(found, now_ms) and self._has_a_name(found, context):
                 new.append(found)
             if len(new) >= _PENDING_MAX:
                 break
         else:
-            taken.keep_only(present)
+            if not skipped:  # else files of those folders may still exist
+                taken.keep_only(present)
+        for error in skipped:
+            self._report(f"the files of a folder are left out: {error}", context)
         self._pending = deque(sorted(new, key=lambda found: (found.modified_ms or 0, found.place)))
+
+    def _has_a_name(self, found: FoundFile, context: ProcessContext) -> bool:
+        try:
+            found.place.encode()
+        except UnicodeEncodeError:
+            text = f"{found.place!r}: the name is not valid UTF-8, so the file is ignored"
+            self._report(f"{text}; rename it", context)
+            return False
+        return True
+
+    def _report(self, text: str, context: ProcessContext) -> None:
+        if text not in self._reported and len(self._reported) < _REPORTED_MAX:
+            self._reported.add(text)
+            context.log.warning("%s", text)
 
     def _is_wanted(self, found: FoundFile, now_ms: int) -> bool:
         if not _matches(self.file_filter, found.name):
@@ -322,14 +350,3 @@ def attributes_of(found: FoundFile) -> dict[str, str]:
 
 def _matches(pattern: re.Pattern[str], text: str) -> bool:
     return pattern.fullmatch(text) is not None
-
-
-def _has_a_name(found: FoundFile, context: ProcessContext) -> bool:
-    try:
-        found.place.encode()
-    except UnicodeEncodeError:
-        context.log.warning(
-            "%r: the name is not valid UTF-8, so the file is ignored; rename it", found.place
-        )
-        return False
-    return True

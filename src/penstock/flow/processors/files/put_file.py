@@ -8,6 +8,7 @@ attribute cannot lead out of the folder.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Mapping
 from contextlib import suppress
@@ -161,7 +162,7 @@ class PutFile(Processor):
         temporary = posixpath.join(folder, _temporary_name(flowfile))
         if self.create_folders:
             _make_folders(fs, folder, _read_mode(self.permissions))
-        if not self._is_wanted(exists=fs.exists(path), path=path):
+        if not self._is_wanted(exists=_exists(fs, path), path=path):
             return
         file = fs.create(temporary, replace=True)
         try:
@@ -172,7 +173,7 @@ class PutFile(Processor):
                 file.sync()
             finally:
                 file.close()
-            if self._is_wanted(exists=fs.exists(path), path=path):
+            if self._is_wanted(exists=_exists(fs, path), path=path):
                 _check_unmoved(path)
                 fs.rename(temporary, path)
             else:
@@ -199,6 +200,12 @@ class PutFile(Processor):
         if exists and self.conflict == "fail":
             raise Conflict(f"{path}: already exists; move it away, or set `conflict`")
         return not exists or self.conflict == "replace"
+
+
+def _exists(fs: FileSystem, path: str) -> bool:
+    """Return whether something has this name; a link without a target counts, too."""
+    # Unlike `Path.is_symlink`, it does not raise for a name that is too long.
+    return fs.exists(path) or os.path.islink(path)  # noqa: PTH114
 
 
 def _check_folder(folder: str) -> None:

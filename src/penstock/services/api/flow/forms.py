@@ -65,6 +65,7 @@ def status_json(status: FlowStatus, events: Sequence[RecoveryEvent]) -> Json:
         "heapLimitBytes": status.heap_limit_bytes,
         "components": [component_json(one) for one in status.components],
         "connections": [connection_json(one) for one in status.connections],
+        "held": list(status.held),
         "orphanedQueues": list(status.orphaned_queues),
         "repository": asdict(status.repository),
         "content": asdict(status.content),

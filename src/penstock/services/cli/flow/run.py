@@ -191,6 +191,11 @@ def connection_row(one: Object) -> _Row:
 def _notes(answer: Object, components: list[Object]) -> list[str]:
     """Return notes that need attention."""
     lines: list[str] = []
+    if held := _texts(answer, "held"):
+        lines.append(
+            f"not started, because the process of the flow kept ending: {', '.join(held)}. See the"
+            " log for the reason, stop or correct the component that ends it, and start the others"
+        )
     for one in components:
         called = one.get("name")
         lines += [f"{called} cannot run: {problem}" for problem in _texts(one, "problems")]

@@ -26,6 +26,7 @@ from penstock.services.cli.indexing.forms import (
 )
 from penstock.services.cli.output import (
     confirm,
+    errors_in,
     first_line,
     print_json,
     print_rows,
@@ -68,7 +69,9 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Create a supervisor, or update its spec."""
-    answer = GIVEN.api().request("POST", PREFIX, read_spec(file))
+    spec = read_spec(file)
+    with errors_in(file):
+        answer = GIVEN.api().request("POST", PREFIX, spec)
     if as_json:
         print_json(answer)
     elif isinstance(answer, dict):

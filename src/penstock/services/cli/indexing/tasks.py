@@ -24,6 +24,7 @@ from penstock.services.cli.indexing.forms import (
     trouble,
 )
 from penstock.services.cli.output import (
+    errors_in,
     first_line,
     print_json,
     print_rows,
@@ -56,7 +57,9 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a batch task: index_parallel, compact, kill, and others."""
-    answer = GIVEN.api().request("POST", _TASK, read_spec(file))
+    spec = read_spec(file)
+    with errors_in(file):
+        answer = GIVEN.api().request("POST", _TASK, spec)
     task_id = str(part(answer, "task"))
     if wait:
         follow(task_id, as_json=as_json)
