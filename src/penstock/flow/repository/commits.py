@@ -109,12 +109,39 @@ class StateCounts(NamedTuple):
     unsynced: int
 
 
+class NumberSequences:
+    """Takes numbers for new FlowFiles and files from the sequences of the state.
+
+    Has a mutex of its own, so that threads that create FlowFiles do not wait for commits. A
+    snapshot at the same time may miss a number, which does no harm: those that a commit uses were
+    taken before it.
+    """
+
+    def __init__(self, state: RepositoryState) -> None:
+        self._state = state
+        self._mutex = threading.Lock()
+
+    def next_ids(self, count: int) -> int:
+        """Return the first of `count` consecutive ids of FlowFiles."""
+        with self._mutex:
+            return self._state.sequences.take_ids(count)
+
+    def next_queue_indexes(self, count: int) -> int:
+        """Return the first of `count` consecutive queue indexes."""
+        with self._mutex:
+            return self._state.sequences.take_queue_indexes(count)
+
+    def next_file_number(self) -> int:
+        """Return the number of a new swap file."""
+        with self._mutex:
+            return self._state.sequences.take_file_number()
+
+
 class CommitLog:
     """Commits of a repository. Every method acquires the mutex itself.
 
     The mutex protects state and journal. Sessions of all threads commit, and each holds it while
-    one record is appended. Mail to an owning thread would cost more. A second mutex protects the
-    sequences, so that threads that create FlowFiles do not wait for commits.
+    one record is appended. Mail to an owning thread would cost more.
 
     Args:
         state: State after the last commit of the journals.
@@ -123,6 +150,7 @@ class CommitLog:
         clock: Measures how long a snapshot delays commits.
 
     Attributes:
+        sequences: The numbers for what is created, without waiting for commits.
         durable: Number of the last durable commit.
         count: Number of commits made.
         durable_count: Number of commits that a caller waited for until they were durable.
@@ -143,7 +171,7 @@ class CommitLog:
         self._content = content
         self._clock = clock
         self._mutex = threading.Lock()
-        self._sequence_mutex = threading.Lock()
+        self.sequences = NumberSequences(state)
         self._waiting: list[CommitTicket] = []
         self._poison: str | None = None
         self._stopped: str | None = None
@@ -263,24 +291,6 @@ class CommitLog:
         with self._mutex:
             known = name in self._state.files or name in self._state.leaving
             return known or self._stopped is not None
-
-    # Commits continue while a value of a sequence is taken. A snapshot may miss it, which does no
-    # harm: values used by a commit were taken before it.
-
-    def next_ids(self, count: int) -> int:
-        """Return the first of `count` consecutive ids of FlowFiles."""
-        with self._sequence_mutex:
-            return self._state.sequences.take_ids(count)
-
-    def next_queue_indexes(self, count: int) -> int:
-        """Return the first of `count` consecutive queue indexes."""
-        with self._sequence_mutex:
-            return self._state.sequences.take_queue_indexes(count)
-
-    def next_file_number(self) -> int:
-        """Return the number of a new swap file."""
-        with self._sequence_mutex:
-            return self._state.sequences.take_file_number()
 
     # -- durability
 

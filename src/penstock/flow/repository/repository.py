@@ -134,11 +134,11 @@ class FlowFileRepository:
 
     def next_ids(self, count: int) -> int:
         """Return the first of `count` consecutive ids that no FlowFile has or had."""
-        return self._commits.next_ids(count)
+        return self._commits.sequences.next_ids(count)
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of `count` consecutive indexes, for FlowFiles of one millisecond."""
-        return self._commits.next_queue_indexes(count)
+        return self._commits.sequences.next_queue_indexes(count)
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Commit changes, completely or not at all.

@@ -133,7 +133,7 @@ class SwapFiles:
             Unavailable: Nothing was changed.
             Conflict: A FlowFile is unknown to the repository.
         """
-        name = swap_file_name(self._commits.next_file_number())
+        name = swap_file_name(self._commits.sequences.next_file_number())
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)

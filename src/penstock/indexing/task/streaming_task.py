@@ -39,8 +39,8 @@ from penstock.indexing.task.persist_merge import PersistMerge
 from penstock.indexing.task.reader import StreamReader
 from penstock.indexing.task.sequence_publisher import SequencePublisher
 from penstock.indexing.task.task_state import (
+    StreamTaskEffect,
     StreamTaskParts,
-    TaskEffect,
     TaskOptions,
     TaskPorts,
     TaskResult,
@@ -328,7 +328,7 @@ class StreamingTask:
         while effects:
             self._carry_out(effects.popleft())
 
-    def _carry_out(self, effect: TaskEffect) -> None:
+    def _carry_out(self, effect: StreamTaskEffect) -> None:
         match effect.kind:
             case SequenceEffect.ANNOUNCE:
                 self._announcer.changed(effect.sequence)

@@ -108,7 +108,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEffect:
+class StreamTaskEffect:
     """An effect of an event of a sequence that the task must carry out.
 
     Attributes:
@@ -156,7 +156,7 @@ class StreamTaskState:
             folder.write_commit(commit)
         self.sequences = sequences.reached(commit.current)
         self.commit = commit
-        self.effects: deque[TaskEffect] = deque()
+        self.effects: deque[StreamTaskEffect] = deque()
         tuning = spec.tuning_config
         self._rows_limits = tuning.max_rows_per_segment, tuning.max_total_rows
         for sequence in sequences.items:
@@ -237,7 +237,7 @@ class StreamTaskState:
         self.sequences = step.sequences.reached(commit.current)
         self.commit = commit
         others = (kind for kind in step.effects if kind not in _SAVES)
-        self.effects.extend(TaskEffect(kind, name, old, new) for kind in others)
+        self.effects.extend(StreamTaskEffect(kind, name, old, new) for kind in others)
 
     @property
     def counts(self) -> RowCounts:
