@@ -253,6 +253,24 @@ def test_that_a_task_waits_again_counts_though_it_cannot_be_stored(world, monkey
     assert worker.taken == ["a"]
 
 
+def test_that_a_task_waits_again_is_stored_later(world, monkeypatch):
+    worker = world.worker("w")
+    worker.error = Conflict("all slots are taken")
+    set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
+
+    def refuse_the_first_return(changes):
+        if any(status == {} for _id, _state, status in changes) and next(tries) == 0:
+            raise Unavailable("the database is away")
+        return set_statuses(changes)
+
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_the_first_return)
+    world.add("a")
+    assert world.metadata.tasks.get("a").status == {"worker": "w"}
+    monkeypatch.setattr(world.queue.runner, "select", list)  # no worker has room
+    world.settle(2)
+    assert world.metadata.tasks.get("a").status == {}
+
+
 def test_where_a_peon_answers_is_published(world):
     world.queue.locate("nobody", TaskLocation("h", 1))
     world.add("a")
@@ -458,6 +476,27 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
     world.settle(3)
     assert [task_id for task_id, _state, _error in world.ended] == ["a"]
     assert world.status("a")[0] == TaskState.SUCCESS
+
+
+def test_the_first_end_stands_though_the_answer_of_the_store_was_lost(tmp_path, monkeypatch):
+    # The comparison with the store comes before the end is stored again.
+    world = World(tmp_path, TaskQueueOptions(retry_ms=120_000))
+    worker = world.worker("w")
+    world.add("a")
+    set_statuses = world.metadata.tasks.set_statuses
+
+    def stored_without_an_answer(changes):
+        set_statuses(changes)
+        raise Unavailable("the connection broke")
+
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", stored_without_an_answer)
+    worker.say("a", TaskState.SUCCESS)
+    world.settle(61)
+    assert [(task_id, state) for task_id, state, _error in world.ended] == [
+        ("a", TaskState.SUCCESS)
+    ]
+    assert world.status("a")[0] == TaskState.SUCCESS
+    world.metadata.close()
 
 
 def test_an_error_that_no_text_can_hold_is_stored_as_far_as_it_goes(world):

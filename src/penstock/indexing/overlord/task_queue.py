@@ -490,8 +490,8 @@ class TaskQueue:
         moves = outcome.state is not entry.state
         if moves or TaskEffect.PUBLISH in outcome.effects:
             self.runner.tasks.enter(entry, outcome.state)
-        if moves and entry.is_ending and report.end is not None:
-            entry.end = report.end
+        if moves and entry.is_ending and report.end is not None and entry.end is None:
+            entry.end = report.end  # The first end stands, also if a further event follows.
         for effect in outcome.effects:
             self._effects[effect](report)
 
@@ -639,8 +639,17 @@ class TaskQueue:
         """
         returned, self._returned = self._returned, []
         if not self._set_workers({entry.task.id: None for entry in returned}):
+            again = partial(self._return_again, returned)
+            self._timers.schedule_after(self._options.retry_ms, again, "store returned tasks")
             return []
         return [ReportedEvent(entry, TaskEvent.NO_WORKER_STORED) for entry in returned]
+
+    def _return_again(self, entries: Sequence[QueuedTask]) -> None:
+        """Store again that tasks have no worker, unless they have one by now."""
+        if not self._stopped:
+            pending = ActiveTaskState.PENDING
+            self._returned.extend(entry for entry in entries if entry.state is pending)
+            self._turn(())
 
     def _set_workers(self, workers: Mapping[str, str | None]) -> bool:
         """Store the workers of tasks in one transaction; return whether it succeeded."""
