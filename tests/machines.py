@@ -35,8 +35,8 @@ _HEAD: Final = """\
 
 This page is generated from the tables in the code (`python tests/machines.py`); a test checks
 that it is up to date. A cell has the next state and the effects that follow, in order. `-`: the
-event is ignored. *refused*: its sender gets an error. An empty cell: the event cannot happen in
-this state.
+event is ignored. *refused*: a request that is not allowed in this state. An empty cell: the event
+cannot happen in this state. The effects are explained below each table.
 """
 
 
@@ -60,6 +60,10 @@ def _section(title: str, module: str, machine: StateMachine[Enum, Enum, Enum]) -
     for event in machine.table:
         cells = (_cell(machine.outcome(state, event), state) for state in states)
         lines.append(f"| {event.value} | {' | '.join(cells)} |")
+    outcomes = (machine.outcome(state, event) for event in machine.table for state in states)
+    found = (one.effects for one in outcomes if isinstance(one, Transition))
+    effects = dict.fromkeys(effect for some in found for effect in some)
+    lines += ["", *(f"- `{effect.name}`: {effect.value}" for effect in effects)]
     return "\n".join(lines) + "\n"
 
 
