@@ -76,6 +76,16 @@ def test_each_is_started_or_stopped_by_itself(world: World, guard: Guard) -> Non
     assert guard.releases == 1
 
 
+def test_a_start_after_a_stop_of_all_is_told(world: World, guard: Guard) -> None:
+    controller = world.open()
+    controller.stop()
+    assert held(controller) == []
+    assert guard.releases == 0
+    controller.start("End")
+    controller.start("Pass")
+    assert guard.releases == 1
+
+
 def test_a_changed_flow_starts_them(world: World, guard: Guard) -> None:
     controller = world.open()
     with pytest.raises(Conflict):

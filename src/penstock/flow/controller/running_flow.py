@@ -87,6 +87,7 @@ class RunningFlow:
         self._file = file
         self.held: frozenset[str] = frozenset()
         self._guard = guard
+        self._holds = False  # and the guard was not told yet that they are started again
         self._planning = planning
         self._scheduler = scheduler
         self._parts = parts
@@ -113,6 +114,7 @@ class RunningFlow:
         self.applied = kept
         if self._guard is not None and not self._guard.may_start():
             self.held = frozenset(self._wanted(self._parts.component_ids))
+            self._holds = True
         self._start_wanted(self._parts.component_ids)
 
     def apply(
@@ -252,11 +254,15 @@ class RunningFlow:
         return replace(self.applied, wanted=wanted)
 
     def _release(self, ids: Iterable[str]) -> None:
-        """Let components be started that are held."""
-        if self.held:
+        """Let components be started that are held.
+
+        The guard is told also if they were stopped first: otherwise it would hold the components
+        again after the next single end.
+        """
+        if self._guard is not None and (self.held or self._holds):
             self.held = self.held.difference(ids)
-            if self._guard is not None:
-                self._guard.released()
+            self._holds = False
+            self._guard.released()
 
     def _wanted(self, ids: Iterable[str]) -> list[str]:
         wanted = self.applied.wanted
