@@ -2,9 +2,9 @@
 
 A machine is a table: for each kind of event and each state, the next state and the effects. Its
 owner tells which event happened, stores the next state and carries out the effects in order. An
-effect that can fail reports its outcome as a further event; the effects behind it are not carried
-out then. What decides between two outcomes makes two kinds of events, so a table has no
-conditions.
+effect that can fail reports its outcome as a further event, or raises before it changed anything;
+the effects behind it are not carried out then. What decides between two outcomes makes two kinds of
+events, so a table has no conditions.
 
 Invariants: each pair of state and event is decided when the table is made: by a transition, or as
 ignored, refused or impossible. A machine keeps no state, so all owners and threads share one.

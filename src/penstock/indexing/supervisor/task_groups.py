@@ -76,7 +76,7 @@ class GroupEffect(Enum):
     RESTART_DURATION = "restart the time in which it reads"
     CATCH_UP = "send lagging tasks what their replicas agreed"
     AGREE_ON_END = "pause its tasks and send all the furthest offsets as their end"
-    AGREE_ON_CHECKPOINT = "the same for the end of the open sequence"
+    AGREE_ON_CHECKPOINT = "as AGREE_ON_END, for the end of the open sequence"
     END_REFUSING_TASKS = "end tasks that refused what was agreed"
     END_SPARE_TASKS = "end tasks without a worker"
     END_OVERDUE_TASKS = "end its tasks, because they have not published in time"
