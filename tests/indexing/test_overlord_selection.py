@@ -18,14 +18,14 @@ from penstock.indexing.overlord.runner.selection import (
     place,
     type_limit,
 )
-from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions, WorkerBlacklist
-from penstock.indexing.overlord.runner.worker_config import parse_worker_config
-from penstock.indexing.overlord.wait_reasons import (
+from penstock.indexing.overlord.runner.slot_reasons import (
     SlotReason,
     SurveyedWorker,
     slot_reasons,
     slots_text,
 )
+from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions, WorkerBlacklist
+from penstock.indexing.overlord.runner.worker_config import parse_worker_config
 
 
 def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:

@@ -2,8 +2,8 @@
 
 `WaitReason` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker,
 a publish, a retry or a dependency. `reasons_of` derives the reasons of a task from its progress and
-from what the lockboxes, the lines of waiting tasks and the workers say. `slot_reasons` finds why
-each worker cannot run a task. Both are pure. `RefusalTracker` records for how long the requests of
+from what the lockboxes, the lines of waiting tasks and the workers say, and is pure; why no worker
+can run it is in `runner.slot_reasons`. `RefusalTracker` records for how long the requests of
 running tasks have been refused; any thread may use it, and its mutex is held for a few statements.
 A refused task asks again after a while; a pause without a request ends its wait.
 """
@@ -15,16 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock.core.errors import counted
 from penstock.indexing.lockbox.model import LockRefused
-from penstock.indexing.overlord.runner.selection import (
-    Pending,
-    SelectionRules,
-    WorkerCandidate,
-    category_of,
-    eligible,
-    type_limit,
-)
+from penstock.indexing.overlord.runner.slot_reasons import SlotReason, slots_text
 from penstock.indexing.overlord.task_index import RunnerState
 
 if TYPE_CHECKING:
@@ -33,23 +25,6 @@ if TYPE_CHECKING:
 
 
 WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "retry", "dependency"]
-
-_NAMES_MAX: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class SlotReason:
-    """The reason why a worker cannot run a task.
-
-    Attributes:
-        worker: The worker; empty if no worker is eligible.
-        reason: Why the worker cannot run it.
-        task_ids: The tasks that occupy its slots.
-    """
-
-    worker: str
-    reason: str
-    task_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,82 +99,6 @@ def reasons_of(
         return [WaitReason("worker", f"the worker {active.worker} to report that it runs")]
     text = slots_text(slots) or "to be handed over in a moment"
     return [WaitReason("slots", f"a worker with a free slot: {text}", slots=tuple(slots))]
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedWorker:
-    """A worker with its tasks; `barred` is why it takes no tasks now, empty if it does."""
-
-    candidate: WorkerCandidate
-    task_ids: tuple[str, ...]
-    barred: str = ""
-
-
-def slot_reasons(
-    task: Pending, workers: Sequence[SurveyedWorker], rules: SelectionRules
-) -> list[SlotReason]:
-    """Return why each worker cannot run a pending task; empty if one can."""
-    if not workers:
-        return [SlotReason("", "there is no worker: start one")]
-    strategy = rules.strategy
-    choices = eligible(task.kind, [seen.candidate for seen in workers], strategy)
-    allowed = {worker.name for choice in choices for worker in choice}
-    if not allowed:
-        return [SlotReason("", _nowhere(task, rules))]
-    return [
-        SlotReason(seen.candidate.name, reason, seen.task_ids)
-        for seen in workers
-        if seen.candidate.name in allowed and (reason := _against(task, seen, rules))
-    ]
-
-
-def slots_text(reasons: Sequence[SlotReason]) -> str:
-    """Return the distinct reasons as a sentence, with some of the workers of each."""
-    workers: dict[str, list[str]] = {}
-    for one in reasons:
-        workers.setdefault(one.reason, []).append(one.worker)
-    return "; ".join(f"{_names(names)}{reason}" for reason, names in workers.items())
-
-
-def _names(workers: Sequence[str]) -> str:
-    known = [name for name in workers if name]
-    rest = len(known) - _NAMES_MAX
-    names = ", ".join(known[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "")
-    return f"{names}: " if names else ""
-
-
-def _nowhere(task: Pending, rules: SelectionRules) -> str:
-    categories = rules.strategy.categories
-    if categories is not None:
-        category = category_of(task.kind, categories)
-        return (
-            f"there is no worker of category {category!r}, which the worker config requires for"
-            f" {task.kind.type} of {task.kind.datasource}: start one, or change the worker config"
-        )
-    return (
-        f"there is no worker on the hosts that the worker config assigns to {task.kind.datasource}:"
-        " start one, or change the worker config"
-    )
-
-
-def _against(task: Pending, seen: SurveyedWorker, rules: SelectionRules) -> str:
-    worker = seen.candidate
-    if seen.barred:
-        return seen.barred
-    if worker.free <= 0:
-        many = f"all of its {worker.capacity} slots are"
-        slots = "its only slot is" if worker.capacity == 1 else many
-        return f"{slots} taken: suspend a supervisor, or give it more (--worker-capacity)"
-    limit = type_limit(worker, task.kind.type, rules)
-    used = worker.used_by_type.get(task.kind.type, 0)
-    if used >= limit:
-        tasks = f"{counted(used, 'task')} of type {task.kind.type}"
-        return f"it has {tasks}, as many as the worker config allows"
-    if task.availability_group in worker.groups:
-        return "it has a replica of this task"
-    if worker.room <= 0:
-        return "it is being handed other tasks"
-    return ""
 
 
 _PAUSE_MAX_S: Final = 60.0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.runner.selection import SelectionRules, place
+from penstock.indexing.overlord.runner.slot_reasons import SlotReason, SurveyedWorker, slot_reasons
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
 from penstock.indexing.overlord.runner.worker_table import RunnerTasks, pending_of
@@ -27,7 +28,6 @@ from penstock.indexing.overlord.task_state import (
     TaskEnd,
     TaskEvent,
 )
-from penstock.indexing.overlord.wait_reasons import SlotReason, SurveyedWorker, slot_reasons
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:
