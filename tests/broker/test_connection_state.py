@@ -28,7 +28,7 @@ SETTINGS = {E.SETTINGS_AGREED, E.COMPRESSION_AGREED, E.TLS_AGREED}
 
 @dataclass(frozen=True)
 class Facts:
-    """What a server that has no table would know of a connection."""
+    """A connection as a server without a table would keep it."""
 
     needs_tls: bool
     identified: bool = False

@@ -42,7 +42,7 @@ OUTCOMES_OF_PUTS = {E.DEAD_LETTER_STORED, E.DEAD_LETTER_FAILED}
 
 
 class Records:
-    """What the journal would get, as sets."""
+    """Records for the journal, as sets."""
 
     def __init__(self, blob: bytes) -> None:
         self.next: set[int] = set()

@@ -132,7 +132,7 @@ def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(world, t
     assert back.capacity == 4
 
 
-# The state of a task, its worker, who announces it, and the events of a task that runs.
+# The state of a task, its worker, the announcing worker, and the events of a task that runs.
 ANNOUNCED = [
     (S.WAITING, None, "here", [E.RUNS]),
     (S.PENDING, None, "here", [E.RUNS]),

@@ -20,7 +20,7 @@ AT_WORKER = {S.RESTORED, S.SENDING, S.UNSURE, S.ACCEPTED, S.RUNNING}
 
 @dataclass(frozen=True)
 class Facts:
-    """What the effects of a walk so far have done."""
+    """Results of the effects of a walk so far."""
 
     state: ActiveTaskState = S.NEW
     worker: bool = False

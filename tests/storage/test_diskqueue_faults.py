@@ -136,7 +136,7 @@ def test_an_opening_that_raised_leaves_the_folder_unlocked(error: type[BaseExcep
 def test_a_block_that_could_not_be_cut_off_is_cut_off_without_another_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart would find the message whose publisher was told that it failed."""
+    """A restart would find the message whose publisher got an error."""
     folder = str(tmp_path / "queue")
     is_cut = threading.Event()
     writev, truncate = OsAppendFile.writev, OsAppendFile.truncate

@@ -64,7 +64,7 @@ class Notes:
         finished: Numbers of those that a consumer has finished.
         ids: By topic and number, the ids under which a message was delivered.
         failed: How many requests failed.
-        refusal: What answered the last publish that was not acknowledged.
+        refusal: Answer to the last publish that was not acknowledged.
     """
 
     acknowledged: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))

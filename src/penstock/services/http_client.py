@@ -108,10 +108,7 @@ class JsonClient:
             NotReachable: Nothing answers there, or the answer is truncated or invalid.
             PenstockError: The error class in the server's answer.
         """
-        status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
-        if status >= 300:
-            request = f"{method} {self.base_url}{path}"
-            raise error_of_answer(status, content, request, detail_of(answered))
+        answered, content = self._success(method, path, body, query, headers)
         if not answered.get("Content-Type", "").startswith(JSON_TYPE):
             return content.decode(errors="replace")
         try:
@@ -124,11 +121,22 @@ class JsonClient:
 
     def fetch(self, path: str, query: Mapping[str, object] | None = None) -> Answer:
         """Return the answer to a GET unparsed. Raises as `request`."""
-        status, headers, content = self._exchange("GET", path, b"", query, JSON_TYPE)
+        return Answer(*self._success("GET", path, b"", query, None))
+
+    def _success(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        query: Mapping[str, object] | None,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        """Return headers and body of an answer. Raises as `request`."""
+        status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
-            request = f"GET {self.base_url}{path}"
-            raise error_of_answer(status, content, request, detail_of(headers))
-        return Answer(headers, content)
+            request = f"{method} {self.base_url}{path}"
+            raise error_of_answer(status, content, request, detail_of(answered))
+        return answered, content
 
     def exchange(
         self,

@@ -256,8 +256,8 @@ class RunningFlow:
     def _release(self, ids: Iterable[str]) -> None:
         """Let components be started that are held.
 
-        The guard is told also if they were stopped first: otherwise it would hold the components
-        again after the next single end.
+        The guard is notified even if they were stopped first: otherwise it would hold the
+        components again after the next single end.
         """
         if self._guard is not None and (self.held or self._holds):
             self.held = self.held.difference(ids)

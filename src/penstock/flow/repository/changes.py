@@ -108,7 +108,7 @@ class RowsRemoved:
 
 
 RepositoryChange = Changes | SwapOut | RowsRemoved
-"""What one commit changes."""
+"""The change of one commit."""
 
 
 @dataclass(slots=True)

@@ -199,7 +199,7 @@ class RepositoryState:
         """Return the record of a commit; None if there is nothing to do.
 
         Args:
-            change: What it changes.
+            change: The change of the commit.
             durable: Number of the last durable commit.
 
         Raises:

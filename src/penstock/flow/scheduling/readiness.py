@@ -40,7 +40,7 @@ class ReadinessVerdict:
     """Result of a readiness check.
 
     Attributes:
-        waits_for: What the component waits for: work, room or time; empty if it is ready or busy.
+        waits_for: Work, room or time, if the component waits for it; empty if it is ready or busy.
         check_at_s: When to check it again, monotonic; None: after the next event.
     """
 

@@ -150,7 +150,7 @@ class LockAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LockAttemptResult:
-    """What follows from an answer of the lockboxes.
+    """Consequences of an answer of the lockboxes.
 
     Attributes:
         event: The event for the task, None if it goes on waiting.

@@ -203,7 +203,7 @@ TASK_MACHINE: Final = StateMachine(
     initial=[_S.NEW],
     final=[_S.ENDED],
 )
-"""What each event does in each state of a task."""
+"""Outcome of each event in each state of a task."""
 
 
 @dataclass(frozen=True, slots=True)
