@@ -604,8 +604,9 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
     disk = Watched()
     chosen = DiskQueueOptions(max_bytes_per_file=300, retention_bytes=0, sync_interval_ms=60_000)
     queue = DiskQueue.open(str(tmp_path), chosen, fs=disk)
-    fill(queue, 8)
-    queue.sync()
+    for n in range(8):
+        queue.append([f"{n}".encode().ljust(100, b".")])
+        queue.sync()  # or the active log file might be overfull, and retention would roll it
     before = queue.statistics().log_files
     with ThreadPoolExecutor(2) as pool:
         retaining = pool.submit(queue.retention.retain, 0)
