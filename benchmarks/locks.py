@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.table import Row, against, print_rows
+from benchmarks.table import Row, against, print_rows, start_timer
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lanes import ThreadLanes
@@ -101,7 +101,7 @@ def crowd_row() -> Row:
 
 def per_command(box: Lockbox, commands: Sequence[Acquire | Release]) -> float:
     """Return the seconds of one command that comes alone."""
-    began = time.perf_counter()
+    began = start_timer()
     for command in commands:
         box.handle([command], START_MS)
         box.accept()
@@ -142,7 +142,7 @@ def one_by_one(boxes: Lockboxes, numbers: Iterator[int], count: int) -> float:
     """Return the requests of one task a second; each waits for the one before."""
     owner = task(f"t{next(numbers)}")
     boxes.add(owner).result()
-    began = time.perf_counter()
+    began = start_timer()
     for _ in range(count):
         boxes.acquire([owner.request(hour(next(numbers)))]).result()
     took = time.perf_counter() - began
@@ -155,7 +155,7 @@ def at_once(boxes: Lockboxes, numbers: Iterator[int], rounds: int) -> float:
     owners = [task(f"t{next(numbers)}") for _ in range(TASKS_AT_ONCE)]
     for owner in owners:
         boxes.add(owner)
-    began = time.perf_counter()
+    began = start_timer()
     for _ in range(rounds):
         asked = [boxes.acquire([owner.request(hour(next(numbers)))]) for owner in owners]
         for future in asked:
@@ -171,7 +171,7 @@ def held_again(boxes: Lockboxes, numbers: Iterator[int], count: int) -> float:
     owner, chunk = task(f"t{next(numbers)}"), hour(next(numbers))
     boxes.add(owner)
     boxes.acquire([owner.request(chunk)]).result()
-    began = time.perf_counter()
+    began = start_timer()
     for _ in range(count):
         boxes.acquire([owner.request(chunk)]).result()
     took = time.perf_counter() - began
