@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import pytest
 
-from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, go
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 
 
-class Door(Enum):
+class Door(Symbol):
     OPEN = "open"
     CLOSED = "closed"
     GONE = "gone"
 
 
-class Event(Enum):
+class Event(Symbol):
     PUSH = "push"
     PULL = "pull"
     REMOVE = "remove"
 
 
-class Effect(Enum):
+class Effect(Symbol):
     CREAK = "creak"
     SLAM = "slam"
 

@@ -17,9 +17,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-S = TypeVar("S", bound=Enum)
-E = TypeVar("E", bound=Enum)
-F = TypeVar("F", bound=Enum)
+
+class Symbol(Enum):
+    """Base of states, events and effects: members are hashed by identity, as they are compared.
+
+    An `Enum` hashes its name in a Python function; a transition has three lookups.
+    """
+
+    __hash__ = object.__hash__
+
+
+S = TypeVar("S", bound=Symbol)
+E = TypeVar("E", bound=Symbol)
+F = TypeVar("F", bound=Symbol)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
 from penstock.core.whole_numbers import int64_of, is_int64
 
 Offsets = Mapping[int, int]
 """Stream partition -> offset of the next message."""
 
 
-class SequenceState(Enum):
+class SequenceState(Symbol):
     """State of a sequence. PUBLISHING and READ are not stored: a restart determines them again."""
 
     OPEN = "open"
@@ -42,7 +41,7 @@ class SequenceState(Enum):
     """The stream ended before it: the task no longer has it."""
 
 
-class SequenceEvent(Enum):
+class SequenceEvent(Symbol):
     """Event of a sequence."""
 
     STARTED = "the task started"
@@ -57,7 +56,7 @@ class SequenceEvent(Enum):
     PUBLISHED = "its rows are committed"
 
 
-class SequenceEffect(Enum):
+class SequenceEffect(Symbol):
     """Effect on a sequence's task.
 
     The owner saves the next values before it uses them. Old files are those that the event

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
 from penstock.broker.channel.in_flight import DEAD_LETTERS
 from penstock.broker.time_slicing import TimeSlices
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel_state import ChannelState
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WAITING_PER_TURN: Final = 5_000
 
 
-class DeliveryState(Enum):
+class DeliveryState(Symbol):
     """State of a message in a channel."""
 
     FRESH = "fresh"
@@ -44,7 +44,7 @@ class DeliveryState(Enum):
     """Finished or dropped: in `PartitionProgress.done`."""
 
 
-class MessageEvent(Enum):
+class MessageEvent(Symbol):
     """An event for a message."""
 
     DELIVERED = "delivered to a consumer"
@@ -68,7 +68,7 @@ class MessageEvent(Enum):
     SOUGHT_PAST = "seek to a later message, or channel emptied"
 
 
-class MessageEffect(Enum):
+class MessageEffect(Symbol):
     """A step that follows from an event; ranges of messages share one."""
 
     SEND = "send"

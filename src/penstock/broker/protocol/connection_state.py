@@ -10,7 +10,6 @@ by then.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from penstock.broker.protocol import commands as c
@@ -20,13 +19,14 @@ from penstock.core.state_machine import (
     Refusal,
     Row,
     StateMachine,
+    Symbol,
     Transition,
     Unchanged,
     go,
 )
 
 
-class ClientState(Enum):
+class ClientState(Symbol):
     """State of a connection."""
 
     NEW = "new"
@@ -44,7 +44,7 @@ class ClientState(Enum):
     """No command runs, and no further output is accepted."""
 
 
-class ClientEvent(Enum):
+class ClientEvent(Symbol):
     """A command of the client, by its name in the protocol, or another event."""
 
     IDENTIFY = "IDENTIFY"
@@ -69,7 +69,7 @@ class ClientEvent(Enum):
     ENDED = "error sent, peer gone or silent, evicted, or server stopped"
 
 
-class ClientEffect(Enum):
+class ClientEffect(Symbol):
     """A step that follows from an event."""
 
     # Of commands; those that can fail end the connection, or report one of the other events.

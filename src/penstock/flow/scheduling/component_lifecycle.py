@@ -10,13 +10,12 @@ the threads are abandoned.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
 
 
-class ComponentState(Enum):
+class ComponentState(Symbol):
     """State in the lifecycle of a component, as users see it."""
 
     STOPPED = "stopped"
@@ -31,7 +30,7 @@ class ComponentState(Enum):
     """Stopped, and cannot be started."""
 
 
-class Desired(Enum):
+class Desired(Symbol):
     """Desired state of a component."""
 
     STOPPED = "stopped"
@@ -40,7 +39,7 @@ class Desired(Enum):
     DISABLED = "disabled"
 
 
-class LifecycleState(Enum):
+class LifecycleState(Symbol):
     """State of the machine: the state that users see, and the desired state.
 
     Attributes:
@@ -74,7 +73,7 @@ class LifecycleState(Enum):
         self.is_at_rest = component_state in (ComponentState.STOPPED, ComponentState.DISABLED)
 
 
-class ComponentEvent(Enum):
+class ComponentEvent(Symbol):
     """Event in the lifecycle of a component: first the requests, then reports of its owner."""
 
     START = "start requested"
@@ -91,7 +90,7 @@ class ComponentEvent(Enum):
     FINISHED = "resources released"
 
 
-class Effect(Enum):
+class Effect(Symbol):
     """Effect of a transition; effects are carried out in order."""
 
     BEGIN = "validate it and prepare it"

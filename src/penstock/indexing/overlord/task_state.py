@@ -14,10 +14,9 @@ before its locks are released. Invariants, checked by walks through the table:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Transition, go
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, Transition, go
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task_spec import TaskSpec
 
 
-class ActiveTaskState(Enum):
+class ActiveTaskState(Symbol):
     """State of a task in the overlord."""
 
     NEW = "not in the queue yet"
@@ -40,7 +39,7 @@ class ActiveTaskState(Enum):
     ENDED = "its end is stored"
 
 
-class TaskEvent(Enum):
+class TaskEvent(Symbol):
     """Kinds of events; the value describes the event in the page of transitions."""
 
     ADDED = "added, or found in the store during the term"
@@ -67,7 +66,7 @@ class TaskEvent(Enum):
     GONE = "no longer active in the store"
 
 
-class TaskEffect(Enum):
+class TaskEffect(Symbol):
     """Effects of transitions; `TaskQueue` carries them out."""
 
     ADD_TO_LOCKBOX = "let the task request locks"

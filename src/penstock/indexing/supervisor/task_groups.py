@@ -17,10 +17,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, go
+from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task_spec import StreamTaskSpec
 
 
-class GroupState(Enum):
+class GroupState(Symbol):
     """State of a task group."""
 
     UNKNOWN = "unknown"
@@ -46,7 +45,7 @@ class GroupState(Enum):
     """Its last task is gone."""
 
 
-class GroupEvent(Enum):
+class GroupEvent(Symbol):
     """Event of a task group."""
 
     REPORTED = "a task reported, and has no end"
@@ -67,7 +66,7 @@ class GroupEvent(Enum):
     EMPTY = "its last task is gone"
 
 
-class GroupEffect(Enum):
+class GroupEffect(Symbol):
     """Effect of an event of a task group."""
 
     SET_END = "set its end"
