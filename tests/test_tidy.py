@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import cohesion
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -47,9 +49,13 @@ NARROW = re.compile(r"# narrow: \S.*$")
 LOGGERS = {"logger", "_logger", "LOG", "self.logger", "self._logger"}
 
 
-@functools.cache
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return _trees()[path]
+
+
+@functools.cache
+def _trees() -> dict[Path, ast.Module]:
+    return {one.path: one.tree for one in cohesion.read_modules(ROOT / "src").values()}
 
 
 @functools.cache

@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CALLS = 5
-SAMPLE = 90
+CALLS = 3
+SAMPLE = 45
 
 
 @pytest.fixture

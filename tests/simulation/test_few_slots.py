@@ -11,8 +11,20 @@ from cluster_simulation.users import Wishes
 TASK_LOCK_TIMEOUT_S = 300.0
 
 
-@pytest.mark.parametrize("faults", [Faults(scale=0.0), Faults()], ids=["quiet", "faults"])
-@pytest.mark.parametrize(("seed", "concurrent"), [(1, False), (3, False), (4, True), (8, True)])
+QUIET = Faults(scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("seed", "concurrent", "faults"),
+    [
+        (1, False, QUIET),
+        (3, False, QUIET),
+        (4, True, QUIET),
+        (3, False, Faults()),
+        (8, True, Faults()),
+    ],
+    ids=["1-quiet", "3-quiet", "4-concurrent-quiet", "3-faults", "8-concurrent-faults"],
+)
 def test_slots_and_locks_never_wait_for_each_other(seed, concurrent, faults):
     """Else `taskLockTimeout` would have to end it.
 

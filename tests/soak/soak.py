@@ -32,6 +32,8 @@ SUITES: Final = {
     "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
     "faults": ("faults_suite", "faults", 7_000),
+    "properties": ("properties_suite", "properties", 1),
+    "simulation": ("simulation_suite", "simulation", 50),
 }
 
 

@@ -186,7 +186,7 @@ class Rig:
             except PenstockError as error:
                 last = error
             # A query takes what the work that is waited for would have.
-            self.wait(min(2.0, max(0.3, 2 * (self.clock.monotonic_s() - asked_s))))
+            self.wait(min(3.0, max(0.3, 4 * (self.clock.monotonic_s() - asked_s))))
         lines = "\n".join(self.server.lines)
         pytest.fail(f"{what}: not within {timeout_s} s; last: {last}\n{lines}")
 

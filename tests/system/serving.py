@@ -35,10 +35,10 @@ def until(what: str, condition: Callable[[], bool], within_s: float = 120) -> No
     """
     clock, pause = SystemClock(), threading.Condition()
     deadline_s = clock.monotonic_s() + within_s
-    while clock.monotonic_s() < deadline_s:
+    while (asked_s := clock.monotonic_s()) < deadline_s:
         with contextlib.suppress(PenstockError):
             if condition():
                 return
         with pause:
-            clock.wait(pause, 0.2)
+            clock.wait(pause, min(3.0, max(0.2, 4 * (clock.monotonic_s() - asked_s))))
     pytest.fail(f"{what}: not within {within_s:g} s")

@@ -16,7 +16,7 @@ from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
-CLIENTS = 50
+CLIENTS = 20
 WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, 20000, 1, 2)"
 
 
@@ -36,10 +36,11 @@ def files(rig: Rig, folder: Path) -> list[Path]:
 
 
 def test_readers_that_stall_cost_nobody_else_and_a_killed_router_leaves_no_files(
-    tmp_path: Path,
+    tmp_path: Path, shared_spark: str
 ) -> None:
     folder = tmp_path / "data"
-    with running_rig(folder) as rig, ExitStack() as clients:
+    variables = {"PENSTOCK_SPARK_CONNECT": shared_spark}
+    with running_rig(folder, variables) as rig, ExitStack() as clients:
         stalled = [clients.enter_context(ask_and_stop(rig)) for _ in range(CLIENTS)]
         begun: set[int] = set()
 
