@@ -145,7 +145,11 @@ def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
 def test_a_supervisor_says_why_its_tasks_do_not_run(world: OverlordWorld, api: Api) -> None:
     name = "worker:8091"
     assert api.post(f"/druid/indexer/v1/worker/{name}/disable").json() == {name: "disabled"}
-    world.until(lambda: api.get("/druid/indexer/v1/workers").json()[0]["worker"]["disabled"])
+    world.until(
+        lambda: any(
+            one["worker"]["disabled"] for one in api.get("/druid/indexer/v1/workers").json()
+        )
+    )
     api.post(S, json=supervisor_spec())
     world.until(lambda: bool(api.get(f"{S}/flights/status").json()["payload"].get("tasksWaitFor")))
     (text,) = api.get(f"{S}/flights/status").json()["payload"]["tasksWaitFor"]
