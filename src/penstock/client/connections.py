@@ -1,7 +1,7 @@
 """The set of a consumer's connections.
 
 Owns connecting, looking up servers, and ending. Does not own how many messages each may have in
-flight (`pacing`), nor messages, which are passed to `Inbound`.
+flight (`ready`), nor messages, which are passed to `Inbound`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class KnownFiles:
 
 
 class StoredFiles(Protocol):
-    """Files below a root, by relative path; implemented by `localfiles` and `remotefiles`."""
+    """Files below a root, by relative path; implemented by `local_files` and `remote_files`."""
 
     def size(self, relative: str) -> int | None:
         """Return a file's size, None if it does not exist."""

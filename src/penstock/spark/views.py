@@ -99,7 +99,7 @@ class Outlines:
 
 def outline(session: SparkSession, name: str, columns: Columns) -> None:
     """Define a view without data under a name."""
-    # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sqlwall`) and
+    # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sql_guard`) and
     # evaluates constant expressions.
     _nulls(session, columns, 1).createOrReplaceTempView(quoted(name))
 

@@ -10,7 +10,7 @@ very many deferred messages, or messages held by a consumer, would stop all othe
 due.
 
 Does not own bodies being received over HTTP or larger than one read, which have a limit of their
-own (`admission`) that is subtracted from this one.
+own (`publish_admission`) that is subtracted from this one.
 
 Invariants: used on the event loop only; the cache that grew last is never released, so that a
 reader from the disk makes progress; so at most one cache exceeds the limit.

@@ -81,7 +81,7 @@ def http_connections(broker: Broker) -> Json:
 
 
 def held(broker: Broker) -> Json:
-    """Return the use of the memory budget (`MemoryLedger`)."""
+    """Return the use of the memory budget (`MemoryBudget`)."""
     ledger = broker.memory
     return {
         "limit_bytes": ledger.limit_bytes,

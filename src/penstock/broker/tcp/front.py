@@ -1,7 +1,8 @@
 """TCP listener of the broker and the table of its client connections.
 
 Owns the listener, the connection table, and the description of a connection that ``/stats``
-returns (`client_statistics`). Does not own what a connection does (`connection`, `handler`).
+returns (`client_statistics`). Does not own what a connection does (`connection`,
+`command_handler`).
 """
 
 from __future__ import annotations

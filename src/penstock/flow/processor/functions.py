@@ -1,7 +1,7 @@
 """Functions of the expression language, in one table.
 
 Owns the effect of each function and the number of its arguments. Does not own the notation
-(`expressions`).
+(`expression_language`).
 
 Invariants: a value is text, a number or a boolean. A function has no side effects. For an argument
 that it cannot process it raises `InvalidRequest` with the remedy.

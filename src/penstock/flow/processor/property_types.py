@@ -1,6 +1,7 @@
 """Types of property values: how their text is parsed, and how they are documented.
 
-Owns the types of values. Does not own properties (`properties`) nor expressions (`expressions`).
+Owns the types of values. Does not own properties (`properties`) nor the expression
+language (`expression_language`).
 
 Invariants: a kind has no state. `parse` raises only `InvalidRequest`, with the expected form.
 """

@@ -1,7 +1,7 @@
 """Takes FlowFiles from the inputs of a processor into a session.
 
 Owns the choice of inputs, and the handling of expired FlowFiles. Does not own the queues, nor the
-rotation of inputs (`wiring`).
+rotation of inputs (`services`).
 
 Invariants: FlowFiles that were taken are in the session state before anything else can fail.
 Expired FlowFiles are removed by a separate commit, whether the session commits or not. If that

@@ -129,7 +129,7 @@ class OverlordPorts:
     Attributes:
         metadata: The metadata store, not bound to a term.
         broker: The topics.
-        peons: Client of running tasks; finds a peon's address with `TaskDesk.location`.
+        peons: Client of running tasks; finds a peon's address with `TaskService.location`.
         workers: The announced workers.
         lanes: Lanes for blocking calls.
         lock_lanes: A lane for the locks, allocations and commits of each datasource. Separate from

@@ -1,9 +1,9 @@
 """Parent of all processes of one Penstock: starts, restarts and stops them.
 
 Owns the loop of `penstock up`: children, their restarts, readiness and the end. It does not know
-what its children do (`plan` defines how each is started) nor when one is restarted (`supervision`).
-Everything runs on the main thread, because the kernel regards the thread that starts a child as its
-parent.
+what its children do (`host_plan` defines how each is started) nor when one is restarted
+(`restart_policy`). Everything runs on the main thread, because the kernel regards the thread that
+starts a child as its parent.
 
 A child inherits a pipe, on which it reports why it is not ready yet, and that it is ready. The JVM
 cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore only the JVM's port

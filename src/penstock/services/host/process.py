@@ -1,7 +1,7 @@
 """Operating system processes: children that die with their parent, and sockets passed to them.
 
 Owns how a child is started, its output file, and the listening sockets that the launcher keeps for
-it. The restart of children is decided elsewhere (`supervision`).
+it. The restart of children is decided elsewhere (`restart_policy`).
 
 The launcher opens a listening socket, and the child inherits it. A taken port is therefore found
 before anything starts, no other program can take the port while a child restarts, and clients

@@ -3,7 +3,7 @@
 Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it has a
 Spark session, and waits for the name of a task's folder on its standard input. One process runs one
 task and ends. Processes are forked from an idle process that has imported everything
-(`host.forkserver`); if that is not possible, they are started anew, and import everything
+(`host.fork_server`); if that is not possible, they are started anew, and import everything
 themselves. All of this runs on the worker's mailbox thread, because the kernel ends children with
 the thread that started them. `docs/indexing.md` states the memory that a spare takes.
 

@@ -224,7 +224,7 @@ class AlikeWork:
 
     def write(self, number: int) -> WrittenParquet:
         """Write one file."""
-        # Imported here: see `chunkfiles.write_table`.
+        # Imported here: see `chunk_files.write_table`.
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         path = self.paths[number]

@@ -1,7 +1,7 @@
 """A projection as a table: existing files are read, the remaining rows are aggregated on the fly.
 
 Owns the plan of both, and the temporary views of projections in one Spark session. Not thread-safe:
-`choosing` holds its mutex during calls.
+`selector` holds its mutex during calls.
 """
 
 from __future__ import annotations

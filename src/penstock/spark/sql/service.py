@@ -1,14 +1,14 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that name the
-remedy. `views` makes the views, `statement` decides which statements are allowed, `sqlwall` checks
-how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the visible
-files. Rows are read by the JVM and come back as Arrow; none passes through Python.
+remedy. `views` makes the views, `statement` decides which statements are allowed, `sql_guard`
+checks how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the
+visible files. Rows are read by the JVM and come back as Arrow; none passes through Python.
 
 There are two Spark sessions. The first has an empty outline of each datasource under its own name:
 Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
 that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
-(`exactness`), hold datasources with columns that differ in case alone.
+(`column_case`), hold datasources with columns that differ in case alone.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change anything never reaches Spark.
@@ -91,7 +91,7 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Otherwise parquet.`/any/path` would read any file of the host.
     "spark.sql.runSQLOnFiles": "false",
-    # The names in a query come before those that Penstock writes around it: see `sqlwall`.
+    # The names in a query come before those that Penstock writes around it: see `sql_guard`.
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }

@@ -2,7 +2,7 @@
 
 Owns the rule of how a statement may begin, and the text that is sent to Spark. Spark does parsing
 and name resolution; this module ensures that nothing that could write, configure or run foreign
-code reaches it. `sqlwall` checks how Spark resolved a query before it runs.
+code reaches it. `sql_guard` checks how Spark resolved a query before it runs.
 
 In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is a query,
 whatever follows. WITH may precede an INSERT, so the text after its definitions is checked.

@@ -1,6 +1,6 @@
 """Content: bytes in shared append-only files, each deleted with its last reference.
 
-Owns: the folder, and the deletion of files. Does not own: the files being written (`written`), the
+Owns: the folder, and the deletion of files. Does not own: the files being written (`writer`), the
 number of references to each (`references`), the referrers (`flow.repository` counts them), nor the
 meaning of the bytes.
 

@@ -1,7 +1,8 @@
 """Kafka topics as streams, read by offset without a consumer group.
 
-`cluster` has the protocols for a client, and `confluent` the client (the extra ``kafka``);
-`supplier` reports available records to supervisors and tasks, `reading` reads ranges in the engine.
+`protocols` has the protocols for a client, and `client` the implementation with confluent-kafka
+(the extra ``kafka``); `supplier` reports available records to supervisors and tasks, `reader` reads
+ranges in the engine.
 """
 
 from penstock.indexing.source.kafka.protocols import (
