@@ -411,4 +411,4 @@ def test_a_supervisor_of_kafka_is_taken_and_a_wrong_setting_refused_at_once(make
     spec = spec_json(type="kafka", consumerProperties={"bootstrap.servers": "k:9", "debug": "all"})
     spec["type"] = "kafka"
     with pytest.raises(InvalidRequest, match="debug must not be set in a spec"):
-        ask(sim, sim.overlord.supervisor_desk.submit(spec))
+        ask(sim, sim.overlord.supervisor_service.submit(spec))

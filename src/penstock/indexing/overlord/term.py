@@ -201,9 +201,9 @@ class LeaderTerm:
             compared=self._tasks_compared,
             options=options.queue,
         )
-        self.desk: Final = ActionDesk(self, processor)
+        self.access: Final = TermAccess(self, processor)
         self.handler: Final = ActionHandler(
-            metadata, self.lockboxes, ports.lock_lanes, self.desk, self.desk, ports.clock
+            metadata, self.lockboxes, ports.lock_lanes, self.access, self.access, ports.clock
         )
         self.supervisors: Final = Supervisors(
             SupervisorPorts(
@@ -278,7 +278,7 @@ class LeaderTerm:
         return self.queue.runner.capacity
 
     def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
-        self.desk.ended(task.id)
+        self.access.ended(task.id)
         self.supervisors.streams.task_ended(task, state, error)
 
     def _tasks_compared(self) -> None:
@@ -303,8 +303,8 @@ class LeaderTerm:
             self._processor.report_throwable(error)
 
 
-class ActionDesk:
-    """Facade of the term for the action handler. Any thread.
+class TermAccess:
+    """Thread-safe access to the term, for the action handler.
 
     Args:
         term: The term.

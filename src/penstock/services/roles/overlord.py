@@ -149,7 +149,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lock_lanes = ThreadLanes("locks")
 
     def locate(task_id: str) -> TaskLocation | None:
-        return overlord.desk.location(task_id)
+        return overlord.task_service.location(task_id)
 
     overlord = Overlord(
         mailbox.processor,
