@@ -245,19 +245,19 @@ def test_all_of_both_kinds_change_at_once(world) -> None:
 def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(world) -> None:
     odd = {"type": "autocompact", "spec": {"dataSource": "d", "newWish": 1}}
     world.configure("P1D")
-    for mend in ("submit", "configure", "terminate", "all"):
+    for remedy in ("submit", "configure", "terminate", "all"):
         world.metadata.supervisors.put(ID, odd)
         world.lead()
         assert world.skips() == {}
         with pytest.raises(NotFound, match="newWish"):
             world.ask(world.desk.spec(ID))
-        if mend == "submit":
+        if remedy == "submit":
             world.ask(world.desk.submit(SPEC))
             assert world.skips() == {"d": "P2D"}
-        elif mend == "configure":
+        elif remedy == "configure":
             world.configure("P5D")
             assert world.ask(world.desk.spec(ID)).spec.skip_offset_from_latest == "P5D"
-        elif mend == "terminate":
+        elif remedy == "terminate":
             world.ask(world.desk.terminate(ID))
             assert world.skips() == {}
         else:

@@ -367,7 +367,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "remedy"),
     [
         ("plugin.library.paths", "leave it out"),
         ("sasl.kerberos.kinit.cmd", "would run a command"),
@@ -378,8 +378,8 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
         ("test.mock.num.brokers", "leave it out"),
     ],
 )
-def test_settings_that_run_code_or_read_files_are_refused(name, mend):
-    with pytest.raises(InvalidRequest, match=mend) as caught:
+def test_settings_that_run_code_or_read_files_are_refused(name, remedy):
+    with pytest.raises(InvalidRequest, match=remedy) as caught:
         location_of(kafka_spec(**{name: "value-of-it"}).io)
     assert caught.value.place == "spec.ioConfig.consumerProperties"
     assert "value-of-it" not in str(caught.value)

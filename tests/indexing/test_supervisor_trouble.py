@@ -15,10 +15,10 @@ def store_fills_up(sim):
     """Let no task publish any more; the answer is what ends that."""
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
 
-    def mend():
+    def remedy():
         sim.deep_store.push = push
 
-    return mend
+    return remedy
 
 
 def recreate(sim, *counts):
@@ -35,7 +35,7 @@ def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (first,) = running(sim)
-    mend = store_fills_up(sim)
+    remedy = store_fills_up(sim)
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     feed(sim, 6)
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
@@ -45,7 +45,7 @@ def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
         sim.run(0.5)
         assert sim.visible() == sim.good, sim.tell()
     assert len(sim.metadata.tasks.list()) == 2
-    mend()
+    remedy()
     until(sim, lambda: sim.published() == sim.good[:6])
     until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS", 10)
 
@@ -95,12 +95,12 @@ def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(mak
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    mend = store_fills_up(sim)
+    remedy = store_fills_up(sim)
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     feed(sim, 6)
     ask(sim, sim.overlord.shutdown_task(lost))
-    mend()
+    remedy()
     until(sim, lambda: sim.visible() == sim.good, 30)
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good, 30)
@@ -115,11 +115,11 @@ def test_a_long_gap_is_not_given_up_while_it_is_read(make):
     feed(sim, 12)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    mend = store_fills_up(sim)
+    remedy = store_fills_up(sim)
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     running(sim)
-    mend()
+    remedy()
     slow = sim.broker.read
 
     def read(wanted):
@@ -269,14 +269,14 @@ def test_going_on_by_itself_waits_for_what_still_publishes(make):
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     (first,) = running(sim)
-    mend = store_fills_up(sim)
+    remedy = store_fills_up(sim)
     ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [first])
     feed(sim, 10)
     sim.broker.earliest["flights", 0] = 7
     ask(sim, sim.overlord.supervisor_service.resume("flights"))
     sim.run(30)
-    mend()
+    remedy()
     until(sim, lambda: sim.published() == sim.good[:10])
     until(sim, lambda: len(sim.visible()) == 18)
 

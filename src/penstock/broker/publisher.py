@@ -175,14 +175,14 @@ class MessagePublisher:
             failure = error
         left = iter(gathered)
         try:
-            _settle(left, failure)
+            _complete(left, failure)
         finally:
-            _settle(left, failure)  # the remaining ones, if the loop raised at one
+            _complete(left, failure)  # the remaining ones, if the loop raised at one
         if failure is not None and not isinstance(failure, Exception):
             raise failure
 
 
-def _settle(
+def _complete(
     gathered: Iterator[tuple[bytes, asyncio.Future[None]]], failure: BaseException | None
 ) -> None:
     for _, appended in gathered:

@@ -218,14 +218,14 @@ class Consumer:
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
-        settled = loop.create_task(self._connections.wait_settled())
+        drained = loop.create_task(self._connections.wait_drained())
         patience = loop.create_task(self._wait_patiently())
-        await asyncio.wait([settled, patience], return_when="FIRST_COMPLETED")
-        if not settled.done():
+        await asyncio.wait([drained, patience], return_when="FIRST_COMPLETED")
+        if not drained.done():
             _logger.warning("left %s in flight", counted(self._connections.in_flight, "message"))
-        for task in (settled, patience):
+        for task in (drained, patience):
             task.cancel()
-        await asyncio.wait([settled, patience])
+        await asyncio.wait([drained, patience])
 
     async def _wait_patiently(self) -> None:
         await self._environment.sleep(self._options.drain_s)

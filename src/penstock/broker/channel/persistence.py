@@ -83,10 +83,10 @@ def restore(
     journal_records.replay_snapshot(base, replayed)
     for blob in journal:
         journal_records.replay(blob, replayed)
-    return state, _settle(state, starts, ends)
+    return state, _limit_to_existing(state, starts, ends)
 
 
-def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
+def _limit_to_existing(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
     """Limit the state to existing messages; delivered and unfinished ones wait, due at once."""
     was_cut = False
     waiting = set(state.retries.ids())

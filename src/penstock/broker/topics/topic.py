@@ -183,7 +183,7 @@ class Topic:
     def attach(self, channel: Channel) -> None:
         """Add a channel, which receives the topic's messages from now on."""
         self.channels[channel.name] = channel
-        self._settle()
+        self._resume_delivery()
 
     def detach(self, name: str) -> Channel | None:
         """Remove a channel and return it."""
@@ -198,7 +198,7 @@ class Topic:
         if paused and not self.paused:
             self.held = self.position()
         self.paused = paused
-        self._settle()
+        self._resume_delivery()
 
     def forgo(self) -> tuple[int, ...] | None:
         """Withhold all undelivered messages from channels; readers by offset can still read them.
@@ -214,7 +214,7 @@ class Topic:
             channel.pass_over(before, self.held)
         return self.held
 
-    def _settle(self) -> None:
+    def _resume_delivery(self) -> None:
         if self.channels and not self.paused:
             self.held = None
         for channel in self.channels.values():

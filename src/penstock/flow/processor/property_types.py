@@ -139,7 +139,7 @@ def _parse_regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
+        raise InvalidRequest(f"{text!r} is no regular expression: {error}; correct it") from None
 
 
 def _parse_path(text: str) -> Path:

@@ -773,7 +773,7 @@ class SwapCursors:
                 return True
         return False
 
-    def settle_first(self) -> bool:
+    def resolve_first(self) -> bool:
         """Read a window of the first cursor if it has none; return False if it has one."""
         run = self.first()
         if run.window or run.is_busy or run.is_read_ahead:

@@ -299,7 +299,7 @@ class CommitLog:
         return ticket in self._waiting
 
     def begin_pass(self) -> Pass:
-        """Begin a pass that makes all commits up to now durable; `settle` or `fail` ends it.
+        """Begin a pass that makes all commits up to now durable; `mark_durable` or `fail` ends it.
 
         Raises:
             Unavailable: The pass could not begin, and must not be ended.
@@ -315,10 +315,10 @@ class CommitLog:
                 self._undo(number, error)
                 raise
 
-    def settle(self, number: int) -> None:
+    def mark_durable(self, number: int) -> None:
         """Mark commits up to a number as durable."""
         with self._mutex:
-            self._settle(number)
+            self._mark_durable(number)
 
     def fail(self, error: BaseException, number: int | None = None) -> None:
         """Undo commits that callers wait for, up to a number; None: all of them."""
@@ -356,7 +356,7 @@ class CommitLog:
     def snapshot_stands(self, cut: JournalCut) -> None:
         """Record that a snapshot is durable."""
         with self._mutex:
-            self._settle(cut.state.number)
+            self._mark_durable(cut.state.number)
             if cut.heals:
                 self._poison = None
 
@@ -397,12 +397,12 @@ class CommitLog:
                 if self._on_stop is not None:
                     self._on_stop()
 
-    def _settle(self, number: int) -> None:
+    def _mark_durable(self, number: int) -> None:
         waiting = [one for one in self._waiting if one.batch.number > number]
-        settled = len(self._waiting) - len(waiting)
+        count = len(self._waiting) - len(waiting)
         self._waiting = waiting
         self.durable = max(self.durable, number)
-        self.durable_count += settled
+        self.durable_count += count
 
     def _undo(self, number: int, error: BaseException) -> None:
         failed = [one for one in self._waiting if one.batch.number <= number]
@@ -603,7 +603,7 @@ class Committer:
             try:
                 self._content.sync()
                 begun.finish()
-                self.commits.settle(begun.number)
+                self.commits.mark_durable(begun.number)
             except BaseException as error:
                 self.commits.fail(error, begun.number)
                 raise

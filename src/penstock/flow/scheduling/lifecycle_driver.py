@@ -175,8 +175,8 @@ class LifecycleDriver:
                 self._give_up_method(component)
                 self._dispatcher.give_up(component)
                 _notify_terminated(component)
-            case Effect.SETTLED:
-                _settle(component)
+            case Effect.NOTIFY_WAITING:
+                _notify_waiting(component)
 
     # Starting
 
@@ -271,7 +271,7 @@ def _log_problems(component: ScheduledComponent, result: MethodResult) -> None:
         _log.warning("%s: %s", component.id, problem, extra=of_component(component.id))
 
 
-def _settle(component: ScheduledComponent) -> None:
+def _notify_waiting(component: ScheduledComponent) -> None:
     """Complete the futures: the component is stopped, or its single run did not begin."""
     waiters, component.waiters = component.waiters, []
     for waiter in waiters:

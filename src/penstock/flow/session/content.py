@@ -206,7 +206,7 @@ class SessionContent:
         Raises:
             ContentMissing: The content is missing.
         """
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         raw = None
         if flowfile.claim is not None and flowfile.size:
             try:
@@ -226,7 +226,7 @@ class SessionContent:
             ContentMissing: The content is missing.
             InvalidRequest: The content is longer than `max_bytes`.
         """
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         if flowfile.size > max_bytes:
             raise InvalidRequest(
                 f"{named(flowfile)} has {flowfile.size:,} bytes of content, more than the limit "
@@ -248,13 +248,13 @@ class SessionContent:
             Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         self._check_not_written(flowfile)
-        self._settled(flowfile)
+        self._with_finished_append(flowfile)
         return self._written(flowfile.id, partial(self._content.put, data))
 
     def write(self, flowfile: FlowFile) -> ContentStream:
         """Return a stream that writes new content."""
         self._check_not_written(flowfile)
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         writer = self._content.write()
 
         def ended(size: int | None) -> None:
@@ -326,11 +326,11 @@ class SessionContent:
         self._readers.clear()
         steps.finish()
 
-    def settle(self, flowfiles: list[FlowFile]) -> None:
+    def finish_appends(self, flowfiles: list[FlowFile]) -> None:
         """Finish the appends to these FlowFiles, so that their claims are complete."""
         for flowfile in flowfiles if self._appending.begun or self._writers else ():
             self._check_not_written(flowfile)
-            self._settled(flowfile)
+            self._with_finished_append(flowfile)
 
     def counts(self) -> tuple[int, int]:
         """Return the bytes read and written since the last call."""
@@ -338,7 +338,7 @@ class SessionContent:
         self.read_bytes = self.written_bytes = 0
         return counts
 
-    def _settled(self, flowfile: FlowFile) -> FlowFile:
+    def _with_finished_append(self, flowfile: FlowFile) -> FlowFile:
         if flowfile.id in self._appending.begun:
             self._appending.finish(flowfile.id, self._ledger)
         return self._ledger.newest[flowfile.id]

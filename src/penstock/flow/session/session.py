@@ -135,7 +135,7 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
-            work.content.settle([work.ledger.open(flowfile, "clone")])
+            work.content.finish_appends([work.ledger.open(flowfile, "clone")])
             f = work.ledger.newest[flowfile.id]
             length = f.size - offset if size is None else size
             if offset < 0 or length < 0 or offset + length > f.size:

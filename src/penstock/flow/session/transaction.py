@@ -324,7 +324,7 @@ class SessionTransaction:
             given = list(flowfiles)
             ids = self.ledger.open_ids(given, "migrate")
             self.ledger.check_kin(ids)
-            self.content.settle([self.ledger.newest[number] for number in ids])
+            self.content.finish_appends([self.ledger.newest[number] for number in ids])
             with target.calls:  # not earlier: an error above does not concern that session
                 self.ledger.move(ids, target.ledger)
 

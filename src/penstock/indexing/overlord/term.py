@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 _WANT_NOTHING: Final = frozenset({"SUSPENDED", "STOPPING", "IDLE", "COMPLETED"})
-_MEND: Final = (
+_REMEDY: Final = (
     "give workers more slots (--worker-capacity), suspend a supervisor, or lower taskCount or"
     " replicas"
 )
@@ -90,7 +90,7 @@ class SlotDemand:
         return (
             f"{who} {counted(self.reading, 'slot')} for reading tasks, and up to {publishing}"
             f" while the tasks before them publish, of {self.capacity} available: {when} batch"
-            f" tasks wait. To fix it, {_MEND}"
+            f" tasks wait. To fix it, {_REMEDY}"
         )
 
 

@@ -39,7 +39,7 @@ from penstock.services.host.liveness import LivenessCheck
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
 from penstock.services.host.restart_policy import (
     ENDS_BEFORE_READY_MAX,
-    MEND_IT,
+    INVALID_OPTIONS,
     ChildLife,
     next_wait_s,
 )
@@ -336,7 +336,7 @@ class Launcher:
             wait_s = child.life.on_ended(self._clock.monotonic_s(), was_ready=was_ready)
             words = self._last_words(child)
             if child.life.hopeless(code, was_ready=self._was_ready):
-                if code == MEND_IT:
+                if code == INVALID_OPTIONS:
                     raise InvalidRequest(words)
                 how = f"{child.plan.name} does not start ({_describe(code)})"
                 raise Unavailable(

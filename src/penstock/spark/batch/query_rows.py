@@ -112,7 +112,7 @@ class QueryRows:
             first, _, rest = shown.partition("\n")
             raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
-            running.settle()
+            running.end_late_work()
             sessions.close()
 
     def _understands(

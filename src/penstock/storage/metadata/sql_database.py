@@ -213,7 +213,9 @@ class Database:
 
 
 def _checked_url(url: str) -> URL:
-    mend = "use sqlite:////absolute/path.db or postgresql+psycopg://user:secret@host:5432/database"
+    remedy = (
+        "use sqlite:////absolute/path.db or postgresql+psycopg://user:secret@host:5432/database"
+    )
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
@@ -222,8 +224,8 @@ def _checked_url(url: str) -> URL:
         if backend == "sqlite" and parsed.database and ":memory:" not in parsed.database:
             return parsed
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise InvalidRequest(f"invalid database URL: {mend}", place="metadata_url") from error
-    raise InvalidRequest(f"unsupported database {backend}: {mend}", place="metadata_url")
+        raise InvalidRequest(f"invalid database URL: {remedy}", place="metadata_url") from error
+    raise InvalidRequest(f"unsupported database {backend}: {remedy}", place="metadata_url")
 
 
 def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:

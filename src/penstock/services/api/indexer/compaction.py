@@ -26,7 +26,7 @@ from penstock.indexing.specs.compaction import (
     parse_compaction,
 )
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     author_and_comment,
@@ -117,14 +117,14 @@ class CompactionRoutes:
                 f"is {config.data_source!r}, but the path says {named!r}", place="dataSource"
             )
         author, comment = author_and_comment(request)
-        settled(self._service.configure(config, _entry(config.data_source, author, comment)))
+        result_of(self._service.configure(config, _entry(config.data_source, author, comment)))
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
         """Stop compacting a datasource."""
         name = self._datasource(request)
         _of(self._read(), name)
-        settled(self._service.end(name, _entry(name, *author_and_comment(request))))
+        result_of(self._service.end(name, _entry(name, *author_and_comment(request))))
         return JsonResponse(_DONE)
 
     def history(self, request: Request) -> Response:

@@ -19,7 +19,7 @@ from penstock.indexing.secrets import masked
 from penstock.indexing.sequences import offsets_from_json
 from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.compaction import compaction_progress
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
@@ -69,7 +69,7 @@ class SupervisorRoutes:
 
     def list(self, request: Request) -> Response:
         """List supervisors: ids; with `state`, `full` or `system` one entry each."""
-        found = settled(self._service.every())
+        found = result_of(self._service.every())
         if query_flag(request, "system"):
             return JsonResponse([_as_system(one) for one in found])
         if query_flag(request, "full"):
@@ -88,13 +88,13 @@ class SupervisorRoutes:
         return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
 
     def _submit(self, body: bytes, *, skip_unmodified: bool) -> Response:
-        done = settled(self._service.submit(body, skip_unmodified=skip_unmodified))
+        done = result_of(self._service.submit(body, skip_unmodified=skip_unmodified))
         return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
 
     def spec(self, request: Request) -> Response:
         """Return a spec."""
         return JsonResponse(
-            masked(settled(self._service.spec(_id(request, self._admin))).to_json())
+            masked(result_of(self._service.spec(_id(request, self._admin))).to_json())
         )
 
     def status(self, request: Request) -> Response:
@@ -103,13 +103,13 @@ class SupervisorRoutes:
         if compacts is not None:
             progress = compaction_progress(self._admin, compacts.spec.data_source)
             return JsonResponse(self._compaction.status(compacts, progress))
-        return JsonResponse(settled(self._service.status(_id(request, self._admin))))
+        return JsonResponse(result_of(self._service.status(_id(request, self._admin))))
 
     def health(self, request: Request) -> Response:
         """Return whether a supervisor is healthy; compaction supervisors always are."""
         if self._compaction.spec(_id(request, self._admin)) is not None:
             return JsonResponse({"healthy": True})
-        status = settled(self._service.status(_id(request, self._admin)))
+        status = result_of(self._service.status(_id(request, self._admin)))
         payload = status.get("payload")
         healthy = part(payload, "healthy") is True
         # A healthy supervisor may still leave no slots for others.
@@ -119,11 +119,11 @@ class SupervisorRoutes:
 
     def stats(self, request: Request) -> Response:
         """Return the counts of a supervisor's tasks."""
-        return JsonResponse(settled(self._service.stats(_id(request, self._admin))))
+        return JsonResponse(result_of(self._service.stats(_id(request, self._admin))))
 
     def parse_errors(self, request: Request) -> Response:
         """Return samples of messages that a supervisor's tasks could not parse."""
-        return JsonResponse(settled(self._service.parse_errors(_id(request, self._admin))))
+        return JsonResponse(result_of(self._service.parse_errors(_id(request, self._admin))))
 
     def histories(self, _request: Request) -> Response:
         """List the versions of all specs, by supervisor, newest first."""
@@ -138,13 +138,13 @@ class SupervisorRoutes:
         )
 
     def _suspend_all(self) -> None:
-        settled(self._service.suspend_all(suspended=True))
+        result_of(self._service.suspend_all(suspended=True))
 
     def _resume_all(self) -> None:
-        settled(self._service.suspend_all(suspended=False))
+        result_of(self._service.suspend_all(suspended=False))
 
     def _terminate_all(self) -> None:
-        settled(self._service.terminate_all())
+        result_of(self._service.terminate_all())
 
     @staticmethod
     def _all(command: Callable[[], None]) -> Callable[[Request], Response]:
@@ -179,23 +179,23 @@ class _Commands:
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
         return JsonResponse(
-            masked(settled(self._service.suspend(_id(request, self._admin))).to_json())
+            masked(result_of(self._service.suspend(_id(request, self._admin))).to_json())
         )
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
         return JsonResponse(
-            masked(settled(self._service.resume(_id(request, self._admin))).to_json())
+            masked(result_of(self._service.resume(_id(request, self._admin))).to_json())
         )
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
-        settled(self._service.terminate(_id(request, self._admin)))
+        result_of(self._service.terminate(_id(request, self._admin)))
         return JsonResponse({"id": _id(request, self._admin)})
 
     def reset(self, request: Request) -> Response:
         """Forget the committed offsets of a supervisor."""
-        settled(self._service.reset(_id(request, self._admin)))
+        result_of(self._service.reset(_id(request, self._admin)))
         return JsonResponse({"id": _id(request, self._admin)})
 
     async def reset_offsets(self, request: Request) -> Response:
@@ -214,12 +214,12 @@ class _Commands:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
             raise InvalidRequest("must name one stream partition at least", place=place)
-        stream = settled(self._service.stream_spec(supervisor_id)).stream
+        stream = result_of(self._service.stream_spec(supervisor_id)).stream
         if wanted.get("stream", stream) != stream:
             raise InvalidRequest(
                 f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
             )
-        settled(self._service.reset(supervisor_id, offsets))
+        result_of(self._service.reset(supervisor_id, offsets))
         return JsonResponse({"id": supervisor_id})
 
     def backfill(self, request: Request) -> Response:
@@ -227,7 +227,7 @@ class _Commands:
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
-        other = settled(self._service.backfill(_id(request, self._admin), task_count=count))
+        other = result_of(self._service.backfill(_id(request, self._admin), task_count=count))
         return JsonResponse({"id": _id(request, self._admin), "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
@@ -238,7 +238,7 @@ class _Commands:
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
         await run_in_threadpool(
-            lambda: settled(self._service.hand_off(_id(request, self._admin), groups))
+            lambda: result_of(self._service.hand_off(_id(request, self._admin), groups))
         )
         return JsonResponse({}, 202)
 

@@ -20,7 +20,7 @@ from penstock.services.api.asgi import (
     integer,
     json_object,
 )
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     ACTION_BYTES_MAX,
     PREFIX,
@@ -87,7 +87,7 @@ class TaskRoutes:
         try:
             # Unparsed, because a duplicate name in an object can only be detected in the text.
             body = await bounded_body(request, self._body_bytes_max)
-            task_id = await run_in_threadpool(lambda: settled(self._service.submit(body)))
+            task_id = await run_in_threadpool(lambda: result_of(self._service.submit(body)))
         except PenstockError as error:
             status, answer = typed_error(error)
             return JsonResponse(answer, status)
@@ -113,7 +113,7 @@ class TaskRoutes:
         waits: list[WaitReason] = []
         if view.row.active:
             try:
-                waits = settled(self._service.why(view.row.id))
+                waits = result_of(self._service.why(view.row.id))
                 waits += [WaitReason("dependency", str(wait)) for wait in view.waits]
                 waits = waits or self._retries(view)
             except NotFound:  # It has ended meanwhile.
@@ -144,13 +144,13 @@ class TaskRoutes:
 
     def shutdown(self, request: Request) -> Response:
         """Shut a task down; succeeds if it has ended already or does not exist."""
-        settled(self._service.shutdown(self._id(request)))
+        result_of(self._service.shutdown(self._id(request)))
         return JsonResponse({"task": self._id(request)})
 
     def shutdown_all(self, request: Request) -> Response:
         """Shut down all tasks of a datasource."""
         datasource = datasource_of(request, self._is_stored)
-        if not settled(self._service.shutdown_all(datasource)):
+        if not result_of(self._service.shutdown_all(datasource)):
             raise NotFound(f"{datasource} has no active task")
         return JsonResponse({"dataSource": datasource})
 

@@ -14,7 +14,7 @@ from penstock.core.errors import NotFound
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     author_and_comment,
@@ -57,11 +57,11 @@ class WorkerAdminRoutes:
 
     def workers(self, _request: Request) -> Response:
         """List the workers with their tasks."""
-        return JsonResponse([worker_to_json(one) for one in settled(self._service.workers())])
+        return JsonResponse([worker_to_json(one) for one in result_of(self._service.workers())])
 
     def capacity(self, _request: Request) -> Response:
         """Return how many tasks may run at once."""
-        workers = settled(self._service.workers())
+        workers = result_of(self._service.workers())
         total = sum(one.capacity for one in workers)
         return JsonResponse(
             {
@@ -87,7 +87,7 @@ class WorkerAdminRoutes:
         author, comment = author_and_comment(request)
 
         def change() -> Response:
-            settled(self._service.set_worker_config(body, author=author, comment=comment))
+            result_of(self._service.set_worker_config(body, author=author, comment=comment))
             return self.config(request)
 
         return await run_in_threadpool(change)
