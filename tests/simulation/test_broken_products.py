@@ -53,8 +53,8 @@ def likely(monkeypatch, kind, times=10):
 
 
 def test_a_deposed_leader_that_still_writes(monkeypatch):
-    def unchecked(self, work, *, patient=False):
-        return self._database.write(work, patient=patient)
+    def unchecked(self, work, *, unlimited=False):
+        return self._database.write(work, unlimited=unlimited)
 
     monkeypatch.setattr(GuardedDatabase, "write", unchecked)
     assert finds("wrote in term", range(3002, 3012))

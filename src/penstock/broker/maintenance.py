@@ -227,7 +227,7 @@ async def _free(topic: Topic, partition: int, clock: Clock) -> None:
         earliest = queue.earliest
         call_each(
             [
-                partial(channel.shed_below, partition, earliest)
+                partial(channel.trim_below, partition, earliest)
                 for channel in topic.channels.values()
             ]
         )

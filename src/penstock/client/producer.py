@@ -152,7 +152,7 @@ class Producer:
         self._down: PenstockError | None = None
         self._ended = asyncio.Event()
         self._drained = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._reconnecting_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -171,7 +171,7 @@ class Producer:
         self._ended.set()
         await self._connect()
         self._closed = None
-        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+        self._reconnecting_task = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def close(self) -> None:
         """Wait for pending answers, and disconnect. Idempotent."""
@@ -179,9 +179,9 @@ class Producer:
         if self._sent:
             self._drained.clear()
             await self._drained.wait()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        if self._reconnecting_task is not None:
+            self._reconnecting_task.cancel()
+            await asyncio.wait([self._reconnecting_task])
         for publish in self._unsent:
             self._complete(publish, self._closed)
         self._unsent.clear()

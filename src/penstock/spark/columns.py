@@ -64,7 +64,7 @@ _METRIC_TYPES: Final = {
 def row_shape(schema: DataSchema, *, exact: bool = False) -> RowShape:
     """Return the fields to read from each message.
 
-    With `exact` their names are case-sensitive, as needed if the schema's columns are twins
+    With `exact` their names are case-sensitive, as needed if the schema's columns are case variants
     (`core.column_case`).
     """
     spec = schema.timestamp_spec

@@ -208,7 +208,7 @@ class SparkEngine:
         clock: Clock | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use, because rows with twins are rare.
+        # Connected at its first use, because rows with case variants are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
@@ -338,7 +338,7 @@ class SparkEngine:
         self._exact.close()
 
     def _computing(self, schema: DataSchema) -> SparkSessions:
-        """Return the sessions whose JVM computes rows; for twins, case-sensitive ones."""
+        """Return the sessions whose JVM computes rows; for case variants, case-sensitive ones."""
         return self._exact if schema.has_exact_names else self._sessions
 
     def _splits(self, request: PersistRequest) -> list[Split]:

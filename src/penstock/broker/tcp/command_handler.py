@@ -46,17 +46,17 @@ class CommandHandler:
     Args:
         broker: The broker.
         limits: Limits on the settings that clients negotiate.
-        gate: Checks their permissions.
+        authorizer: Checks their permissions.
     """
 
-    def __init__(self, broker: Broker, limits: NegotiationLimits, gate: Authorizer) -> None:
+    def __init__(self, broker: Broker, limits: NegotiationLimits, authorizer: Authorizer) -> None:
         self._broker = broker
         self._limits = limits
-        self._gate = gate
-        publishing = PublishCommands(broker, gate)
+        self._authorizer = authorizer
+        publishing = PublishCommands(broker, authorizer)
         self._effects: dict[ClientEffect, Step] = {
             ClientEffect.NEGOTIATE: self._negotiate,
-            ClientEffect.AUTHENTICATE: gate.authenticate,
+            ClientEffect.AUTHENTICATE: authorizer.authenticate,
             ClientEffect.SUBSCRIBE: self._subscribe,
             ClientEffect.SET_READY: _set_ready,
             ClientEffect.FINISH: _finish,
@@ -125,7 +125,7 @@ class CommandHandler:
         return self._join(connection, command)
 
     async def _join(self, connection: TcpConnection, command: c.Subscribe) -> ClientEvent:
-        asking = self._gate.check(connection, "SUB", command.topic, command.channel)
+        asking = self._authorizer.check(connection, "SUB", command.topic, command.channel)
         if asking is not None:
             await asking
         try:

@@ -101,9 +101,9 @@ class TcpFront:
             max_ready_count=options.clients.max_ready_count,
             max_requeue_ms=options.max_requeue_ms,
         )
-        gate = Authorizer(options.token, authority, broker.clock)
-        offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
-        self.handler = CommandHandler(broker, offered, gate)
+        authorizer = Authorizer(options.token, authority, broker.clock)
+        offered = replace(options.clients, tls=tls is not None, auth_required=authorizer.closed)
+        self.handler = CommandHandler(broker, offered, authorizer)
         self.tls = tls
         self.heartbeats = Heartbeats()
         self.connections: dict[int, TcpConnection] = {}

@@ -148,7 +148,7 @@ class TopicChanges:
             ends = tuple(queue.earliest for queue in topic.queues)
             for channel in tuple(topic.channels.values()):
                 steps.take(channel.pass_over, (0,) * len(ends), ends)
-            steps.take(topic.news.tell)
+            steps.take(topic.append_listeners.tell)
             steps.finish()
 
     async def find_or_create_channel(

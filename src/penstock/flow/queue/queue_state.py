@@ -292,7 +292,7 @@ class QueueState:
             if size_bytes is None:
                 run.lose(rows)
             else:
-                run.leave(run.leaving(rows, size_bytes))
+                run.leave(run.removal(rows, size_bytes))
             store.runs.changed(run)
 
     def report_damages(self) -> None:

@@ -54,7 +54,7 @@ class SwapPolicy:
         self.failures = 0
         self.last_failure = ""
         if budget is not None:
-            budget.join(contents.queue_id, self.shed)
+            budget.join(contents.queue_id, self.swap_out_some)
 
     def after_put(self) -> None:
         """Swap out FlowFiles over the threshold, batch by batch. The mutex is not held."""
@@ -72,7 +72,7 @@ class SwapPolicy:
             if self._budget.hold(self._contents.queue_id, used_bytes) and relieve:
                 self._budget.relieve()
 
-    def shed(self) -> bool:
+    def swap_out_some(self) -> bool:
         """Swap out the later half, for the budget; return False if nothing can be swapped out."""
         contents = self._contents
         with contents.mutex:

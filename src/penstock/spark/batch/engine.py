@@ -131,7 +131,7 @@ class SparkBatchEngine:
         tables: TableSource | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use, because rows with twins are rare.
+        # Connected at its first use, because rows with case variants are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()

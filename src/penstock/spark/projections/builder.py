@@ -89,7 +89,7 @@ class ProjectionBuilder:
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: Store of the files.
+        file_store: Store of the files.
         source: Returns the visible files, to find unneeded ones.
         known: The plans.
         clock: Clock.
@@ -99,14 +99,14 @@ class ProjectionBuilder:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: ProjectionFiles,
+        file_store: ProjectionFiles,
         source: TableSource,
         known: KnownProjections,
         clock: Clock,
         options: BuilderOptions | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(_CONF)
-        self._shelf = shelf
+        self._file_store = file_store
         self._source = source
         self._known = known
         self._clock = clock
@@ -185,16 +185,16 @@ class ProjectionBuilder:
         Raises:
             PenstockError: The metadata or the deep storage does not answer.
         """
-        self._shelf.look()
-        if self._shelf.is_empty:
+        self._file_store.look()
+        if self._file_store.is_empty:
             return
-        if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
+        if deleted := self._file_store.tidy(self._known.needed(self._source.tables())):
             files = counted(deleted, "file")
             logger.info("deleted %s of projections that are no longer needed", files)
 
     def _run(self) -> None:
         # Files made before this process began are used from its first query on.
-        self._try(self._shelf.look)
+        self._try(self._file_store.look)
         while True:
             with self._changed:
                 wait_s = self._tidy_from_s - self._clock.monotonic_s()
@@ -232,8 +232,8 @@ class ProjectionBuilder:
     def _make(self, batch: Sequence[_Wish]) -> None:
         """Make the files of one plan in one job; after a failure, try them one by one."""
         try:
-            self._shelf.look()
-            made = self._shelf.made(batch[0].datasource, batch[0].plan.digest)
+            self._file_store.look()
+            made = self._file_store.made(batch[0].datasource, batch[0].plan.digest)
             missing = [one for one in batch if projection_file(one.file.path) not in made]
             if wanted := [one for one in missing if not self._is_there(one)]:
                 self._insist(wanted)
@@ -276,7 +276,7 @@ class ProjectionBuilder:
 
     def _is_there(self, wish: _Wish) -> bool:
         """Return whether another process made the file meanwhile."""
-        return self._shelf.find(wish.datasource, wish.plan.digest, wish.file.path)
+        return self._file_store.find(wish.datasource, wish.plan.digest, wish.file.path)
 
     def _insist(self, batch: Sequence[_Wish]) -> None:
         """Aggregate; if Spark was restarted, the lost session is replaced once."""
@@ -290,7 +290,7 @@ class ProjectionBuilder:
     def _sum_up(self, batch: Sequence[_Wish]) -> None:
         first = batch[0]
         folder = ProjectionFolder(
-            self._shelf.root, projection_folder(first.datasource, first.plan.digest)
+            self._file_store.root, projection_folder(first.datasource, first.plan.digest)
         )
         files = [one.file for one in batch]
         running = RunningCall()
@@ -313,7 +313,7 @@ class ProjectionBuilder:
             # This process must see the files that the workers wrote.
             if not self._is_there(one):
                 raise EngineFailure(
-                    f"{self._shelf.root} is not the same folder here and where Spark's workers"
+                    f"{self._file_store.root} is not the same folder here and where Spark's workers"
                     f" are: {one.target} was written, but does not exist"
                 )
         self.made.add(len(wrote))

@@ -42,7 +42,7 @@ USED_FROM: Final = 0.5
 """A projection is used once files of it exist for this part of the visible bytes."""
 # Maximum number of files requested at once; later queries request the rest.
 _WANTED_MAX: Final = 1_000
-_STANDINGS_MAX: Final = 1_000
+_STATES_MAX: Final = 1_000
 # A file that is found damaged while it is read is left out of the next attempt.
 _TRIES: Final = 2
 _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
@@ -119,7 +119,7 @@ class ProjectionChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ProjectionState:
     """Files of a projection that exist, at one digest and one version of the file store.
 
     `missing` are the newest files that may have a file of the projection and have none.
@@ -137,7 +137,7 @@ class Projections:
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: The files of projections.
+        file_store: The files of projections.
         known: The plans.
         maker: Makes the files that queries miss.
         clock: Limits how often a failure is logged.
@@ -146,20 +146,20 @@ class Projections:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: ProjectionFiles,
+        file_store: ProjectionFiles,
         known: KnownProjections,
         maker: ProjectionBuilder,
         clock: Clock,
     ) -> None:
         self._sessions = sessions.another()
         self._log = RateLimitedLog(logger, clock)
-        self._shelf = shelf
+        self._file_store = file_store
         self._known = known
         self._maker = maker
         self._mutex = threading.Lock()
         self._views: ProjectionViews | None = None
         # By datasource and projection; valid while files, digest and file store are unchanged.
-        self._standings: dict[tuple[str, str], _Standing] = {}
+        self._states: dict[tuple[str, str], _ProjectionState] = {}
         self.used = Counter()
 
     def choice(
@@ -190,10 +190,10 @@ class Projections:
             return None
         fitting.sort(key=lambda one: _fineness(one.plan))  # stable: ties keep the spec's order
         for number, one in enumerate(fitting):
-            standing = self._standing_of(one)
-            if number == 0 and standing.missing:
-                self._maker.want(one.datasource, one.plan, one.columns, standing.missing)
-            if standing.share >= USED_FROM or wish.insists:
+            state = self._state_of(one)
+            if number == 0 and state.missing:
+                self._maker.want(one.datasource, one.plan, one.columns, state.missing)
+            if state.share >= USED_FROM or wish.insists:
                 return one
         return None
 
@@ -284,15 +284,15 @@ class Projections:
             ]
         return found
 
-    def _standing_of(self, choice: ProjectionChoice) -> _Standing:
+    def _state_of(self, choice: ProjectionChoice) -> _ProjectionState:
         """Return which files of a projection exist and which are missing."""
         datasource, plan, files = choice.datasource, choice.plan, choice.files
-        key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
-        kept = self._standings.get(key)
+        key, found_at = (datasource, plan.name), (plan.digest, self._file_store.version)
+        kept = self._states.get(key)
         if kept is not None and kept.files is files and kept.found_at == found_at:
             return kept
         made, rest, missing = [], [], []
-        sizes, made_bytes = self._shelf.made(datasource, plan.digest), 0
+        sizes, made_bytes = self._file_store.made(datasource, plan.digest), 0
         for file in files:
             own = projection_file(file.path)
             if file.announced or file.clip is not None or own not in sizes:
@@ -300,36 +300,36 @@ class Projections:
                 if self._maker.eligible(file):
                     missing.append(file)
                 continue
-            path = self._shelf.location(datasource, plan.digest, own)
+            path = self._file_store.location(datasource, plan.digest, own)
             made.append(TableFile(path, (), file.interval, size_bytes=sizes[own]))
             made_bytes += file.size_bytes
         missing.sort(key=lambda file: file.interval.start_ms, reverse=True)
         all_bytes = sum(file.size_bytes for file in files)
-        standing = _Standing(
+        state = _ProjectionState(
             files,
             found_at,
             Parts(tuple(made), tuple(rest)),
             made_bytes / all_bytes if all_bytes else 0.0,
             tuple(missing[:_WANTED_MAX]),
         )
-        if len(self._standings) >= _STANDINGS_MAX:
-            self._standings.clear()  # includes entries of deleted datasources
-        self._standings[key] = standing
-        return standing
+        if len(self._states) >= _STATES_MAX:
+            self._states.clear()  # includes entries of deleted datasources
+        self._states[key] = state
+        return state
 
     def _bring(self, spark: SparkSession, choice: ProjectionChoice) -> None:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
             name = view_name(choice.datasource, choice.plan)
-            parts = self._standing_of(choice).parts
+            parts = self._state_of(choice).parts
             if self._views.shows(name, choice.revision, parts):
                 return
             names = (file.path.rpartition("/")[2] for file in parts.made)
-            if damaged := self._shelf.damaged(choice.datasource, choice.plan.digest, names):
+            if damaged := self._file_store.damaged(choice.datasource, choice.plan.digest, names):
                 # Spark reads an empty file as no rows, without an error.
-                self._shelf.forget(choice.datasource, choice.plan.digest, damaged)
-                parts = self._standing_of(choice).parts
+                self._file_store.forget(choice.datasource, choice.plan.digest, damaged)
+                parts = self._state_of(choice).parts
                 self._tell_damage(choice, len(damaged))
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
@@ -338,11 +338,11 @@ class Projections:
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
-        made = self._shelf.made(choice.datasource, choice.plan.digest)
+        made = self._file_store.made(choice.datasource, choice.plan.digest)
         named = {name for name in _NAME.findall(f"{error}\n{said}") if name in made}
         if not named and isinstance(error, SparkRefusal):
             return 0  # the query is the cause: the rows fail the same way
-        self._shelf.forget(choice.datasource, choice.plan.digest, named)
+        self._file_store.forget(choice.datasource, choice.plan.digest, named)
         with self._mutex:
             if self._views is not None:
                 self._views.forget(view_name(choice.datasource, choice.plan))
