@@ -1,4 +1,4 @@
-"""Names in the texts of the code: a name in single backticks exists.
+"""Names: those in texts of the code exist, and those that the glossary replaces are not used.
 
 Docstrings and comments refer to modules and functions in single backticks. A rename that leaves
 such a reference behind sends the reader to something that is gone. Three rules, each without false
@@ -242,3 +242,63 @@ def test_a_name_that_means_nothing_is_found(text: str, is_stale: bool, tmp_path:
     module = tmp_path / "here.py"
     module.write_text(f'"""{text}"""\n\nimport os\n\n\ndef here(x):\n    local = x\n')
     assert len(list(Names.of(tmp_path).stale())) == is_stale
+
+
+# Names that the glossary replaces
+
+GLOSSARY: Final = cohesion.ROOT / "docs" / "contributing" / "glossary.md"
+_REPLACED: Final = re.compile(
+    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone) \| [^|]+ \|$", re.MULTILINE
+)
+
+
+# Modules whose names are being replaced in another change; to be removed with it.
+BEING_REPLACED: Final = {
+    "indexing.batch.insisting",
+    "indexing.errand",
+    "indexing.source.turns",
+    "indexing.worker.running_task",
+}
+
+
+def _words(name: str) -> str:
+    """Return the words of a name in any style, in lower case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", name).strip().lower()
+
+
+def replaced_names(words: str, table: list[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield what the table says of the words of a name."""
+    for name, instead, where in table:
+        if name == words or (where == "anywhere" and f" {name} " in f" {words} "):
+            yield f"{name}: use {instead}"
+
+
+def test_no_module_or_class_has_a_name_that_the_glossary_replaces() -> None:
+    table = _REPLACED.findall(GLOSSARY.read_text())
+    assert len(table) > 40
+    found = []
+    for module in cohesion.read_modules(cohesion.ROOT / "src").values():
+        if module.short in BEING_REPLACED:
+            continue
+        classes = (node.name for node in module.nodes if isinstance(node, ast.ClassDef))
+        for name in {*module.short.split("."), *classes}:
+            found += [f"{module.short}: {one}" for one in replaced_names(_words(name), table)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("TaskDesk", True),
+        ("task_desk", True),
+        ("_Desk", True),
+        ("UndoWayBack", True),
+        ("Desktop", False),
+        ("running", True),
+        ("_Running", True),
+        ("running_task", False),
+    ],
+)
+def test_a_replaced_name_is_found_as_words(name: str, is_refused: bool) -> None:
+    table = [("desk", "x", "anywhere"), ("way back", "x", "anywhere"), ("running", "x", "alone")]
+    assert bool(list(replaced_names(_words(name), table))) == is_refused

@@ -155,9 +155,9 @@ def whole(connect, given, clock=None):
         for row in zip(
             batch.offsets.tolist(),
             batch.values.to_pylist(),
-            batch.beside.keys.to_pylist(),
-            batch.beside.headers.to_pylist(),
-            batch.beside.times_ms.to_pylist(),
+            batch.metadata.keys.to_pylist(),
+            batch.metadata.headers.to_pylist(),
+            batch.metadata.times_ms.to_pylist(),
             strict=True,
         )
     ]

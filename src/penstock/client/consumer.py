@@ -219,15 +219,15 @@ class Consumer:
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         drained = loop.create_task(self._connections.wait_drained())
-        patience = loop.create_task(self._wait_patiently())
-        await asyncio.wait([drained, patience], return_when="FIRST_COMPLETED")
+        timeout = loop.create_task(self._wait_timeout())
+        await asyncio.wait([drained, timeout], return_when="FIRST_COMPLETED")
         if not drained.done():
             _logger.warning("left %s in flight", counted(self._connections.in_flight, "message"))
-        for task in (drained, patience):
+        for task in (drained, timeout):
             task.cancel()
-        await asyncio.wait([drained, patience])
+        await asyncio.wait([drained, timeout])
 
-    async def _wait_patiently(self) -> None:
+    async def _wait_timeout(self) -> None:
         await self._environment.sleep(self._options.drain_s)
 
     def _give_back(self) -> None:

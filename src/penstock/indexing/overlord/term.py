@@ -96,10 +96,10 @@ class SlotDemand:
 
 def tasks_wanted(supervisor: Supervisor) -> int:
     """Return how many tasks of a supervisor read at a time, over all its groups."""
-    if supervisor.standing.state in _WANT_NOTHING:
+    if supervisor.snapshot.state in _WANT_NOTHING:
         return 0
     io = supervisor.spec.io
-    partitions = len(supervisor.standing.latest()[0])
+    partitions = len(supervisor.snapshot.latest()[0])
     # Without a stream partition there is no group; before they are known, assume all groups.
     groups = min(io.task_count, partitions) if partitions else io.task_count
     return groups * io.replicas

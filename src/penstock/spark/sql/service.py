@@ -47,10 +47,10 @@ from penstock.spark.connect.session import (
     message_of,
 )
 from penstock.spark.projections.selector import (
-    NO_WISH,
+    NO_PROJECTION_OPTIONS,
     ProjectionChoice,
+    ProjectionOptions,
     Projections,
-    ProjectionWish,
 )
 from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
 from penstock.spark.sql.column_case import CaseTables, QuerySessions
@@ -161,7 +161,7 @@ class SqlQuery:
     timeout_ms: int | None = None
     is_probe: bool = False
     is_large: bool = False
-    projections: ProjectionWish = NO_WISH
+    projections: ProjectionOptions = NO_PROJECTION_OPTIONS
     arrived_s: float | None = None
 
 
@@ -450,12 +450,12 @@ class SqlService:
             else:
                 return self._answered(self._sessions, rest, answer)
         case_variants.are_read = True
-        if asked.query.projections.insists:
-            wish = asked.query.projections
+        if asked.query.projections.is_required:
+            options = asked.query.projections
             raise InvalidRequest(
                 f"no projection answers this query: {case_variants.why()}, and such datasources"
                 " have none. Leave it out, and the rows answer",
-                place=wish.place,
+                place=options.place,
             )
         return self._answered(self._exact, asked, self._understood(self._exact, asked))
 

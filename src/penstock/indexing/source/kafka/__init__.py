@@ -13,11 +13,10 @@ from penstock.indexing.source.kafka.protocols import (
     OffsetsGoneError,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reader import Beside, RecordBatch, read_records
+from penstock.indexing.source.kafka.reader import RecordBatch, RecordMetadata, read_records
 from penstock.indexing.source.kafka.supplier import KafkaSupplier
 
 __all__ = [
-    "Beside",
     "Connect",
     "KafkaAdmin",
     "KafkaLog",
@@ -25,6 +24,7 @@ __all__ = [
     "KafkaSupplier",
     "OffsetsGoneError",
     "RecordBatch",
+    "RecordMetadata",
     "TopicShape",
     "read_records",
 ]
