@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.protocol.connection_state import (
-    CLIENT_MACHINE,
     COMMANDS_BY_NAME,
+    CONNECTION_MACHINE,
     EVENTS,
     ClientEffect,
     ClientEvent,
@@ -92,6 +92,7 @@ class CommandHandler:
             return None
         outcome: Outcome = None
         for effect in session.happened(EVENTS[type(command)]):
+            assert outcome is None, f"{effect}: only the last effect may report an event"
             outcome = self._effects[effect](connection, command)
         return outcome
 
@@ -99,7 +100,7 @@ class CommandHandler:
         """Return the steps of commands that have at most one in a state, and do not change it."""
         found: dict[type, Step] = {}
         for kind, event in EVENTS.items():
-            outcome = CLIENT_MACHINE.outcome(state, event)
+            outcome = CONNECTION_MACHINE.outcome(state, event)
             if isinstance(outcome, Transition) and outcome.state is state:
                 steps = [self._effects[effect] for effect in outcome.effects]
                 if len(steps) <= 1:

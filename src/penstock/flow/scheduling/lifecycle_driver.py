@@ -26,7 +26,7 @@ from penstock.flow.scheduling.component import (
     MethodKind,
     MethodResult,
 )
-from penstock.flow.scheduling.component_lifecycle import LIFECYCLE, ComponentEvent, Effect
+from penstock.flow.scheduling.component_lifecycle import COMPONENT_MACHINE, ComponentEvent, Effect
 from penstock.flow.scheduling.inbox import SchedulerEvent
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LifecycleDriver:
         Raises:
             Conflict: The state forbids the event; nothing was changed.
         """
-        outcome = LIFECYCLE.transition(component.state, event)
+        outcome = COMPONENT_MACHINE.transition(component.state, event)
         if isinstance(outcome, Refusal):
             state = component.state.component_state.value
             raise Conflict(f"{component.id} is {state}: {outcome.reason}")
