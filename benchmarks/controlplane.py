@@ -232,13 +232,15 @@ def supervise(plane: Plane, count: int) -> None:
             "granularitySpec": {"segmentGranularity": "DAY"},
         }
         spec: JsonValue = {"dataSchema": schema, "ioConfig": {"topic": name}, "tuningConfig": {}}
-        plane.overlord.supervisor_desk.submit({"type": "penstock", "spec": spec, "suspended": True})
+        plane.overlord.supervisor_service.submit(
+            {"type": "penstock", "spec": spec, "suspended": True}
+        )
     plane.settle()
 
 
 def submit(plane: Plane, count: int) -> None:
     for number in range(count):
-        plane.overlord.desk.submit(
+        plane.overlord.task_service.submit(
             {"type": "noop", "id": f"t{number}", "dataSource": f"d{number % 1000}"}
         )
     plane.settle()
@@ -258,7 +260,7 @@ def end(plane: Plane) -> None:
 
 
 def resume(plane: Plane, count: int) -> None:
-    plane.overlord.supervisor_desk.suspend_all(suspended=False)
+    plane.overlord.supervisor_service.suspend_all(suspended=False)
     plane.go_on(20)
     running = sum(len(worker.tasks) for worker in plane.members)
     assert running == count, f"{running} tasks of {count} supervisors run"

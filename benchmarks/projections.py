@@ -26,7 +26,7 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.projections.selector import ProjectionWish
+from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql.service import SqlQuery
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.metadata import MetadataStore, PublishRequest
@@ -107,7 +107,7 @@ def publish(store: MetadataStore, folder: Path, rows: int) -> None:
 def measured(parts: SqlParts, sql: str) -> tuple[float, float]:
     """Ask from the projection and from the rows in turns; return the best seconds of each."""
 
-    def asked(wish: ProjectionWish, used: str) -> tuple[float, list[object]]:
+    def asked(wish: ProjectionOptions, used: str) -> tuple[float, list[object]]:
         began_s = time.perf_counter()
         found = parts.sql.query(SqlQuery(sql, projections=wish))
         took_s = time.perf_counter() - began_s
@@ -115,8 +115,8 @@ def measured(parts: SqlParts, sql: str) -> tuple[float, float]:
         return took_s, found.table.to_pylist()
 
     def both() -> tuple[float, float]:
-        with_s, with_rows = asked(ProjectionWish(), str(BY_HOUR["name"]))
-        without_s, without_rows = asked(ProjectionWish(none=True), "")
+        with_s, with_rows = asked(ProjectionOptions(), str(BY_HOUR["name"]))
+        without_s, without_rows = asked(ProjectionOptions(none=True), "")
         assert with_rows == without_rows
         return with_s, without_s
 

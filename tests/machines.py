@@ -7,50 +7,128 @@ writes `docs/contributing/transitions.md`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.channel.message_states import MESSAGE_MACHINE
-from penstock.broker.protocol.connection_state import CLIENT_MACHINE
+from penstock.broker.protocol.connection_state import CONNECTION_MACHINE
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, StateMachine, Transition
-from penstock.flow.scheduling.component_lifecycle import LIFECYCLE
-from penstock.indexing import sequences
+from penstock.flow.scheduling.component_lifecycle import COMPONENT_MACHINE
 from penstock.indexing.overlord.task_state import TASK_MACHINE
-from penstock.indexing.supervisor import task_groups
+from penstock.indexing.sequences import SEQUENCE_MACHINE
+from penstock.indexing.supervisor.task_groups import TASK_GROUP_MACHINE
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
-# Titles and modules of the machines.
-MACHINES: Final[Mapping[str, tuple[str, StateMachine[Any, Any, Any]]]] = {
-    "Component of a flow": ("flow.scheduling.component_lifecycle", LIFECYCLE),
-    "Task group of a supervisor": ("indexing.supervisor.task_groups", task_groups.MACHINE),
-    "Sequence of a streaming task": ("indexing.sequences", sequences.MACHINE),
-    "Task in the overlord": ("indexing.overlord.task_state", TASK_MACHINE),
-    "Connection of an NSQ client": ("broker.protocol.connection_state", CLIENT_MACHINE),
-    "Message of a channel": ("broker.channel.message_states", MESSAGE_MACHINE),
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A state machine and what a reader of its table needs to know.
+
+    Attributes:
+        module: The module of the table.
+        owner: The module that reports the events and carries out the effects.
+        about: What has these states, with links to the glossary, and what the table leaves out.
+        table: The machine.
+    """
+
+    module: str
+    owner: str
+    about: str
+    table: StateMachine[Any, Any, Any]
+
+
+MACHINES: Final[Mapping[str, Machine]] = {
+    "Component of a flow": Machine(
+        "flow.scheduling.component_lifecycle",
+        "flow.scheduling.lifecycle_driver",
+        "Each [component](glossary.md), that is a processor, funnel or port, has one of these "
+        "states. Requests come from users; the driver runs the component's methods on threads "
+        "and reports how they ended. Runs of a component ([triggers](glossary.md)) are no "
+        "states: they begin and end between `SCHEDULE` and `DRAINED`.",
+        COMPONENT_MACHINE,
+    ),
+    "Task group of a supervisor": Machine(
+        "indexing.supervisor.task_groups",
+        "indexing.supervisor.task_protocol",
+        "A [task group](glossary.md) has one or more tasks ([replicas](glossary.md)) that "
+        "read the same [stream partitions](glossary.md). `task_protocol` asks the tasks over "
+        "HTTP and reports their answers; the reconciler reports when a group has read long "
+        "enough. In ENDED the group has no tasks and is removed from the supervisor; answers "
+        "that arrive later have the effects shown.",
+        TASK_GROUP_MACHINE,
+    ),
+    "Sequence of a streaming task": Machine(
+        "indexing.sequences",
+        "indexing.task.task_state",
+        "A [sequence](glossary.md) is a range of offsets that is published in one "
+        "transaction. `task_state` saves the result of an event before it counts, and "
+        "`indexing.task.streaming_task` carries out the effects that are not writes of the "
+        "task's own files.",
+        SEQUENCE_MACHINE,
+    ),
+    "Task in the overlord": Machine(
+        "indexing.overlord.task_state",
+        "indexing.overlord.task_queue",
+        "A [task](glossary.md) from its submission to its end, in one term of leadership. "
+        "Users see Druid's coarser states: WAITING for locks, PENDING for a worker or on the "
+        "way to one, RUNNING at a worker. An end is stored before the task counts as ended.",
+        TASK_MACHINE,
+    ),
+    "Connection of an NSQ client": Machine(
+        "broker.protocol.connection_state",
+        "broker.tcp.command_handler",
+        "One TCP connection of a client that speaks NSQ's protocol V2. The handler carries "
+        "out the effects of commands, `broker.tcp.connection` those of all other events. Two "
+        "conditions are not states: before the client has sent `  V2`, no command is read and "
+        "no heartbeat is sent; and while a command takes time (AUTH, SUB and publishes may), "
+        "the next command is not read. In CLOSED the output that is pending is sent, then the "
+        "connection ends.",
+        CONNECTION_MACHINE,
+    ),
+    "Message of a channel": Machine(
+        "broker.channel.message_states",
+        "broker.channel.channel_state",
+        "Each [channel](glossary.md) has a state for each message of its topic. There are "
+        "millions of them, so the owner works on ranges of offsets with NumPy, and does not "
+        "read this table: it is the specification that tests compare the owner with.",
+        MESSAGE_MACHINE,
+    ),
 }
 _HEAD: Final = """\
 # State machines
 
-This page is generated from the tables in the code (`python tests/machines.py`); a test checks
-that it is up to date. A cell has the next state and the effects that follow, in order. `-`: the
-event is ignored. *refused*: a request that is not allowed in this state. An empty cell: the event
-cannot happen in this state. The effects are explained below each table.
+Six things in Penstock have states, and each has a table of transitions, as in h11: a pure
+function takes the state and an event, and returns the next state and the effects. The *owner* is
+the module that stores the state, reports events and carries out the effects, in the order of the
+table. The code is in `core.state_machine`.
+
+How to read a table: one row for each event, one column for each state. A cell has the next state
+(`same`: it does not change) and, after a colon, the effects. `-`: the event is ignored.
+*refused*: the event is a request that is not allowed in this state; its sender gets an error. An
+empty cell: the owner never reports the event in this state, and an assertion fails if it does.
+Below each table, each effect is explained.
+
+This page is generated from the tables (`python tests/machines.py`); a test checks that it is up
+to date.
 """
 
 
 def page() -> str:
     """Return the text of the page."""
-    return _HEAD + "".join(
-        _section(title, module, machine) for title, (module, machine) in MACHINES.items()
-    )
+    return _HEAD + "".join(_section(title, one, one.table) for title, one in MACHINES.items())
 
 
-def _section(title: str, module: str, machine: StateMachine[Enum, Enum, Enum]) -> str:
+def _section(title: str, one: Machine, machine: StateMachine[Enum, Enum, Enum]) -> str:
     states = machine.states
     lines = [
-        f"\n## {title}: `{module}`\n",
+        f"\n## {title}\n",
+        f"Table: `{one.module}`. Owner: `{one.owner}`.\n",
+        f"{textwrap.fill(one.about, 98, break_on_hyphens=False)}\n",
         f"Begins in {_names(machine.initial)}."
         + (f" Final: {_names(machine.final)}." if machine.final else ""),
         "",

@@ -10,7 +10,7 @@ from penstock.core.state_machine import Transition
 
 @pytest.mark.parametrize("title", MACHINES)
 def test_each_state_is_reached(title: str) -> None:
-    machine = MACHINES[title][1]
+    machine = MACHINES[title].table
     reached, left = set(machine.initial), list(machine.initial)
     while left:
         state = left.pop()
@@ -24,7 +24,7 @@ def test_each_state_is_reached(title: str) -> None:
 
 @pytest.mark.parametrize("title", MACHINES)
 def test_each_event_does_something_and_each_effect_is_used(title: str) -> None:
-    machine = MACHINES[title][1]
+    machine = MACHINES[title].table
     cells = {
         event: [machine.outcome(state, event) for state in machine.states]
         for event in machine.table
@@ -42,7 +42,7 @@ def test_each_event_does_something_and_each_effect_is_used(title: str) -> None:
 
 @pytest.mark.parametrize("title", MACHINES)
 def test_a_state_that_is_not_final_can_be_left(title: str) -> None:
-    machine = MACHINES[title][1]
+    machine = MACHINES[title].table
     for state in set(machine.states) - machine.final:
         outcomes = [machine.outcome(state, event) for event in machine.table]
         assert any(isinstance(c, Transition) and c.state != state for c in outcomes), state

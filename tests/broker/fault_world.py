@@ -376,7 +376,9 @@ class World:
         channels = [one for topic in broker.topics for one in topic.channels.values()]
         kept = sum(channel.state.memory_bytes for channel in channels)
         if broker.memory.held_bytes != kept:
-            self.problems.append(f"the ledger holds {broker.memory.held_bytes}, not {kept} {where}")
+            self.problems.append(
+                f"the memory budget holds {broker.memory.held_bytes}, not {kept} {where}"
+            )
 
     def sync_asked(self) -> None:
         """Run the passes that queues have asked for: this world has no threads for them."""

@@ -37,11 +37,11 @@ def options(options: BrokerOptions) -> BrokerOptions:
 
 
 @pytest.fixture
-def ledger(broker: RunningBroker) -> Iterator[MemoryBudget]:
-    ledger = broker.server.broker.memory
-    assert ledger.limit_bytes == LIMIT
-    yield ledger
-    assert ledger.peak_bytes <= LIMIT + 4 * MEBIBYTE
+def budget(broker: RunningBroker) -> Iterator[MemoryBudget]:
+    budget = broker.server.broker.memory
+    assert budget.limit_bytes == LIMIT
+    yield budget
+    assert budget.peak_bytes <= LIMIT + 4 * MEBIBYTE
 
 
 def _publish(client: V2, topic: str, count: int) -> None:
@@ -56,7 +56,7 @@ def _take(client: V2, count: int) -> None:
         client.finish(message.id)
 
 
-def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: MemoryBudget) -> None:
+def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, budget: MemoryBudget) -> None:
     names = [f"t{number}" for number in range(12)]
     with V2(broker.server.broker.tcp_port) as producer:
         consumers = [V2(broker.server.broker.tcp_port) for _ in names]
@@ -64,8 +64,8 @@ def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: Mem
             consumer.subscribe(name, "c", ready=0)
         for name in names:
             _publish(producer, name, 20)
-            assert ledger.cached_bytes <= LIMIT + 2 * MEBIBYTE
-        assert ledger.sheds > 0
+            assert budget.cached_bytes <= LIMIT + 2 * MEBIBYTE
+        assert budget.releases > 0
         for consumer in consumers:
             consumer.ready(5)
             _take(consumer, 20)
@@ -73,7 +73,7 @@ def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: Mem
 
 
 def test_consumers_that_do_not_read_are_bounded_together(
-    broker: RunningBroker, ledger: MemoryBudget
+    broker: RunningBroker, budget: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer, V2(port) as reader:
@@ -84,7 +84,7 @@ def test_consumers_that_do_not_read_are_bounded_together(
         # More than the kernel's buffers and the bound hold together would need without it.
         for _ in range(20):
             _publish(producer, "t", 10)
-            assert ledger.held_bytes <= LIMIT + 2 * MEBIBYTE
+            assert budget.held_bytes <= LIMIT + 2 * MEBIBYTE
         for consumer in stuck:
             consumer.close()
         # Who reads gets everything, once the others have gone at the latest.
@@ -92,13 +92,13 @@ def test_consumers_that_do_not_read_are_bounded_together(
 
 
 def test_very_many_deferred_messages_hold_up_no_other_channel(
-    broker: RunningBroker, ledger: MemoryBudget
+    broker: RunningBroker, budget: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer, V2(port) as waiting, V2(port) as other:
         waiting.subscribe("later", "c", ready=1)
         other.subscribe("t", "c", ready=1)
-        while ledger.has_room:
+        while budget.has_room:
             producer.send((b"DPUB later 3600000\n" + sized(b"x")) * 1_000)
             assert {producer.answer() for _ in range(1_000)} == {b"OK"}
         for number in range(100):
@@ -106,11 +106,11 @@ def test_very_many_deferred_messages_hold_up_no_other_channel(
             message = other.message()
             assert message.body == b"%d" % number
             other.finish(message.id)
-    assert not ledger.has_room
+    assert not budget.has_room
 
 
 def test_what_many_channels_give_out_at_once_is_bounded(
-    broker: RunningBroker, ledger: MemoryBudget
+    broker: RunningBroker, budget: MemoryBudget
 ) -> None:
     port = broker.server.broker.tcp_port
     with V2(port) as producer:
@@ -125,8 +125,8 @@ def test_what_many_channels_give_out_at_once_is_bounded(
         for consumer in consumers:
             _take(consumer, 10)
             consumer.close()
-    assert ledger.held_bytes <= MEBIBYTE
-    assert ledger.peak_bytes >= LIMIT // 2
+    assert budget.held_bytes <= MEBIBYTE
+    assert budget.peak_bytes >= LIMIT // 2
 
 
 class StallingDisk(OsFileSystem):
@@ -149,17 +149,17 @@ def test_publishers_that_have_to_wait_are_not_read(options: BrokerOptions) -> No
         return [client.answer() for _ in range(60)]
 
     with RunningBroker(options, fs=disk) as broker, ThreadPoolExecutor(10) as threads:
-        ledger = broker.server.broker.memory
+        budget = broker.server.broker.memory
         clients = [V2(broker.server.broker.tcp_port) for _ in range(10)]
         # Three times the bound, and more than the kernel takes beside it.
         answers = [threads.submit(send, client) for client in clients]
         try:
-            while not ledger.is_full:
+            while not budget.is_full:
                 assert not any(answer.done() for answer in answers)
         finally:
             disk.go_on.set()
         assert all(answer.result() == [b"OK"] * 60 for answer in answers)
-        assert ledger.peak_bytes <= LIMIT + 10 * MEBIBYTE // 2
+        assert budget.peak_bytes <= LIMIT + 10 * MEBIBYTE // 2
         for client in clients:
             client.close()
 

@@ -59,27 +59,27 @@ def test_channels_that_wait_for_a_read_are_called_when_it_raises(error: type[Exc
 
 
 def test_a_callback_that_raises_keeps_no_other_from_hearing_of_room() -> None:
-    ledger, called = MemoryBudget(1_000), []
+    budget, called = MemoryBudget(1_000), []
 
     def fail() -> None:
         raise MemoryError
 
-    ledger.hold("owner", 900)
-    ledger.when_room(fail)
-    ledger.when_room(lambda: called.append(1))
-    ledger.hold("owner", 0)  # the owner's own work does not fail, either
+    budget.hold("owner", 900)
+    budget.when_room(fail)
+    budget.when_room(lambda: called.append(1))
+    budget.hold("owner", 0)  # the owner's own work does not fail, either
     assert called == [1]
 
 
-class Beating:
-    beat_slot = 0
+class HeartbeatConnection:
+    heartbeat_slot = 0
 
     def __init__(self, plan: Heartbeats, error: type[BaseException] | None = None) -> None:
         self.beats = 0
         self._plan = plan
         self._error = error
 
-    def beat(self, now_s: float) -> None:
+    def send_heartbeat(self, now_s: float) -> None:
         del now_s
         self.beats += 1
         if self._error is not None:
@@ -90,7 +90,11 @@ class Beating:
 def test_a_heartbeat_that_raises_stops_no_other() -> None:
     async def live() -> list[int]:
         plan = Heartbeats()
-        beating = [Beating(plan), Beating(plan, MemoryError), Beating(plan)]
+        beating = [
+            HeartbeatConnection(plan),
+            HeartbeatConnection(plan, MemoryError),
+            HeartbeatConnection(plan),
+        ]
         for one in beating:
             plan.plan(one, 1.0)
         await asyncio.sleep(5.5)

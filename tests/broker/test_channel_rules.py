@@ -210,18 +210,22 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
     async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
         publish(topic, *(b"%d" % number for number in range(12)))
         await turns()
-        assert (channel.counts().depth, channel.counters.shed, channel.message_count) == (5, 7, 12)
+        assert (channel.counts().depth, channel.counters.trimmed, channel.message_count) == (
+            5,
+            7,
+            12,
+        )
         assert topic.held_back(0) == ({"channel tail#ephemeral": 7}, False)
         publish(topic, b"12")
         await turns()
-        assert (channel.counts().depth, channel.counters.shed) == (5, 8)
+        assert (channel.counts().depth, channel.counters.trimmed) == (5, 8)
         taker = Taker(2)
         channel.subscribe(taker)
         await turns()
         assert taker.bodies == [b"0", b"1"]
         publish(topic, *(b"%d" % number for number in range(13, 20)))
         await turns()
-        assert (channel.counts().depth, channel.counters.shed) == (5, 13)
+        assert (channel.counts().depth, channel.counters.trimmed) == (5, 13)
         taker.ready = 100
         channel.wake(taker)
         await turns()

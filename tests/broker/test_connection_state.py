@@ -9,8 +9,8 @@ import pytest
 
 from penstock.broker.protocol.commands import CommandRefused
 from penstock.broker.protocol.connection_state import (
-    CLIENT_MACHINE,
     COMMANDS_BY_NAME,
+    CONNECTION_MACHINE,
     ClientEffect,
     ClientEvent,
     ClientState,
@@ -67,14 +67,15 @@ Walk = tuple[ClientEvent, ...]
 def walks() -> Iterator[tuple[ClientState, Facts, Walk]]:
     """Yield every place that walks of up to `LENGTH` events reach, each with one walk."""
     found: dict[Place, Walk] = {
-        (state, Facts(state is ClientState.TLS_REQUIRED)): () for state in CLIENT_MACHINE.initial
+        (state, Facts(state is ClientState.TLS_REQUIRED)): ()
+        for state in CONNECTION_MACHINE.initial
     }
     layer = found
     for _ in range(LENGTH):
         following: dict[Place, Walk] = {}
         for (state, facts), walk in layer.items():
             for event in ClientEvent:
-                outcome = CLIENT_MACHINE.outcome(state, event)
+                outcome = CONNECTION_MACHINE.outcome(state, event)
                 if isinstance(outcome, Transition):
                     place = (outcome.state, facts.after(event))
                     if place not in found:
@@ -89,7 +90,7 @@ def walks() -> Iterator[tuple[ClientState, Facts, Walk]]:
 def test_each_command_is_refused_exactly_where_nsq_refuses_it() -> None:
     for state, facts, walk in walks():
         for command in COMMANDS_BY_NAME.values():
-            outcome = CLIENT_MACHINE.outcome(state, command)
+            outcome = CONNECTION_MACHINE.outcome(state, command)
             if facts.ended or facts.upgrading:
                 assert outcome is IMPOSSIBLE, (walk, command)
                 continue
@@ -105,7 +106,7 @@ def test_effects_and_facts_agree_on_every_walk() -> None:
         ), walk
         assert facts.upgrading == (state is ClientState.UPGRADING) or facts.ended, walk
         for event in ClientEvent:
-            outcome = CLIENT_MACHINE.outcome(state, event)
+            outcome = CONNECTION_MACHINE.outcome(state, event)
             if not isinstance(outcome, Transition):
                 continue
             effects = set(outcome.effects)

@@ -102,7 +102,7 @@ def test_a_channel_that_stands_still_loses_its_newest_and_no_other_channels(
     with V2(broker.server.broker.tcp_port) as late:
         late.subscribe(TOPIC, "stuck", ready=10)
         assert [finish_next(late) for _ in range(5)] == [b"%d" % number for number in range(5)]
-    assert topic_of(broker).channels["stuck"].counters.shed == 15
+    assert topic_of(broker).channels["stuck"].counters.trimmed == 15
 
 
 def test_what_is_done_with_goes_while_a_stuck_channel_keeps_its_own(

@@ -36,7 +36,7 @@ def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(
 
 def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_once() -> None:
     clock = VirtualClock()
-    ledger = MemoryBudget(1 << 30)
+    budget = MemoryBudget(1 << 30)
     woken: list[int] = []
 
     async def live() -> None:
@@ -44,7 +44,7 @@ def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_on
         with DiskQueue.open("/q", options, fs=CrashableFileSystem(), clock=clock) as queue:
             for _ in range(13_000):
                 queue.append([b"x"])
-            feed = Feed(queue, 0, 1 << 21, ledger)
+            feed = Feed(queue, 0, 1 << 21, budget)
             place = 0
             while place < queue.latest:
                 found = feed.slice(place, queue.latest)
@@ -57,7 +57,7 @@ def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_on
                     feed.when_read(place, wake)
                 await asyncio.sleep(0.01)  # of the virtual clock: the read is done on the spot
                 assert woken == [place]
-                assert ledger.cached_bytes < 5 << 20
+                assert budget.cached_bytes < 5 << 20
 
     run_stepped(clock, live())
-    assert 0 < ledger.peak_bytes < 5 << 20
+    assert 0 < budget.peak_bytes < 5 << 20

@@ -15,13 +15,13 @@ class Client:
     """Notes when it beats; what it does then is the test's."""
 
     def __init__(self, plan: Heartbeats, interval_s: float) -> None:
-        self.beat_slot = 0
+        self.heartbeat_slot = 0
         self.beats: list[float] = []
         self.plan = plan
         self.interval_s = interval_s
         self.ends: list[Client] = []
 
-    def beat(self, now_s: float) -> None:
+    def send_heartbeat(self, now_s: float) -> None:
         self.beats.append(now_s)
         for other in self.ends:
             self.plan.forget(other)

@@ -70,13 +70,13 @@ def test_what_waits_is_held_until_it_is_carried_out() -> None:
     way_in.take(b"  V2")
     sent = b"RDY 1\nRDY 2\n"
     assert way_in.take(sent)
-    way_in.tell_ledger()
+    way_in.report_held()
     assert memory.held_bytes == len(sent)
     way_in.commands.clear()
-    way_in.tell_ledger()
+    way_in.report_held()
     assert memory.held_bytes == 0
     way_in.take(sent)
-    way_in.tell_ledger()
+    way_in.report_held()
     way_in.end()
     assert (memory.held_bytes, way_in.is_empty) == (0, True)
 

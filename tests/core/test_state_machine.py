@@ -26,8 +26,10 @@ class Effect(Symbol):
 
 TABLE: dict[Event, Row[Door, Effect]] = {
     Event.PUSH: Row({Door.OPEN: go(Door.CLOSED, Effect.CREAK, Effect.SLAM)}, IGNORED),
-    Event.PULL: Row({Door.CLOSED: go(Door.OPEN), Door.OPEN: Refusal("it is open")}),
-    Event.REMOVE: Row({Door.OPEN: go(Door.GONE), Door.CLOSED: go(Door.GONE)}),
+    Event.PULL: Row(
+        {Door.CLOSED: go(Door.OPEN), Door.OPEN: Refusal("it is open")}, otherwise=IMPOSSIBLE
+    ),
+    Event.REMOVE: Row({Door.OPEN: go(Door.GONE), Door.CLOSED: go(Door.GONE)}, otherwise=IMPOSSIBLE),
 }
 
 

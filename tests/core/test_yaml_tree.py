@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 
-LIMITS = YamlLimits(1 << 20, depth=3, values=12, mend="split it")
+LIMITS = YamlLimits(1 << 20, depth=3, values=12, remedy="split it")
 
 
 def plain(node: YamlNode | None) -> object:

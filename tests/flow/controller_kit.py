@@ -165,7 +165,7 @@ def queued(controller: FlowController) -> list[FlowFile]:
     return [
         one
         for each in status.connections
-        for one in controller.queue(each.id).looking.first(10_000)
+        for one in controller.queue(each.id).listing.first(10_000)
     ]
 
 

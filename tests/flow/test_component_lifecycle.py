@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.state_machine import Refusal, Transition
 from penstock.flow.scheduling.component_lifecycle import (
-    LIFECYCLE,
+    COMPONENT_MACHINE,
     ComponentEvent,
     Desired,
     Effect,
@@ -54,7 +54,7 @@ class Story:
 
     def after(self, event: ComponentEvent) -> Story:
         """Return what an event makes of it, and check the order of the effects."""
-        outcome = LIFECYCLE.transition(self.state, event)
+        outcome = COMPONENT_MACHINE.transition(self.state, event)
         if isinstance(outcome, Refusal):
             assert event in REQUESTS
             return self
@@ -73,7 +73,7 @@ class Story:
 
     def carried_out(self, effect: Effect) -> Story:
         """Return it after its owner began an effect."""
-        if effect is Effect.SETTLED:
+        if effect is Effect.NOTIFY_WAITING:
             return replace(self, waiters=False)
         if effect is Effect.GIVE_UP:
             return replace(self, under_way=None, acquired=False)
@@ -121,7 +121,7 @@ def test_every_sequence_of_events_keeps_the_invariants_and_reaches_every_cell() 
         (state, event)
         for event in E
         for state in S
-        if isinstance(LIFECYCLE.outcome(state, event), Transition)
+        if isinstance(COMPONENT_MACHINE.outcome(state, event), Transition)
     }
     assert decided <= asked, "a cell that can never happen"
 
@@ -129,7 +129,7 @@ def test_every_sequence_of_events_keeps_the_invariants_and_reaches_every_cell() 
 @pytest.mark.parametrize("state", S)
 def test_a_start_or_a_stop_decides_what_the_component_ends_as(state: LifecycleState) -> None:
     for event, desired in [(E.START, Desired.RUNNING), (E.STOP, Desired.STOPPED)]:
-        outcome = LIFECYCLE.transition(state, event)
+        outcome = COMPONENT_MACHINE.transition(state, event)
         if state is S.DISABLED:
             assert isinstance(outcome, Refusal) == (event is E.START)
         else:

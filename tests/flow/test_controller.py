@@ -262,7 +262,7 @@ def test_a_secret_comes_from_the_environment(world: World) -> None:
     apply(controller, flow)
     controller.run_once("Make")
     controller.run_once("Mark")
-    [first, *_] = controller.queue("Mark.success -> Count").looking.first()
+    [first, *_] = controller.queue("Mark.success -> Count").listing.first()
     assert first.attributes["word"] == "from outside"
 
 

@@ -58,7 +58,7 @@ def test_commands_of_many_threads_lose_nothing(world: World) -> None:
                     lambda: controller.start(chance.choice([None, "Make", "End"])),
                     lambda: controller.stop(chance.choice([None, "Pass", "End"])),
                     lambda: controller.run_once("Pass"),
-                    lambda: controller.queue("Make.success -> Pass").looking.first(5),
+                    lambda: controller.queue("Make.success -> Pass").listing.first(5),
                     controller.status,
                 ]
             )
@@ -201,7 +201,7 @@ def test_order_and_limits_change_under_a_running_flow(world: World) -> None:
     assert apply(controller, ordered)
     assert states(controller)["End"] == "running"
     way = controller.queue("Make.success → Pass")
-    assert [one.attributes["n"] for one in way.looking.first()] == [
+    assert [one.attributes["n"] for one in way.listing.first()] == [
         str(n) for n in reversed(range(10))
     ]
     assert way.is_full

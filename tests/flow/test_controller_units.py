@@ -186,7 +186,7 @@ def test_one_flowfile_that_raises_holds_up_no_others(
     assert 1 <= failures <= 3, "7, 3, 1"
     assert Raising.batches[0] == 7
     assert node.statistics.removed_count == 6
-    assert [one.attributes["text"] for one in queue.looking.first(10)] == ["bad"]
+    assert [one.attributes["text"] for one in queue.listing.first(10)] == ["bad"]
     assert queue.next_due_ms() is not None, "it is penalized"
     again.close()
 

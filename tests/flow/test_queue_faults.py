@@ -78,8 +78,8 @@ def reorder(world: World, _jobs: Jobs) -> None:
 
 
 def look(world: World, _jobs: Jobs) -> None:
-    world.queue.looking.first(30)
-    world.queue.looking.count_by("kind")
+    world.queue.listing.first(30)
+    world.queue.listing.count_by("kind")
 
 
 def ask(world: World, _jobs: Jobs) -> None:

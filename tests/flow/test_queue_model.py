@@ -263,8 +263,8 @@ class QueueMachine(RuleBasedStateMachine):
                 elif operation == "run_jobs":
                     self.run_jobs()
                 elif operation == "look":
-                    queue.looking.first(limit)
-                    queue.looking.count_by("kind")
+                    queue.listing.first(limit)
+                    queue.listing.count_by("kind")
                 elif operation == "availability":
                     queue.availability(self.now)
                     queue.next_due_ms()
@@ -286,7 +286,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert not home.damages
         # What could not be read is tried again after a moment, by whatever comes next.
         self.world.clock.advance(ms=1_001)
-        self.queue.looking.first(1)
+        self.queue.listing.first(1)
 
     @rule(limit=st.integers(1, 30))
     def look(self, limit: int) -> None:
@@ -294,12 +294,12 @@ class QueueMachine(RuleBasedStateMachine):
             now = self.now
             later = [one for one in self.queued.values() if one.penalty_until_ms > now]
             later.sort(key=lambda one: (one.penalty_until_ms, one.id))
-            assert ids(self.queue.looking.first(limit)) == ids([*self.ordered(), *later][:limit])
-        assert sum(self.queue.looking.count_by("kind").values()) == len(self.queued)
+            assert ids(self.queue.listing.first(limit)) == ids([*self.ordered(), *later][:limit])
+        assert sum(self.queue.listing.count_by("kind").values()) == len(self.queued)
         number = limit % (self.number + 1)
-        found = self.queue.looking.search(AttributeIs("uuid", f"u{number}"), 1)
+        found = self.queue.listing.search(AttributeIs("uuid", f"u{number}"), 1)
         assert bool(found) == (number in self.queued)
-        liked = self.queue.looking.search(lambda attributes: attributes["kind"] == "k1", 1_000)
+        liked = self.queue.listing.search(lambda attributes: attributes["kind"] == "k1", 1_000)
         assert set(ids(liked)) == {number for number in self.queued if number % 3 == 1}
 
     @invariant()

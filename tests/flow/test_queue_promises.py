@@ -115,7 +115,7 @@ def test_reading_costs_no_write_and_letting_go_neither() -> None:
     world = World()
     swapped(world, 40)
     steps = world.home.fs.steps
-    world.queue.looking.first(40)
+    world.queue.listing.first(40)
     world.queue.set_prioritizers([ByNumber(2)])
     world.queue.set_prioritizers([])
     assert world.poll(30) == [*range(30)]
@@ -414,14 +414,14 @@ def test_looks_reach_into_swap_files() -> None:
     world = World()
     swapped(world, 30)
     world.poll(2)
-    assert ids(world.queue.looking.first(25)) == [*range(2, 27)]
-    assert ids(world.queue.looking.search(AttributeIs("uuid", "u29"))) == [29]
-    assert not world.queue.looking.search(AttributeIs("uuid", "u1"))
-    assert world.queue.looking.count_by("kind") == {"k0": 9, "k1": 9, "k2": 10}
-    assert world.queue.looking.count_by("never") == {None: 28}
-    liked = world.queue.looking.search(lambda attributes: attributes["uuid"].endswith("7"))
+    assert ids(world.queue.listing.first(25)) == [*range(2, 27)]
+    assert ids(world.queue.listing.search(AttributeIs("uuid", "u29"))) == [29]
+    assert not world.queue.listing.search(AttributeIs("uuid", "u1"))
+    assert world.queue.listing.count_by("kind") == {"k0": 9, "k1": 9, "k2": 10}
+    assert world.queue.listing.count_by("never") == {None: 28}
+    liked = world.queue.listing.search(lambda attributes: attributes["uuid"].endswith("7"))
     assert sorted(ids(liked)) == [7, 17, 27]
-    assert len(world.queue.looking.search(AttributeIs("kind", "k1"), 4)) == 4
+    assert len(world.queue.listing.search(AttributeIs("kind", "k1"), 4)) == 4
 
 
 def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
@@ -437,8 +437,8 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
         return whole(page, rows)
 
     monkeypatch.setattr(columns.SwapPage, "flowfiles", counted)
-    world.queue.looking.count_by("kind")
-    assert world.queue.looking.search(AttributeIs("uuid", "u12"), 1)
+    world.queue.listing.count_by("kind")
+    assert world.queue.listing.search(AttributeIs("uuid", "u12"), 1)
     assert sum(made) == 1
 
 

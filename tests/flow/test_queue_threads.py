@@ -91,8 +91,8 @@ def test_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
         def meddle() -> None:
             for number in range(12):
                 queue.set_prioritizers([PriorityAttribute()] if number % 2 else [FirstInFirstOut()])
-                queue.looking.first(20)
-                queue.looking.count_by("kind")
+                queue.listing.first(20)
+                queue.listing.count_by("kind")
                 queue.poll_where(lambda _: FilterVerdict.REJECT_AND_STOP)
             request = queue.drop(AttributeIs("priority", "3"))
             assert request.wait(60)

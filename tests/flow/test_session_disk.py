@@ -28,7 +28,7 @@ class Queue(FlowFileQueue):
 
     @property
     def flowfiles(self) -> Sequence[FlowFile]:
-        return self.looking.first(10_000)
+        return self.listing.first(10_000)
 
     @property
     def unacknowledged(self) -> list[int]:

@@ -286,7 +286,7 @@ class Simulation:
         self.overlord: Overlord | None = None
         self.sim_workers = [SimWorker(self, number) for number in range(workers)]
         self.start_overlord()
-        self.overlord.supervisor_desk.submit(self.spec.to_json())
+        self.overlord.supervisor_service.submit(self.spec.to_json())
 
     # chance
 
@@ -458,10 +458,12 @@ class Simulation:
                 self.overlord.shutdown_task(task_id)
         if self.chance(0.002):
             self.note("hand-off")
-            self.overlord.supervisor_desk.hand_off("flights")
+            self.overlord.supervisor_service.hand_off("flights")
         if self.chance(0.001):
             self.note("suspend or resume")
-            self.overlord.supervisor_desk.suspend("flights", suspended=self.random.random() < 0.3)
+            self.overlord.supervisor_service.suspend(
+                "flights", suspended=self.random.random() < 0.3
+            )
         if self.chance(0.0008):
             self.kill_overlord()
         if self.chance(0.0008):

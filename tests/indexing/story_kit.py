@@ -20,12 +20,12 @@ def ask(sim, future):
 
 
 def status(sim):
-    return ask(sim, sim.overlord.supervisor_desk.status("flights"))["payload"]
+    return ask(sim, sim.overlord.supervisor_service.status("flights"))["payload"]
 
 
 def counts(sim):
     """Return the task counts of the spec's versions, the newest first."""
-    history = sim.overlord.supervisor_desk.history("flights")
+    history = sim.overlord.supervisor_service.history("flights")
     return [row.payload["spec"]["ioConfig"]["taskCount"] for row in history]
 
 

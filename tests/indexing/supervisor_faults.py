@@ -490,7 +490,7 @@ def under_way(one: Supervisor) -> Iterator[str]:
     state = one._state
     if one._state.in_round:
         yield "a round"
-    if state.stream._looking:
+    if state.stream._is_polling:
         yield "a look at the stream"
     for group in state.groups.values():
         if group.state in {GroupState.ROLLING, GroupState.CHECKPOINTING}:

@@ -29,7 +29,7 @@ class World(TermWorld):
         """Lead, as another overlord does that begins after this one died."""
         self.overlord = self.make()
         self.ask(self.overlord.start())
-        self.desk = self.overlord.supervisor_desk
+        self.desk = self.overlord.supervisor_service
 
     def configs(self) -> CompactionConfigs:
         return CompactionConfigs.read(self.metadata)
@@ -40,7 +40,7 @@ class World(TermWorld):
 
     def configure(self, skip: str) -> None:
         config = parse_compaction({"dataSource": "d", "skipOffsetFromLatest": skip})
-        self.ask(self.overlord.compaction_desk.configure(config, skips_noted))
+        self.ask(self.overlord.compaction_service.configure(config, skips_noted))
 
     def noted(self) -> list[object]:
         """Return what the audit log has of `skips_noted`, the newest first."""
@@ -142,11 +142,11 @@ def test_one_configuration_counts_whichever_way_it_came(world) -> None:
     assert world.skips() == {"d": "P3D"}
     spec = world.ask(world.desk.spec(ID))
     assert (spec.suspended, spec.spec.skip_offset_from_latest) == (False, "P3D")
-    world.ask(world.overlord.compaction_desk.end("d"))
+    world.ask(world.overlord.compaction_service.end("d"))
     assert world.ask(world.desk.every()) == []
     assert world.skips() == {}  # the first does not come back
     world.configure("P4D")
-    world.ask(world.overlord.compaction_desk.end("d"))
+    world.ask(world.overlord.compaction_service.end("d"))
     assert world.skips() == {}
 
 
@@ -154,9 +154,9 @@ def test_each_change_is_noted_with_what_it_made(world) -> None:
     world.configure("P1D")
     world.ask(world.desk.submit(SPEC))
     world.configure("P3D")
-    world.ask(world.overlord.compaction_desk.end("d", skips_noted))
+    world.ask(world.overlord.compaction_service.end("d", skips_noted))
     world.configure("P4D")
-    world.ask(world.overlord.compaction_desk.end("d", skips_noted))
+    world.ask(world.overlord.compaction_service.end("d", skips_noted))
     assert world.noted() == [{}, {"d": "P4D"}, {}, {"d": "P3D"}, {"d": "P1D"}]
 
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_noted_is_not_done(world) -> None:
     def unwritable(configs: CompactionConfigs) -> AuditRow:
         return replace(skips_noted(configs), payload={"made": object()})
 
-    desk, config = world.overlord.compaction_desk, parse_compaction({"dataSource": "d"})
+    desk, config = world.overlord.compaction_service, parse_compaction({"dataSource": "d"})
     for change in (lambda: desk.configure(config, unwritable), lambda: desk.end("d", unwritable)):
         with pytest.raises(InvalidRequest, match="plain JSON"):
             world.ask(change())
@@ -245,19 +245,19 @@ def test_all_of_both_kinds_change_at_once(world) -> None:
 def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(world) -> None:
     odd = {"type": "autocompact", "spec": {"dataSource": "d", "newWish": 1}}
     world.configure("P1D")
-    for mend in ("submit", "configure", "terminate", "all"):
+    for remedy in ("submit", "configure", "terminate", "all"):
         world.metadata.supervisors.put(ID, odd)
         world.lead()
         assert world.skips() == {}
         with pytest.raises(NotFound, match="newWish"):
             world.ask(world.desk.spec(ID))
-        if mend == "submit":
+        if remedy == "submit":
             world.ask(world.desk.submit(SPEC))
             assert world.skips() == {"d": "P2D"}
-        elif mend == "configure":
+        elif remedy == "configure":
             world.configure("P5D")
             assert world.ask(world.desk.spec(ID)).spec.skip_offset_from_latest == "P5D"
-        elif mend == "terminate":
+        elif remedy == "terminate":
             world.ask(world.desk.terminate(ID))
             assert world.skips() == {}
         else:

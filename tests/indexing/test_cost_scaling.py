@@ -290,7 +290,7 @@ def test_a_lag_brings_tasks_at_once_and_idle_ones_go_when_they_end_anyway(make):
     # Within a minute they have been seen to be idle, and one would do.
     sim.run(65, lambda: False)
     assert (counts(sim), reading(sim)) == ([2, 1], first)
-    stats = ask(sim, sim.overlord.supervisor_desk.stats("flights"))
+    stats = ask(sim, sim.overlord.supervisor_service.stats("flights"))
     told = [one["autoscalerMetrics"]["pollIdleRatio"] for one in by_task(stats)]
     assert all(idle is not None and idle > 0.5 for idle in told)
     until(sim, lambda: counts(sim) == [1, 2, 1])

@@ -110,7 +110,7 @@ def test_tasks_of_other_columns_are_other_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "place", "mend"),
+    ("changes", "place", "remedy"),
     [
         ({"valueFormat": None}, "valueFormat", "must be an object"),
         ({"valueFormat": {"type": "parquet"}}, "valueFormat.type", "read it in a batch task"),
@@ -128,13 +128,13 @@ def test_tasks_of_other_columns_are_other_tasks() -> None:
     ],
 )
 def test_mistakes_are_told_in_their_place(
-    changes: dict[str, object], place: str, mend: str
+    changes: dict[str, object], place: str, remedy: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
         spec_of(DRUIDS | changes)
     (found,) = caught.value.mistakes
     assert found.place == f"spec.ioConfig.inputFormat.{place}"
-    assert mend in found.message
+    assert remedy in found.message
 
 
 def test_a_format_without_that_of_the_value_is_a_mistake() -> None:

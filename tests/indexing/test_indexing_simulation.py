@@ -10,7 +10,7 @@ def drain(sim: Simulation) -> None:
     """No more accidents: publish everything that was sent."""
     sim.chaos = False
     sim.broker.down = False
-    sim.overlord.supervisor_desk.resume("flights")
+    sim.overlord.supervisor_service.resume("flights")
 
     def all_published() -> bool:
         committed = sim.metadata.offsets("flights") or {}

@@ -330,7 +330,7 @@ def restarted(store: BrokenStore, model: Model, before: Lockbox) -> tuple[Stored
     assert not restored.changes
     box = restored.boxes.get(SOURCE) or Lockbox(SOURCE)
     assert by_text(box.locks()) == by_text(before.locks()) == by_text(store.every())
-    assert box.active_locks == sum(not lock.revoked for lock in box.posse_locks())
+    assert box.active_locks == sum(not lock.revoked for lock in box.group_locks())
     return StoredLocks(store), box
 
 
@@ -404,36 +404,36 @@ def is_left_out(lock: TaskLock, wish: LockRequest) -> bool:
 def test_left_out_is_only_what_goes_together_with_it(
     steps: list[tuple[HeldLock, bool]], wish: LockRequest
 ) -> None:
-    holdings = LockTable()
+    table = LockTable()
     plain: list[tuple[str, LockGroup]] = []
     for number, (row, leaves) in enumerate(steps):
         if leaves and plain:
-            name, posse = plain.pop(number % len(plain))
-            holdings.leave(posse, name)
+            name, group = plain.pop(number % len(plain))
+            table.leave(group, name)
         else:
-            posse = LockGroup(row.lock)
-            holdings.join(posse, row.task_id)
-            plain.append((row.task_id, posse))
+            group = LockGroup(row.lock)
+            table.join(group, row.task_id)
+            plain.append((row.task_id, group))
     asked = wish.interval
     over = [(name, one) for name, one in plain if one.lock.interval.overlaps(asked)]
     matters = {one for _, one in over if not is_left_out(one.lock, wish)}
-    found = list(holdings.concerning(wish))
+    found = list(table.concerning(wish))
     assert (set(found), len(found)) == (matters, len(matters))
-    assert set(holdings.overlapping(asked)) == {one for _, one in over}
-    assert set(holdings.replacing(asked)) == {o for _, o in over if o.lock.type is REPLACE}
+    assert set(table.overlapping(asked)) == {one for _, one in over}
+    assert set(table.replacing(asked)) == {o for _, o in over if o.lock.type is REPLACE}
     mine = {one for name, one in over if name == wish.task_id}
-    assert set(holdings.held_over(wish.task_id, asked)) == mine
+    assert set(table.held_over(wish.task_id, asked)) == mine
 
 
 def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
-    holdings = LockTable()
+    table = LockTable()
     for number in range(200):
         row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
-        holdings.join(LockGroup(row.lock), row.task_id)
+        table.join(LockGroup(row.lock), row.task_id)
     asks = task("t7", "g7")
-    (mine,) = holdings.concerning(asks.request(hours(0, 24), APPEND))
+    (mine,) = table.concerning(asks.request(hours(0, 24), APPEND))
     assert list(mine.tasks) == ["t7"]
-    assert len(list(holdings.concerning(asks.request(hours(0, 24), REPLACE)))) == 200
+    assert len(list(table.concerning(asks.request(hours(0, 24), REPLACE)))) == 200
 
 
 def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
@@ -443,13 +443,13 @@ def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
         asks.request(hours(0, 24), granularity=one, version="v", partition_number=number)
         for number in range(200)
     ]
-    holdings = LockTable()
+    table = LockTable()
     for wish in wishes:
         row = stored_lock(asks, interval=hours(0, 24), partition=wish.partition_number)
-        holdings.join(LockGroup(row.lock), row.task_id)
-    assert [len(list(holdings.concerning(wish))) for wish in wishes] == [1] * 200
-    assert not list(holdings.concerning(asks.request(hours(0, 24), granularity=one)))
-    assert len(list(holdings.concerning(asks.request(hours(0, 1))))) == 200
+        table.join(LockGroup(row.lock), row.task_id)
+    assert [len(list(table.concerning(wish))) for wish in wishes] == [1] * 200
+    assert not list(table.concerning(asks.request(hours(0, 24), granularity=one)))
+    assert len(list(table.concerning(asks.request(hours(0, 1))))) == 200
 
 
 @given(st.lists(st.tuples(intervals, st.booleans()), max_size=40), intervals)

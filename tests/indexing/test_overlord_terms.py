@@ -54,10 +54,10 @@ NOOP = {"type": "noop", "id": "n", "dataSource": "d"}
 def test_who_does_not_lead_says_so(world):
     for call in (
         world.overlord.active_tasks,
-        world.overlord.desk.tasks,
+        world.overlord.task_service.tasks,
         lambda: world.overlord.perform_action("n", {"type": "lockList"}),
-        lambda: world.ask(world.overlord.supervisor_desk.every()),
-        lambda: world.ask(world.overlord.desk.submit(NOOP)),
+        lambda: world.ask(world.overlord.supervisor_service.every()),
+        lambda: world.ask(world.overlord.task_service.submit(NOOP)),
     ):
         with pytest.raises(NotLeading, match="does not lead"):
             call()
@@ -69,7 +69,7 @@ def test_a_process_leads_again_and_again_with_what_is_stored(world):
         with pytest.raises(Conflict, match="already leads"):
             world.ask(world.overlord.start())
         if not world.overlord.active_tasks():
-            assert world.ask(world.overlord.desk.submit(NOOP)) == "n"
+            assert world.ask(world.overlord.task_service.submit(NOOP)) == "n"
         assert list(world.overlord.active_tasks()) == ["n"]
         world.ask(world.overlord.stop())
         with pytest.raises(NotLeading):
@@ -80,11 +80,11 @@ def test_a_process_leads_again_and_again_with_what_is_stored(world):
 def test_a_newer_term_ends_this_one_at_its_first_write(world):
     term = world.metadata.terms.take("overlord", "here", 10_000)
     world.ask(world.overlord.start(term))
-    world.ask(world.overlord.desk.submit(NOOP))
+    world.ask(world.overlord.task_service.submit(NOOP))
     world.clock.advance(20)
     assert world.metadata.terms.take("overlord", "there", 10_000) is not None
     with pytest.raises(Fenced):
-        world.ask(world.overlord.desk.submit({**NOOP, "id": "late"}))
+        world.ask(world.overlord.task_service.submit({**NOOP, "id": "late"}))
     world.settle()
     assert world.deposed == 1
     assert world.metadata.tasks.get("late") is None
@@ -143,29 +143,29 @@ def test_duties_run_while_a_term_lasts(world):
 
 def test_a_task_without_a_name_gets_one_and_is_explained(world):
     world.ask(world.overlord.start())
-    name = world.ask(world.overlord.desk.submit({"type": "noop", "dataSource": "d"}))
+    name = world.ask(world.overlord.task_service.submit({"type": "noop", "dataSource": "d"}))
     assert name.startswith("noop_d_token_")
-    (wait,) = world.ask(world.overlord.desk.why(name))
+    (wait,) = world.ask(world.overlord.task_service.why(name))
     assert wait.to_json()["workers"] == [
         {"worker": "", "reason": "there is no worker: start one", "taskIds": []}
     ]
-    assert world.ask(world.overlord.desk.shutdown_all("d")) == 1
+    assert world.ask(world.overlord.task_service.shutdown_all("d")) == 1
     with pytest.raises(NotFound, match="not active"):
-        world.ask(world.overlord.desk.why(name))
+        world.ask(world.overlord.task_service.why(name))
 
 
 def test_a_worker_config_is_kept_for_the_next_term(world):
     world.ask(world.overlord.start())
     config = {"selectStrategy": {"type": "fillCapacity"}}
-    world.ask(world.overlord.desk.set_worker_config(config, author="me", comment="try"))
-    assert world.overlord.desk.worker_config().select_strategy.type == "fillCapacity"
+    world.ask(world.overlord.task_service.set_worker_config(config, author="me", comment="try"))
+    assert world.overlord.task_service.worker_config().select_strategy.type == "fillCapacity"
     (entry,) = world.metadata.audit.list("worker.config")
     assert (entry.author, entry.comment) == ("me", "try")
 
 
 def test_of_two_worker_configs_at_once_the_last_that_is_stored_is_gone_by(world, monkeypatch):
     world.ask(world.overlord.start())
-    taken_up, desk, asked = [], world.overlord.desk, []
+    taken_up, desk, asked = [], world.overlord.task_service, []
     configs = [{"selectStrategy": {"type": name}} for name in ("equalDistribution", "fillCapacity")]
     monkeypatch.setattr(TaskRunner, "configure", lambda _runner, config: taken_up.append(config))
     store = world.metadata.config.compare_and_set

@@ -13,7 +13,7 @@ from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.state_machine import IMPOSSIBLE, Transition
 from penstock.indexing.read_plan import Available, BatchLimits, next_batch
 from penstock.indexing.sequences import (
-    MACHINE,
+    SEQUENCE_MACHINE,
     SequenceEffect,
     SequenceEvent,
     SequenceState,
@@ -278,12 +278,12 @@ def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finis
 
 def walks(length: int):
     """Yield all sequences of events that the table allows, each with states and effects."""
-    left = [(state, ()) for state in MACHINE.initial]
+    left = [(state, ()) for state in SEQUENCE_MACHINE.initial]
     while left:
         state, steps = left.pop()
         yield steps
         for event in SequenceEvent if len(steps) < length else ():
-            outcome = MACHINE.outcome(state, event)
+            outcome = SEQUENCE_MACHINE.outcome(state, event)
             if isinstance(outcome, Transition):
                 left.append((outcome.state, (*steps, (event, state, outcome))))
 
@@ -325,7 +325,7 @@ def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read():
 
 @pytest.mark.parametrize("state", list(SequenceState))
 def test_files_merged_too_late_are_deleted_and_others_replace_the_old_ones(state):
-    outcome = MACHINE.outcome(state, SequenceEvent.MERGED)
+    outcome = SEQUENCE_MACHINE.outcome(state, SequenceEvent.MERGED)
     if state is SequenceState.WITHDRAWN:
         assert outcome is IMPOSSIBLE
         return

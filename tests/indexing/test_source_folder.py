@@ -321,7 +321,7 @@ def reading(make, tmp_path):
     spec["spec"]["ioConfig"] |= {"type": "folder", "baseDir": str(folder), "filter": "*.log"}
     spec["spec"]["ioConfig"]["taskDuration"] = "PT1H"
     del spec["spec"]["ioConfig"]["topic"]
-    ask(sim, sim.overlord.supervisor_desk.submit(spec))
+    ask(sim, sim.overlord.supervisor_service.submit(spec))
     return sim, folder
 
 
@@ -386,12 +386,12 @@ def test_a_file_that_is_deleted_before_it_was_read_is_told_once(reading):
 
 
 def ids_of_tasks(sim):
-    found = ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
+    found = ask(sim, sim.overlord.supervisor_service.status("logs"))["payload"]
     return {t["id"] for name in ("activeTasks", "publishingTasks") for t in found[name]}
 
 
 def complaints(sim):
-    found = ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
+    found = ask(sim, sim.overlord.supervisor_service.status("logs"))["payload"]
     return [error["exceptionMessage"] for error in found["recentErrors"]]
 
 

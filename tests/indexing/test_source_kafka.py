@@ -155,9 +155,9 @@ def whole(connect, given, clock=None):
         for row in zip(
             batch.offsets.tolist(),
             batch.values.to_pylist(),
-            batch.beside.keys.to_pylist(),
-            batch.beside.headers.to_pylist(),
-            batch.beside.times_ms.to_pylist(),
+            batch.metadata.keys.to_pylist(),
+            batch.metadata.headers.to_pylist(),
+            batch.metadata.times_ms.to_pylist(),
             strict=True,
         )
     ]
@@ -367,7 +367,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "remedy"),
     [
         ("plugin.library.paths", "leave it out"),
         ("sasl.kerberos.kinit.cmd", "would run a command"),
@@ -378,8 +378,8 @@ def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
         ("test.mock.num.brokers", "leave it out"),
     ],
 )
-def test_settings_that_run_code_or_read_files_are_refused(name, mend):
-    with pytest.raises(InvalidRequest, match=mend) as caught:
+def test_settings_that_run_code_or_read_files_are_refused(name, remedy):
+    with pytest.raises(InvalidRequest, match=remedy) as caught:
         location_of(kafka_spec(**{name: "value-of-it"}).io)
     assert caught.value.place == "spec.ioConfig.consumerProperties"
     assert "value-of-it" not in str(caught.value)
@@ -411,4 +411,4 @@ def test_a_supervisor_of_kafka_is_taken_and_a_wrong_setting_refused_at_once(make
     spec = spec_json(type="kafka", consumerProperties={"bootstrap.servers": "k:9", "debug": "all"})
     spec["type"] = "kafka"
     with pytest.raises(InvalidRequest, match="debug must not be set in a spec"):
-        ask(sim, sim.overlord.supervisor_desk.submit(spec))
+        ask(sim, sim.overlord.supervisor_service.submit(spec))

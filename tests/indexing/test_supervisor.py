@@ -98,9 +98,9 @@ def test_status_has_what_druids_has(make):
     assert task["type"] == "ACTIVE"
     assert 0 < task["remainingSeconds"] <= 20
     assert 0 < now_ms - parse_time(task["startTime"]) <= 20_000
-    stats = ask(sim, sim.overlord.supervisor_desk.stats("flights"))
+    stats = ask(sim, sim.overlord.supervisor_service.stats("flights"))
     assert stats["0"][task["id"]]["totals"]["buildSegments"]["processed"] == 10
-    (view,) = ask(sim, sim.overlord.supervisor_desk.every())
+    (view,) = ask(sim, sim.overlord.supervisor_service.every())
     summary = view.summary
     assert summary["id"] == summary["dataSource"] == "flights"
     (view,) = sim.overlord.tasks(active=True)
@@ -112,7 +112,7 @@ def test_a_hand_off_publishes_now(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights", [0]))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights", [0]))
     until(sim, lambda: sim.published() == sim.good, 10)
 
 
@@ -130,19 +130,19 @@ def test_suspended_it_publishes_and_reads_no_more_until_resumed(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+    ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
     assert status(sim)["detailedState"] == "SUSPENDED"
     with pytest.raises(InvalidRequest, match="already suspended"):
-        ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+        ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     feed(sim, 6)
     sim.run(30)
     assert len(sim.visible()) == 6
-    ask(sim, sim.overlord.supervisor_desk.resume("flights"))
+    ask(sim, sim.overlord.supervisor_service.resume("flights"))
     until(sim, lambda: sim.visible() == sim.good)
     assert [
-        row.payload["suspended"] for row in sim.overlord.supervisor_desk.history("flights")
+        row.payload["suspended"] for row in sim.overlord.supervisor_service.history("flights")
     ] == [
         False,
         True,
@@ -154,29 +154,29 @@ def test_terminated_it_publishes_and_is_gone(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     assert status(sim)["detailedState"] == "STOPPING"
     with pytest.raises(Unavailable, match="being terminated"):
-        ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+        ask(sim, sim.overlord.supervisor_service.submit(sim.spec.to_json()))
     with pytest.raises(Unavailable, match="being terminated"):
-        ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
-    assert ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True)) == 0
+        ask(sim, sim.overlord.supervisor_service.suspend("flights"))
+    assert ask(sim, sim.overlord.supervisor_service.suspend_all(suspended=True)) == 0
     assert sim.metadata.supervisors.list() == []
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(3)
     with pytest.raises(NotFound, match="there are: none"):
-        ask(sim, sim.overlord.supervisor_desk.status("flights"))
+        ask(sim, sim.overlord.supervisor_service.status("flights"))
     assert sim.broker.cursors == {}
     assert offsets(sim) == {0: 3, 1: 3}  # a successor goes on there
-    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+    ask(sim, sim.overlord.supervisor_service.submit(sim.spec.to_json()))
     feed(sim, 4)
     until(sim, lambda: sim.visible() == sim.good)
 
 
 def test_all_supervisors_change_in_one_transaction(make, monkeypatch):
     sim = make(taskDuration="PT1H")
-    desk, table = sim.overlord.supervisor_desk, sim.metadata.supervisors
+    desk, table = sim.overlord.supervisor_service, sim.metadata.supervisors
     for number in range(4):
         spec = sim.spec.to_json() | {"id": f"more-{number}", "suspended": True}
         ask(sim, desk.submit(spec))
@@ -203,7 +203,7 @@ def test_a_termination_survives_its_overlord(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     sim.kill_overlord()
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
@@ -215,7 +215,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     sim.run(3)
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     until(sim, lambda: sim.published() == sim.good)
     sim.broker.down = True
     until(sim, lambda: not sim.overlord.active_tasks())
@@ -225,7 +225,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
     until(sim, lambda: sim.broker.cursors == {}, 30)
     until(sim, lambda: sim.metadata.supervisors.ending() == [])
-    assert ask(sim, sim.overlord.supervisor_desk.every()) == []
+    assert ask(sim, sim.overlord.supervisor_service.every()) == []
     # Once it is noted, nobody asks for it again.
     sim.broker.cursors["flights", "supervisor.flights"] = {0: 0}
     sim.kill_overlord()
@@ -248,7 +248,7 @@ def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command
     table = sim.metadata.supervisors
     table.put("flights", table.list()[0].payload | {"ofALaterRelease": 1})
     sim.run(10)
-    desk = sim.overlord.supervisor_desk
+    desk = sim.overlord.supervisor_service
     with pytest.raises(NotFound, match=r"is invalid: ofALaterRelease.* or terminate it"):
         ask(sim, desk.status("flights"))
     if command == "one":
@@ -277,7 +277,7 @@ def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, br
     until(sim, lambda: table.ending() == [])
     until(sim, lambda: not sim.overlord.active_tasks())
     # A supervisor that is submitted again holds what it has not published.
-    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+    ask(sim, sim.overlord.supervisor_service.submit(sim.spec.to_json()))
     until(sim, lambda: sim.broker.cursors)
     sim.run(90)
     assert sim.broker.cursors
@@ -314,7 +314,7 @@ def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
     changed = spec_json(taskDuration="PT1H")
     changed["spec"]["dataSchema"]["granularitySpec"]["segmentGranularity"] = "HOUR"
     changed["spec"]["dataSchema"]["dataSource"] = "flights"
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: running(sim) != [old])
 
@@ -324,7 +324,7 @@ def test_another_duration_leaves_the_tasks_alone(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     tasks = running(sim)
-    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskDuration="PT2H")))
+    ask(sim, sim.overlord.supervisor_service.submit(spec_json(taskDuration="PT2H")))
     sim.run(30)
     assert running(sim) == tasks
 
@@ -336,12 +336,12 @@ def test_tasks_have_the_context_of_the_spec(make):
     (old,) = running(sim)
     context = {"useConcurrentLocks": True}
     changed = spec_json(taskDuration="PT1H") | {"context": context}
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: running(sim) != [old])
     (new,) = running(sim)
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights", [0]))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights", [0]))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(old).row.payload["context"] == {}
     assert sim.overlord.task(new).row.payload["context"] == context
@@ -350,20 +350,20 @@ def test_tasks_have_the_context_of_the_spec(make):
 def test_another_topic_is_refused(make):
     sim = make()
     with pytest.raises(InvalidRequest, match="give the new spec another id") as caught:
-        ask(sim, sim.overlord.supervisor_desk.submit(spec_json(topic="other")))
+        ask(sim, sim.overlord.supervisor_service.submit(spec_json(topic="other")))
     assert caught.value.place == "spec.ioConfig.topic"
-    assert len(sim.overlord.supervisor_desk.history("flights")) == 1
+    assert len(sim.overlord.supervisor_service.history("flights")) == 1
 
 
 def test_a_reset_reads_all_again_from_the_earliest(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.reset("flights"))
+    ask(sim, sim.overlord.supervisor_service.reset("flights"))
     until(sim, lambda: sim.visible() == sorted(sim.good * 2))
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sorted(sim.good * 2))
 
 
@@ -372,7 +372,7 @@ def test_offsets_can_be_set_forward(make):
     sim.run(5)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 4}))
+    ask(sim, sim.overlord.supervisor_service.reset("flights", {0: 4}))
     until(sim, lambda: sim.visible() == [1, 3, 5, 7, 8, 9])
     assert offsets(sim) == {0: 4, 1: 0}
 
@@ -387,7 +387,7 @@ def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
     (error,) = status(sim)["recentErrors"]
     assert "partition 0 continues at 0, but holds only 2 to 5" in error["exceptionMessage"]
     spec = spec_json({"resetOffsetAutomatically": True}, taskDuration="PT1H")
-    ask(sim, sim.overlord.supervisor_desk.submit(spec))
+    ask(sim, sim.overlord.supervisor_service.submit(spec))
     until(sim, lambda: sim.visible() == [1, 3, 4, 5, 6, 7, 8, 9])
 
 
@@ -475,14 +475,14 @@ def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     feed(sim, 6)
     until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [lost])
     until(sim, lambda: sim.visible() == sim.good)
     (healthy,) = running(sim)
     ask(sim, sim.overlord.shutdown_task(lost))
     sim.deep_store.push = push
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(healthy).row.state in {"RUNNING", "SUCCESS"}
 
@@ -493,12 +493,12 @@ def test_a_publish_that_takes_too_long_is_begun_anew(make):
     until(sim, lambda: sim.visible() == sim.good)
     (slow,) = running(sim)
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.overlord.task(slow).row.state == "FAILED")
     assert "completionTimeout (60 s)" in sim.overlord.task(slow).row.status["errorMsg"]
     sim.deep_store.push = push
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
 
 
@@ -536,7 +536,7 @@ def test_tasks_wait_for_a_free_slot(make):
         "PENDING",
         "RUNNING",
     ]
-    (worker,) = ask(sim, sim.overlord.desk.workers())
+    (worker,) = ask(sim, sim.overlord.task_service.workers())
     assert (worker.name, worker.capacity, len(worker.running)) == ("worker", 1, 1)
     assert sorted(task["phase"] for task in status(sim)["activeTasks"]) == ["PENDING", "READING"]
 
@@ -618,5 +618,5 @@ def test_a_hand_off_that_is_asked_for_knows_no_bound(make):
     until(sim, lambda: sim.visible() == sim.good)
     running(sim, 2)
     sim.deep_store.push = lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: publishing(sim) == 2)

@@ -126,12 +126,12 @@ def test_no_lag_is_told_where_nobody_reads_or_the_stream_is_away(make, monkeypat
     sim = make(taskDuration="PT1H")
     feed(sim, 4)
     until(sim, lambda: running(sim))
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights", suspended=True))
+    ask(sim, sim.overlord.supervisor_service.suspend("flights", suspended=True))
     until(sim, lambda: status(sim)["state"] == "SUSPENDED")
     told(sim)
     sim.run(130)
     assert told(sim) == {}
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights", suspended=False))
+    ask(sim, sim.overlord.supervisor_service.suspend("flights", suspended=False))
     until(sim, lambda: told(sim).get(("ingest/penstock/lag", "")) == 0)
     monkeypatch.setattr(sim.broker, "available", lambda *_, **__: fail("the broker is away"))
     until(sim, lambda: status(sim)["detailedState"] == "LOST_CONTACT_WITH_STREAM")
@@ -158,7 +158,7 @@ def test_a_lag_that_is_not_known_of_one_is_not_known_of_all(make):
     timed(sim, 7, 7)
     del sim.broker.times_ms["flights", 0, 1]  # It was deleted meanwhile.
     until(sim, lambda: times(sim) == [{"0": None, "1": 0}, None, None])
-    (view,) = ask(sim, sim.overlord.supervisor_desk.every())
+    (view,) = ask(sim, sim.overlord.supervisor_service.every())
     assert view.summary["maxLagMillis"] is None
 
 
@@ -271,7 +271,7 @@ def test_who_moves_offsets_to_what_was_not_seen_yet_may_do_so_a_moment_later(mak
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     feed(sim, 6)
-    desk = sim.overlord.supervisor_desk
+    desk = sim.overlord.supervisor_service
     with pytest.raises(InvalidRequest, match="holds offsets 0 to 3, so it cannot continue at 6"):
         ask(sim, desk.reset("flights", {0: 6}))
     sim.run(3)
@@ -285,7 +285,7 @@ def test_without_tasks_it_rests_also_where_it_fetches_seldom(make, monkeypatch):
         Reconciler, "advance", lambda *one, **named: ended.append(1) or advance(*one, **named)
     )
     sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT1H", period="PT20S")
-    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    ask(sim, sim.overlord.supervisor_service.suspend_all(suspended=True))
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(25)
     ended.clear()
@@ -320,7 +320,7 @@ def test_answers_of_tasks_are_waited_for_as_long_as_the_spec_says_now(make):
     sim = make({**PLAIN, "httpTimeout": "PT2.5S"}, taskDuration="PT1H")
     before = running(sim)
     assert sim.answer_ms == 2_500
-    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(PLAIN, taskDuration="PT1H")))
+    ask(sim, sim.overlord.supervisor_service.submit(spec_json(PLAIN, taskDuration="PT1H")))
     until(sim, lambda: sim.answer_ms == 10_000)
     sim.run(10)
     assert running(sim) == before

@@ -40,7 +40,7 @@ def task_of(sim, priority):
 def change(sim, wanted):
     changed = sim.spec.to_json()
     changed["spec"]["ioConfig"] |= {"serverPriorityToReplicas": wanted, "replicas": None}
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
 
 
 @pytest.fixture

@@ -316,7 +316,7 @@ def test_a_lost_replica_is_replaced_in_its_group_and_costs_the_other_nothing(mak
     until(sim, lambda: len(running(sim, 2)) == 2)
     assert two in running(sim, 2)
     assert len(tasks_of_groups(sim)) == 1
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
 
 
@@ -342,7 +342,7 @@ def test_fewer_replicas_are_enough_after_another_spec(make):
     kept = set(running(sim, 3))
     changed = sim.spec.to_json()
     changed["spec"]["ioConfig"]["replicas"] = 1
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 1)
     assert set(sim.overlord.active_tasks()) < kept
     assert status(sim)["replicas"] == 1
@@ -369,7 +369,7 @@ def test_a_replica_that_refuses_while_the_store_is_silent_is_ended_later(make, m
 
     monkeypatch.setattr(sim, "set_end_offsets", set_end_offsets)
     monkeypatch.setattr(type(sim.metadata.tasks), "set_statuses", lambda _, c: set_statuses(c))
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.overlord.task(one).row.state == "SUCCESS")
     assert silent
     until(sim, lambda: sim.overlord.task(two).row.state != "RUNNING")

@@ -22,7 +22,7 @@ def test_a_reset_right_after_the_overlords_start_ends_the_tasks_that_it_finds(ma
     (before,) = running(sim)
     sim.kill_overlord()
     ask(
-        sim, sim.overlord.supervisor_desk.reset("flights", {0: 2})
+        sim, sim.overlord.supervisor_service.reset("flights", {0: 2})
     )  # before the supervisor has looked at anything
     row = sim.metadata.tasks.get(before)
     assert (row.state, row.status["errorMsg"]) == ("FAILED", "the supervisor's offsets were reset")
@@ -36,7 +36,7 @@ def test_after_a_reset_failures_of_before_count_no_more(make):
         (task,) = running(sim)
         ask(sim, sim.overlord.shutdown_task(task))
     assert status(sim)["detailedState"] == "UNHEALTHY_TASKS"
-    ask(sim, sim.overlord.supervisor_desk.reset("flights"))
+    ask(sim, sim.overlord.supervisor_service.reset("flights"))
     assert status(sim)["healthy"] is True
 
 

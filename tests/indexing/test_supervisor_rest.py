@@ -17,7 +17,7 @@ def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
     )
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    ask(sim, sim.overlord.supervisor_service.suspend_all(suspended=True))
     until(sim, lambda: not sim.overlord.active_tasks())
     assert sim.published() == sim.good
     sim.run(25)
@@ -25,7 +25,7 @@ def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
     sim.run(100)
     assert 4 <= len(looks) <= 6
     feed(sim, 6)
-    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=False))
+    ask(sim, sim.overlord.supervisor_service.suspend_all(suspended=False))
     assert until(sim, lambda: sim.visible() == sim.good, 15) is None
 
 
@@ -33,7 +33,7 @@ def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
     sim = make(taskDuration="PT1H", period="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    ask(sim, sim.overlord.supervisor_service.suspend_all(suspended=True))
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(10)
     held = []
@@ -44,7 +44,7 @@ def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
         return set_cursor(topic, name, offsets)
 
     monkeypatch.setattr(sim.broker, "set_cursor", record)
-    ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 1}))
+    ask(sim, sim.overlord.supervisor_service.reset("flights", {0: 1}))
     sim.run(10)
     assert held
     assert held[-1][0] == 1
@@ -63,6 +63,6 @@ def test_a_group_is_held_against_a_spec_once(make, monkeypatch):
     sim.run(60)
     assert judged == []
     (task,) = running(sim)
-    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskDuration="PT2H")))
+    ask(sim, sim.overlord.supervisor_service.submit(spec_json(taskDuration="PT2H")))
     sim.run(60)
     assert judged == [task]

@@ -182,7 +182,7 @@ def test_a_lag_brings_more_tasks_and_none_fewer(make):
     until(sim, lambda: len({t["groupId"] for t in status(sim)["activeTasks"]}) == 2)
     until(sim, lambda: sim.visible() == sim.good)
     until(sim, lambda: len({t["groupId"] for t in status(sim)["activeTasks"]}) == 1)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     assert counts(sim) == [1, 2, 1]
 
@@ -224,7 +224,7 @@ def backfilling(make, **more):
     sim = make(taskDuration="PT1H", slots=8, useEarliestOffset=False, **more)
     changed = sim.spec.to_json()
     changed["context"] = {"useConcurrentLocks": True}
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: offsets(sim))
     return sim
 
@@ -273,20 +273,21 @@ def test_what_lies_before_is_left_to_another_supervisor(make):
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     until(sim, lambda: status(sim)["latestOffsets"] == {"0": 5, "1": 5})
-    other = ask(sim, sim.overlord.supervisor_desk.backfill("flights"))
+    other = ask(sim, sim.overlord.supervisor_service.backfill("flights"))
     assert other.startswith("flights_backfill_")
     assert offsets(sim) == {0: 5, 1: 5}
     feed(sim, 4)
     until(sim, lambda: sim.visible() == sim.good)
-    spec = ask(sim, sim.overlord.supervisor_desk.spec(other))
+    spec = ask(sim, sim.overlord.supervisor_service.spec(other))
     assert spec.io.bounded_stream_config.end_sequence_numbers == {"0": 5, "1": 5}
     until(
         sim,
         lambda: (
-            ask(sim, sim.overlord.supervisor_desk.status(other))["payload"]["state"] == "COMPLETED"
+            ask(sim, sim.overlord.supervisor_service.status(other))["payload"]["state"]
+            == "COMPLETED"
         ),
     )
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
 
 
@@ -295,12 +296,12 @@ def test_what_tasks_get_by_default_counts_for_a_backfill(make, context):
     sim = make(taskDuration="PT1H", slots=8, useEarliestOffset=False)
     sim.task_context = {"useConcurrentLocks": True}
     sim.kill_overlord()
-    ask(sim, sim.overlord.supervisor_desk.submit({**sim.spec.to_json(), "context": context}))
+    ask(sim, sim.overlord.supervisor_service.submit({**sim.spec.to_json(), "context": context}))
     until(sim, lambda: offsets(sim))
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     until(sim, lambda: status(sim)["latestOffsets"] == {"0": 5, "1": 5})
-    other = ask(sim, sim.overlord.supervisor_desk.backfill("flights"))
+    other = ask(sim, sim.overlord.supervisor_service.backfill("flights"))
     assert other.startswith("flights_backfill_")
 
 
@@ -316,23 +317,23 @@ def test_a_backfill_has_preconditions(make, io, context, place):
     sim = make(taskDuration="PT1H", **io)
     changed = sim.spec.to_json()
     changed["context"] = context
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: offsets(sim))
     feed(sim, 4)
     until(sim, lambda: sim.visible() == sim.good)
     tasks = set(sim.overlord.active_tasks())
     with pytest.raises(InvalidRequest, match=place):
-        ask(sim, sim.overlord.supervisor_desk.backfill("flights"))
+        ask(sim, sim.overlord.supervisor_service.backfill("flights"))
     assert set(sim.overlord.active_tasks()) == tasks
 
 
 def test_a_spec_that_asks_for_nothing_new_is_not_stored_if_so_wished(make):
     sim = make(taskDuration="PT1H")
     raw = sim.spec.to_json()
-    same = ask(sim, sim.overlord.supervisor_desk.submit(raw, skip_unmodified=True))
+    same = ask(sim, sim.overlord.supervisor_service.submit(raw, skip_unmodified=True))
     assert (same.id, same.modified, same.restarted) == ("flights", False, False)
-    assert len(sim.overlord.supervisor_desk.history("flights")) == 1
+    assert len(sim.overlord.supervisor_service.history("flights")) == 1
     raw["spec"]["ioConfig"]["taskDuration"] = "PT2H"
-    other = ask(sim, sim.overlord.supervisor_desk.submit(raw, skip_unmodified=True))
+    other = ask(sim, sim.overlord.supervisor_service.submit(raw, skip_unmodified=True))
     assert (other.modified, other.restarted) == (True, False)
-    assert len(sim.overlord.supervisor_desk.history("flights")) == 2
+    assert len(sim.overlord.supervisor_service.history("flights")) == 2

@@ -15,10 +15,10 @@ def store_fills_up(sim):
     """Let no task publish any more; the answer is what ends that."""
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
 
-    def mend():
+    def remedy():
         sim.deep_store.push = push
 
-    return mend
+    return remedy
 
 
 def recreate(sim, *counts):
@@ -35,8 +35,8 @@ def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (first,) = running(sim)
-    mend = store_fills_up(sim)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    remedy = store_fills_up(sim)
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     feed(sim, 6)
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     until(sim, lambda: sim.visible() == sim.good)
@@ -45,7 +45,7 @@ def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
         sim.run(0.5)
         assert sim.visible() == sim.good, sim.tell()
     assert len(sim.metadata.tasks.list()) == 2
-    mend()
+    remedy()
     until(sim, lambda: sim.published() == sim.good[:6])
     until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS", 10)
 
@@ -79,7 +79,9 @@ def test_another_task_count_holds_at_once(make, before, after):
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     running(sim, before)
-    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskCount=after, taskDuration="PT1H")))
+    ask(
+        sim, sim.overlord.supervisor_service.submit(spec_json(taskCount=after, taskDuration="PT1H"))
+    )
     feed(sim, 10)
     for _ in range(20):
         sim.run(1)
@@ -93,14 +95,14 @@ def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(mak
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    mend = store_fills_up(sim)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    remedy = store_fills_up(sim)
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     feed(sim, 6)
     ask(sim, sim.overlord.shutdown_task(lost))
-    mend()
+    remedy()
     until(sim, lambda: sim.visible() == sim.good, 30)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good, 30)
 
 
@@ -113,11 +115,11 @@ def test_a_long_gap_is_not_given_up_while_it_is_read(make):
     feed(sim, 12)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    mend = store_fills_up(sim)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    remedy = store_fills_up(sim)
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     running(sim)
-    mend()
+    remedy()
     slow = sim.broker.read
 
     def read(wanted):
@@ -137,7 +139,7 @@ def test_a_topic_made_anew_is_an_error_with_its_mend(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     recreate(sim, 2, 2)
     until(sim, lambda: status(sim)["detailedState"] == "UNHEALTHY_SUPERVISOR")
@@ -148,7 +150,7 @@ def test_a_topic_made_anew_is_an_error_with_its_mend(make):
     tasks = len(sim.metadata.tasks.list())
     sim.run(60)
     assert len(sim.metadata.tasks.list()) == tasks
-    ask(sim, sim.overlord.supervisor_desk.reset("flights"))
+    ask(sim, sim.overlord.supervisor_service.reset("flights"))
     until(sim, lambda: len(sim.visible()) == 14)
     assert status(sim)["healthy"] is True
 
@@ -157,7 +159,7 @@ def test_a_cursor_that_cannot_be_set_hides_nothing(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     recreate(sim, 2, 2)
     sim.kill_overlord()
@@ -181,7 +183,7 @@ def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(make):
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
     store_fills_up(sim)
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     running(sim)
     sim.broker.earliest["flights", 0] = 2
@@ -241,7 +243,7 @@ def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
     sim = make(tuning, taskDuration="PT1H", period="PT1S")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+    ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     until(sim, lambda: sim.published() == sim.good)
     truth = sim.broker.available
 
@@ -253,7 +255,7 @@ def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
     sim.broker.available = earlier
     sim.run(1.5)
     assert status(sim)["latestOffsets"] == {"0": 3, "1": 3}
-    ask(sim, sim.overlord.supervisor_desk.resume("flights"))
+    ask(sim, sim.overlord.supervisor_service.resume("flights"))
     sim.broker.available = truth
     sim.run(30)
     assert sim.visible() == sim.good
@@ -267,14 +269,14 @@ def test_going_on_by_itself_waits_for_what_still_publishes(make):
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     (first,) = running(sim)
-    mend = store_fills_up(sim)
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+    remedy = store_fills_up(sim)
+    ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [first])
     feed(sim, 10)
     sim.broker.earliest["flights", 0] = 7
-    ask(sim, sim.overlord.supervisor_desk.resume("flights"))
+    ask(sim, sim.overlord.supervisor_service.resume("flights"))
     sim.run(30)
-    mend()
+    remedy()
     until(sim, lambda: sim.published() == sim.good[:10])
     until(sim, lambda: len(sim.visible()) == 18)
 
@@ -286,11 +288,11 @@ def test_a_terminated_supervisors_offsets_do_not_serve_another_topic(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(5)
     with pytest.raises(InvalidRequest, match="give the new spec another id"):
-        ask(sim, sim.overlord.supervisor_desk.submit(spec_json(topic="other")))
+        ask(sim, sim.overlord.supervisor_service.submit(spec_json(topic="other")))
     assert offsets(sim) == {0: 3, 1: 3}
 
 
@@ -300,7 +302,7 @@ def test_a_cursor_is_dropped_also_when_the_broker_was_away(make):
     until(sim, lambda: sim.visible() == sim.good)
     sim.run(3)
     assert sim.broker.cursors
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     until(sim, lambda: sim.published() == sim.good)
     sim.broker.down = True
     until(sim, lambda: not sim.overlord.active_tasks())
@@ -318,7 +320,7 @@ def test_a_spec_that_cannot_be_read_any_more_keeps_no_overlord_from_starting(mak
     sim.kill_overlord()
     sim.run(5)
     assert sim.overlord.task(task).row.state == "FAILED"
-    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+    ask(sim, sim.overlord.supervisor_service.submit(sim.spec.to_json()))
     until(sim, lambda: sim.visible() == sim.good)
 
 
@@ -327,7 +329,7 @@ def test_offsets_of_stream_partitions_that_are_not_there_are_refused(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     with pytest.raises(InvalidRequest, match="no stream partition 7"):
-        ask(sim, sim.overlord.supervisor_desk.reset("flights", {7: 0}))
+        ask(sim, sim.overlord.supervisor_service.reset("flights", {7: 0}))
     with pytest.raises(InvalidRequest, match="0 to 3"):
-        ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 9}))
+        ask(sim, sim.overlord.supervisor_service.reset("flights", {0: 9}))
     assert sim.visible() == sim.good

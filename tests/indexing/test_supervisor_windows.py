@@ -111,7 +111,7 @@ def later(sim, minutes):
 
 
 def publish(sim):
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
 
 
 def read(sim, *, processed, late):
@@ -208,7 +208,7 @@ def test_other_limits_hold_at_once(make):
     (first,) = running(sim)
     changed = sim.spec.to_json()
     changed["spec"]["ioConfig"]["lateMessageRejectionPeriod"] = "PT10M"
-    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS")
     running(sim)
     send(sim, -12, -1)

@@ -13,7 +13,7 @@ from penstock.core.state_machine import Transition
 from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.indexing.read_plan import Available
 from penstock.indexing.supervisor.task_groups import (
-    MACHINE,
+    TASK_GROUP_MACHINE,
     GroupEffect,
     GroupEvent,
     GroupState,
@@ -169,12 +169,12 @@ _RESULTS = {
 
 def walks(length):
     """Yield all sequences of events that the table allows, each with states and effects."""
-    left = [(state, ()) for state in MACHINE.initial]
+    left = [(state, ()) for state in TASK_GROUP_MACHINE.initial]
     while left:
         state, steps = left.pop()
         yield steps
         for event in GroupEvent if len(steps) < length else ():
-            outcome = MACHINE.outcome(state, event)
+            outcome = TASK_GROUP_MACHINE.outcome(state, event)
             if isinstance(outcome, Transition):
                 left.append((outcome.state, (*steps, (event, state, outcome))))
 
@@ -199,7 +199,7 @@ def test_walks_over_the_table_keep_the_promises():
 def test_a_group_that_agrees_on_something_gets_no_other_task_in_line():
     for state in (GroupState.ROLLING, GroupState.CHECKPOINTING):
         for event in (GroupEvent.LAGGING, GroupEvent.END_WANTED, GroupEvent.CHECKPOINT_WANTED):
-            assert not isinstance(MACHINE.outcome(state, event), Transition)
+            assert not isinstance(TASK_GROUP_MACHINE.outcome(state, event), Transition)
 
 
 def test_groups_that_agree_or_publish_count_against_the_number_that_may_end():

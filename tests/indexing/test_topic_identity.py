@@ -223,17 +223,17 @@ def test_the_new_topic_is_read_from_its_start(make, how, counts):
     old = status(sim)["streamId"]
     assert old == sim.broker.ids["flights"]
     if how == "published":
-        ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+        ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     if how == "suspended":
-        ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+        ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     if how != "reading":
         until(sim, lambda: sim.published() == sim.good)
     new = make_anew(sim, *counts)
     if how == "suspended":
-        ask(sim, sim.overlord.supervisor_desk.resume("flights"))
+        ask(sim, sim.overlord.supervisor_service.resume("flights"))
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
     assert set(sim.good) <= set(sim.published())
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sorted(sim.good + new))
     now = sim.broker.ids["flights"]
     assert sim.metadata.committed("flights") == CommittedRow(now, dict(enumerate(counts)))
@@ -269,13 +269,13 @@ def test_what_went_unread_is_counted(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
+    ask(sim, sim.overlord.supervisor_service.suspend("flights"))
     until(sim, lambda: sim.published() == sim.good)
     read = list(sim.good)
     feed(sim, 6)
     sim.run(5)
     new = make_anew(sim, 20, 20)
-    ask(sim, sim.overlord.supervisor_desk.resume("flights"))
+    ask(sim, sim.overlord.supervisor_service.resume("flights"))
     until(sim, lambda: sim.visible() == sorted(read + new))
     assert "{0: 5, 1: 5} is published; lost with it unread: 6 messages" in errors(sim)
 
@@ -316,11 +316,11 @@ def test_a_terminated_supervisor_that_is_submitted_again_finds_it_out(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_service.terminate("flights"))
     until(sim, lambda: sim.published() == sim.good and not sim.overlord.active_tasks())
     sim.run(5)
     new = make_anew(sim, 20, 20)
-    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskDuration="PT1H")))
+    ask(sim, sim.overlord.supervisor_service.submit(spec_json(taskDuration="PT1H")))
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
 
 
@@ -340,7 +340,7 @@ def test_a_lost_task_of_the_old_topic_holds_nothing_up(make):
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -372,8 +372,8 @@ def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(make):
     make_anew(sim, 20, 20)
     sim.run(5)
     with pytest.raises(InvalidRequest, match="0 to 20"):
-        ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 21}))
-    ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 18}))
+        ask(sim, sim.overlord.supervisor_service.reset("flights", {0: 21}))
+    ask(sim, sim.overlord.supervisor_service.reset("flights", {0: 18}))
     now = sim.broker.ids["flights"]
     assert sim.metadata.committed("flights") == CommittedRow(now, {0: 18, 1: 0})
     until(sim, lambda: len(sim.visible()) == 22)
@@ -404,9 +404,9 @@ def test_accidents_while_topics_come_and_go_lose_nothing_of_the_last_and_double_
         seen = sim.visible()
         assert len(seen) == len(set(seen)), f"doubled for a query: {sim.tell()}"
     sim.chaos = sim.broker.down = False
-    sim.overlord.supervisor_desk.resume("flights")
+    sim.overlord.supervisor_service.resume("flights")
     until(sim, lambda: set(sim.good) <= set(sim.visible()), 300)
-    sim.overlord.supervisor_desk.hand_off("flights")
+    sim.overlord.supervisor_service.hand_off("flights")
     until(sim, lambda: set(sim.good) <= set(sim.published()), 300)
     found = sim.published()
     assert len(found) == len(set(found)), sim.tell()

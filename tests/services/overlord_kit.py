@@ -337,16 +337,16 @@ class OverlordWorld:
                 lanes.settle()
             self.clock.advance(0.25)
             # What the mailboxes were given before is done when they answer.
-            self.overlord.desk.workers().result(REAL_LIMIT_S)
+            self.overlord.task_service.workers().result(REAL_LIMIT_S)
             self.worker.report()
 
     def state(self, task_id: str) -> str:
-        active = self.overlord.desk.index.get(task_id)
+        active = self.overlord.task_service.index.get(task_id)
         return "NONE" if active is None else active.state.value
 
     def runs(self, task_id: str) -> None:
         """Wait until a task runs and its place is known."""
-        self.until(lambda: self.overlord.desk.location(task_id) is not None)
+        self.until(lambda: self.overlord.task_service.location(task_id) is not None)
 
     def end(self, task_id: str, error: str = "") -> None:
         """Have a running task end."""

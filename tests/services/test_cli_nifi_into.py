@@ -105,7 +105,7 @@ def show(data: Path, nifi: Path, capfd: pytest.CaptureFixture[str]) -> Show:
 
 def queued(data: Path) -> list[str]:
     with controller(data) as opened:
-        return [one.attributes["number"] for one in opened.queue(WAY).looking.first(100)]
+        return [one.attributes["number"] for one in opened.queue(WAY).listing.first(100)]
 
 
 def test_flowfiles_are_in_the_connection_once(show: Show, data: Path, nifi: Path) -> None:

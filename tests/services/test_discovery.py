@@ -191,7 +191,7 @@ def test_what_listeners_hear_adds_up_to_what_is_there(
     listeners = [Heard()]
     watcher.listen(listeners[0])
     known: set[int] = set()
-    settled = False
+    result_of = False
     for step, value in steps:
         if step == "listen":
             listeners.append(Heard())
@@ -209,13 +209,13 @@ def test_what_listeners_hear_adds_up_to_what_is_there(
             watcher.initialise()
         elif step == "time out":
             calls.later[0]()
-        settled = settled or step in ("sync", "initialise", "time out")
+        result_of = result_of or step in ("sync", "initialise", "time out")
     calls.run()
     for heard in listeners:
-        assert heard.present == ({f"w{one}" for one in known} if settled else set())
+        assert heard.present == ({f"w{one}" for one in known} if result_of else set())
         ends = [one for one in heard.calls if one in ("initialised", "timed out")]
-        assert len(ends) == settled
-        assert not settled or heard.calls[1] == ends[0]
+        assert len(ends) == result_of
+        assert not result_of or heard.calls[1] == ends[0]
         assert "+" not in heard.calls[1:]
         assert "-" not in heard.calls
 
@@ -283,7 +283,7 @@ def test_a_lease_without_a_document_is_a_node_too() -> None:
 class Backend(Protocol):
     def open(self) -> Discovery: ...
     def cut(self) -> None: ...
-    def mend(self) -> None: ...
+    def remedy(self) -> None: ...
 
 
 class Cuttable:
@@ -316,7 +316,7 @@ class LeaseBackend:
     def cut(self) -> None:
         self._leases.is_cut = True
 
-    def mend(self) -> None:
+    def remedy(self) -> None:
         self._leases.is_cut = False
 
 
@@ -338,7 +338,7 @@ class ZooKeeperBackend:
     def cut(self) -> None:
         self._server.stop()
 
-    def mend(self) -> None:
+    def remedy(self) -> None:
         self._server.start()
 
 
@@ -416,7 +416,7 @@ def test_what_is_known_stays_while_nobody_can_be_asked(backend: Backend) -> None
             theirs.announce(node(2))
         assert [one.instance for one in ours.nodes("worker")] == ["w1"]
     finally:
-        backend.mend()
+        backend.remedy()
     announce_in_the_end(theirs, node(3))
     heard.until(lambda: heard.present == {"w1", "w3"})
 

@@ -17,14 +17,14 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
-from penstock.spark.connect.java import MEND, JavaRuntime
+from penstock.spark.connect.java import REMEDY, JavaRuntime
 
 Capture = pytest.CaptureFixture[str]
 
 
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object, **__: object) -> JavaRuntime:
-        raise Unavailable(f"Spark needs Java 17 or newer, and there is none: {MEND}")
+        raise Unavailable(f"Spark needs Java 17 or newer, and there is none: {REMEDY}")
 
     monkeypatch.setattr(doctor, "find_java", none)
 
@@ -34,7 +34,7 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
     java = next(one for one in found if one.subject == "Java")
     assert java.text == "Spark needs Java 17 or newer, and there is none"
-    assert java.mend == MEND
+    assert java.remedy == REMEDY
 
 
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +166,4 @@ def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
     queries = next(one for one in found if one.subject == "queries")
     assert queries.verdict is verdict
     assert text in queries.text
-    assert ("--query-memory 1g" in queries.mend) == (verdict is doctor.DoctorVerdict.WARNING)
+    assert ("--query-memory 1g" in queries.remedy) == (verdict is doctor.DoctorVerdict.WARNING)

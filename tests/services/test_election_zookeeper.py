@@ -90,7 +90,7 @@ def test_the_next_candidate_leads_when_the_first_one_stops(rig: Rig) -> None:
     a = rig.stand(rig.contest(rig.session(), A), first)
     first.until(leads=True)
     b = rig.stand(rig.contest(rig.session(), B), second)
-    assert b.wait_settled(30)
+    assert b.wait_decided(30)
     assert (a.is_leader, b.is_leader) == (True, False)
     a.stop()
     second.until(leads=True)

@@ -88,7 +88,7 @@ def test_failed_batches_are_tried_again_one_after_the_fresh_ones() -> None:
     last = batches.take()
     assert last is not None
     assert last.events == [b"b"]
-    assert batches.settled == batches.begun == 4
+    assert batches.completed == batches.begun == 4
 
 
 def test_bounds_keep_to_the_memory_they_may_use() -> None:
@@ -137,7 +137,7 @@ def test_every_event_is_held_sent_or_counted_as_dropped(steps: list[tuple[str, i
         assert added == held + gone + batches.dropped
         assert max(batches.waiting, batches.large, batches.failed) <= 2
         fresh = batches.waiting + batches.large + sum(not batch.is_retry for batch in out)
-        assert batches.settled == batches.begun - fresh
+        assert batches.completed == batches.begun - fresh
 
 
 def test_framing() -> None:

@@ -31,7 +31,7 @@ from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
-from penstock.spark.projections.selector import ProjectionWish
+from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
 from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
@@ -162,11 +162,11 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
 
 async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None:
     for context, wish in (
-        ({}, ProjectionWish()),
-        ({"useProjection": None, "forceProjections": False}, ProjectionWish()),
-        ({"useProjection": "each hour"}, ProjectionWish(use="each hour")),
-        ({"forceProjections": True, "useProjection": "ü"}, ProjectionWish("ü", force=True)),
-        ({"noProjections": "true"}, ProjectionWish(none=True)),
+        ({}, ProjectionOptions()),
+        ({"useProjection": None, "forceProjections": False}, ProjectionOptions()),
+        ({"useProjection": "each hour"}, ProjectionOptions(use="each hour")),
+        ({"forceProjections": True, "useProjection": "ü"}, ProjectionOptions("ü", force=True)),
+        ({"noProjections": "true"}, ProjectionOptions(none=True)),
     ):
         answer = await rig.ask("POST", SQL, json={"query": "SELECT 1", "context": context})
         assert rig.sql.queries[-1].projections == wish

@@ -9,7 +9,7 @@ from penstock.services.host.restart_policy import (
     BACK_OFF,
     ENDS_BEFORE_READY_MAX,
     FLOW_ENDS_MAX,
-    MEND_IT,
+    INVALID_OPTIONS,
     STEADY_S,
     ChildLife,
     next_wait_s,
@@ -73,8 +73,8 @@ def test_a_wrong_option_is_given_up_at_once() -> None:
     life = ChildLife("overlord")
     life.on_started(0)
     life.on_ended(1)
-    assert life.hopeless(MEND_IT, was_ready=False)
-    assert not life.hopeless(MEND_IT, was_ready=True)
+    assert life.hopeless(INVALID_OPTIONS, was_ready=False)
+    assert not life.hopeless(INVALID_OPTIONS, was_ready=True)
     assert not life.hopeless(1, was_ready=False)
 
 

@@ -16,7 +16,7 @@ from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.lockbox import Granting, Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
-from penstock.indexing.overlord.term import ActionDesk
+from penstock.indexing.overlord.term import TermAccess
 from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.supervisor import reconciler, time_windows
 from penstock.indexing.task.commit_file import CommitFile
@@ -53,8 +53,8 @@ def likely(monkeypatch, kind, times=10):
 
 
 def test_a_deposed_leader_that_still_writes(monkeypatch):
-    def unchecked(self, work, *, patient=False):
-        return self._database.write(work, patient=patient)
+    def unchecked(self, work, *, unlimited=False):
+        return self._database.write(work, unlimited=unlimited)
 
     monkeypatch.setattr(GuardedDatabase, "write", unchecked)
     assert finds("wrote in term", range(3002, 3012))
@@ -66,7 +66,7 @@ def test_a_publish_without_a_lock_on_it(monkeypatch):
 
 
 def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
-    monkeypatch.setattr(Granting, "_revoke", lambda _self, _posse: None)
+    monkeypatch.setattr(Granting, "_revoke", lambda _self, _group: None)
     assert finds("two locks contradict each other", range(3000, 3010))
 
 
@@ -190,7 +190,7 @@ def test_rows_out_of_a_streams_window_that_are_taken(monkeypatch):
 
 def test_a_publish_of_a_task_that_has_ended(monkeypatch):
     """It is heard, needs no locks, and the transaction does not mind: each alone is enough."""
-    covering, active_task = Lockbox.covering, ActionDesk.active_task
+    covering, active_task = Lockbox.covering, TermAccess.active_task
     known: dict[str, TaskSpec | None] = {}
 
     def heard(self, task_id):
@@ -199,12 +199,12 @@ def test_a_publish_of_a_task_that_has_ended(monkeypatch):
 
     def covered(self, task_id, *given):
         try:
-            self._roster.require(task_id)
+            self._active_tasks.require(task_id)
         except LockRevoked:
-            return CoveringLocks(task_id, self._holdings)
+            return CoveringLocks(task_id, self._table)
         return covering(self, task_id, *given)
 
-    monkeypatch.setattr(ActionDesk, "active_task", heard)
+    monkeypatch.setattr(TermAccess, "active_task", heard)
     monkeypatch.setattr(Lockbox, "covering", covered)
     monkeypatch.setattr(transaction, "is_complete", lambda *_args: False)
     wanting(monkeypatch, "calm hosts")

@@ -16,7 +16,7 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import JsonFormat, LocalInput
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.batch.final_files import BatchTarget, settle
+from penstock.spark.batch.final_files import BatchTarget, finalize
 from penstock.spark.batch.input.file_finder import Finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField
@@ -33,7 +33,7 @@ def test_the_names_of_an_attempt_are_durable_up_to_the_root(
     monkeypatch.setattr(
         os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink())
     )
-    settle(str(folder), ["a.parquet"])
+    finalize(str(folder), ["a.parquet"])
     made = [folder, *folder.parents]
     assert synced == made[: made.index(root) + 1]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.engine import FileRange
-from penstock.spark.messages.formats import BesideColumns, TextFormat
+from penstock.spark.messages.formats import MetadataColumns, TextFormat
 from penstock.spark.messages.records import RecordRows
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.record_locations import LongLine, _read_lines, as_source, read_place
@@ -93,7 +93,7 @@ def test_a_line_that_is_too_long_is_a_bad_record_for_its_length(tmp_path, monkey
     path.write_bytes(b"x" * 200 + b"\n\n1,b\n2,c\n")
     source = as_source(FileRange(0, str(path), 0, 4, 0, path.stat().st_size))
     csv = TextFormat(("timestamp", "b"))
-    columns = BesideColumns("t", "topic", "partition", "offset", "key", None, "header.", None)
+    columns = MetadataColumns("t", "topic", "partition", "offset", "key", None, "header.", None)
     shape = RowShape((("b", FieldType.STRING),), TimeField("timestamp"))
     bad = tmp_path / "bad"
     parser = RecordRows(shape, csv, columns)

@@ -22,7 +22,7 @@ from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
-from penstock.spark.projections.selector import ProjectionChoice, ProjectionWish
+from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull
 from penstock.spark.sql.fetching import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
@@ -60,8 +60,8 @@ ASKED = (
 ASKED_BY_NAME = (
     "SELECT name, SUM(n) AS total, SUM(n) / COUNT(n) AS mean FROM sales GROUP BY name ORDER BY 1"
 )
-ROWS = ProjectionWish(none=True)
-FORCED = ProjectionWish(force=True)
+ROWS = ProjectionOptions(none=True)
+FORCED = ProjectionOptions(force=True)
 EACH_FILE = BuilderOptions(file_bytes_min=0)
 
 
@@ -102,10 +102,10 @@ class World:
         assert self.data.store.config.compare_and_set(name, self.data.store.config.get(name), kept)
         self.clock.advance(DECLARED_FOR_S)
 
-    def ask(self, sql: str = ASKED, wish: ProjectionWish | None = None) -> SqlResult:
-        return self.last.sql.query(SqlQuery(sql, projections=wish or ProjectionWish()))
+    def ask(self, sql: str = ASKED, wish: ProjectionOptions | None = None) -> SqlResult:
+        return self.last.sql.query(SqlQuery(sql, projections=wish or ProjectionOptions()))
 
-    def check(self, used: str, sql: str = ASKED, wish: ProjectionWish | None = None) -> None:
+    def check(self, used: str, sql: str = ASKED, wish: ProjectionOptions | None = None) -> None:
         """Ask with and without: the answers are equal, and of the projection that is told."""
         found, rows = self.ask(sql, wish), self.ask(sql, ROWS)
         assert rows.projection == ""
@@ -168,10 +168,10 @@ def test_parameters_limits_and_names_of_columns_stay(world: World) -> None:
         " GROUP BY name HAVING COUNT(*) > ? ORDER BY name LIMIT ?"
     )
 
-    def asked(wish: ProjectionWish) -> SqlResult:
+    def asked(wish: ProjectionOptions) -> SqlResult:
         return world.last.sql.query(SqlQuery(sql, ("b", 5, 10), row_limit=1, projections=wish))
 
-    found, rows = asked(ProjectionWish()), asked(ROWS)
+    found, rows = asked(ProjectionOptions()), asked(ROWS)
     assert (found.projection, rows.projection) == ("by day", "")
     assert found.table.column_names == rows.table.column_names == ["name", "sum(n)", "sum(n)"]
     assert [column.to_pylist() for column in found.table.columns] == [
@@ -259,7 +259,7 @@ def test_the_coarsest_that_fits_answers(world: World) -> None:
     world.check("by day", ASKED_BY_NAME)  # nothing of the other is made
     world.last.maker.work()
     world.check("by name", ASKED_BY_NAME)
-    world.check("by day", ASKED_BY_NAME, ProjectionWish(use="by day"))
+    world.check("by day", ASKED_BY_NAME, ProjectionOptions(use="by day"))
 
 
 def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
@@ -267,7 +267,11 @@ def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
     world.data.publish("other", sales(1), JANUARY)
     for sql, wish, text in (
         ("SELECT name, n FROM sales", FORCED, "forceProjections: no projection .*'by day' of sal"),
-        (ASKED, ProjectionWish(use="none"), "useProjection: the projection 'none' does not answer"),
+        (
+            ASKED,
+            ProjectionOptions(use="none"),
+            "useProjection: the projection 'none' does not answer",
+        ),
         ("SELECT COUNT(*) FROM other", FORCED, "forceProjections: no projection answers"),
     ):
         with pytest.raises(InvalidRequest, match=text):
@@ -442,7 +446,7 @@ def test_values_of_every_type_survive_the_file(world: World, key: str) -> None:
         f" MAX(flat) AS d, MAX(long) AS e FROM sales GROUP BY {key} ORDER BY {key}"
     )
     for insisting in (FORCED, None):
-        found, rows = world.ask(asked, insisting or ProjectionWish()), world.ask(asked, ROWS)
+        found, rows = world.ask(asked, insisting or ProjectionOptions()), world.ask(asked, ROWS)
         if insisting is None:
             assert found.projection == "p"
         # As text: NaN is not itself, and -0.0 is no other number than 0.0.
@@ -536,7 +540,7 @@ def test_a_query_that_is_at_fault_itself_costs_no_projection(
     world.make()
     world.check("by day")
     wrong = "SELECT name, SUM(n) / (COUNT(*) - COUNT(*)) AS x FROM sales GROUP BY name"
-    for wish in (ProjectionWish(), FORCED, ROWS):
+    for wish in (ProjectionOptions(), FORCED, ROWS):
         with pytest.raises((InvalidRequest, EngineFailure), match=r"(?i)divi.* by zero"):
             world.ask(wrong, wish)
     world.check("by day")

@@ -35,7 +35,7 @@ from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.projections.selector import ProjectionWish
+from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.sql_guard import check_understood
 from penstock.spark.tables import TableFile
@@ -279,7 +279,7 @@ def test_a_query_where_case_counts_ends_in_time(trips: Asking) -> None:
 
 
 def test_no_projection_answers_where_case_counts(trips: Asking) -> None:
-    query = SqlQuery("SELECT count(*) FROM trips", projections=ProjectionWish(force=True))
+    query = SqlQuery("SELECT count(*) FROM trips", projections=ProjectionOptions(force=True))
     with pytest.raises(InvalidRequest, match=r'no projection .*"City" and "city" of "trips"'):
         trips.service.query(query)
 

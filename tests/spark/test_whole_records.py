@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.messages.formats import BesideColumns, TextFormat
-from penstock.spark.messages.found_columns import columns_beside
+from penstock.spark.messages.formats import MetadataColumns, TextFormat
+from penstock.spark.messages.found_columns import metadata_column_types
 from penstock.spark.messages.headers import header_texts
 from penstock.spark.messages.keys import KeyReader
 from penstock.spark.messages.records import RecordRows
@@ -30,7 +30,7 @@ from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, Tim
 from penstock.storage.queue.log_reader import MessageSlice
 
 JSON = TextFormat()
-COLUMNS = BesideColumns(
+COLUMNS = MetadataColumns(
     "kafka.timestamp",
     "kafka.topic",
     "kafka.partition",
@@ -79,7 +79,7 @@ def parse(
     given: Sequence[Record],
     shape: RowShape = SHAPE,
     value_format: TextFormat = JSON,
-    columns: BesideColumns = COLUMNS,
+    columns: MetadataColumns = COLUMNS,
 ) -> Parsed:
     parsed = RecordRows(shape, value_format, columns).parse_records(records_of(given))
     parsed.rows.validate(full=True)
@@ -269,7 +269,7 @@ def test_a_topic_without_keys_and_headers_has_the_rest() -> None:
     assert row["kafka.key"] == 3
     assert row["kafka.header.h"] is None
     assert row["kafka.offset"] == "10"
-    assert columns_beside(given, COLUMNS).keys() == {
+    assert metadata_column_types(given, COLUMNS).keys() == {
         "kafka.timestamp",
         "kafka.topic",
         "kafka.partition",
@@ -316,7 +316,7 @@ def test_columns_are_found_beside_values() -> None:
         Record(key=b'{"id":1}', headers=(("h", b"x"), ("n", None))),
         Record(None, key=b'{"\\u0061":1.5}', headers=(("o", b"x"),)),
     ]
-    assert columns_beside(records_of(given), COLUMNS) == {
+    assert metadata_column_types(records_of(given), COLUMNS) == {
         "kafka.header.h": "string",
         "kafka.header.n": "string",
         "kafka.header.o": "string",

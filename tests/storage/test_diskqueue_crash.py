@@ -172,7 +172,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
         self.fs.capacity_bytes = self.fs.used_bytes() + room
 
     @rule()
-    def mend(self) -> None:
+    def remedy(self) -> None:
         """After the faults stop, it works again, without being reopened."""
         self.fs.forget_faults()
         assert self.queue.sync() == self.queue.latest

@@ -107,7 +107,7 @@ def test_a_folder_has_one_owner(fs, folder):
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "mend"),
+    ("number", "kind", "remedy"),
     [
         (errno.ENOSPC, Unavailable, "free space"),
         (errno.EDQUOT, Unavailable, "quota"),
@@ -121,11 +121,11 @@ def test_a_folder_has_one_owner(fs, folder):
         (errno.ETIMEDOUT, Unavailable, "try again"),
     ],
 )
-def test_each_system_error_names_the_path_and_the_mend(number, kind, mend):
+def test_each_system_error_names_the_path_and_the_mend(number, kind, remedy):
     error = translate_error(OSError(number, os.strerror(number)), "/data/x", "append")
     assert type(error) is kind
     assert "/data/x" in str(error)
-    assert mend in str(error)
+    assert remedy in str(error)
 
 
 def test_a_write_that_the_system_cuts_leaves_the_old_end(tmp_path):

@@ -53,8 +53,8 @@ class FaultyTransactions:
     def read(self, work: Callable[[Connection], T]) -> T:
         return self._database.read(lambda c: work(self._faults.port(c)))
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
-        return self._database.write(lambda c: work(self._faults.port(c)), patient=patient)
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
+        return self._database.write(lambda c: work(self._faults.port(c)), unlimited=unlimited)
 
     def close(self) -> None:
         self._database.close()

@@ -151,12 +151,12 @@ class SizeBounds:
             return
         topic.messages_refused += count
         if drops and size_bytes > 2 * file_bytes:
-            mend = f"publish at most {2 * file_bytes} bytes at once, or raise max_bytes"
+            remedy = f"publish at most {2 * file_bytes} bytes at once, or raise max_bytes"
         else:
-            mend = "publish again when consumers have made progress, or raise max_bytes"
+            remedy = "publish again when consumers have made progress, or raise max_bytes"
         raise Unavailable(
             f"topic {topic.name} is full: stream partition {partition} may have {share} bytes of "
-            f"max_bytes={topic.options.max_bytes}: {mend}"
+            f"max_bytes={topic.options.max_bytes}: {remedy}"
         )
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
@@ -227,7 +227,7 @@ async def _free(topic: Topic, partition: int, clock: Clock) -> None:
         earliest = queue.earliest
         call_each(
             [
-                partial(channel.shed_below, partition, earliest)
+                partial(channel.trim_below, partition, earliest)
                 for channel in topic.channels.values()
             ]
         )

@@ -48,7 +48,7 @@ class MessagePublisher:
     Args:
         topics: The topics.
         changes: Creates new topics.
-        headroom: Guard of the disk's free space.
+        disk_space: Guard of the disk's free space.
         bounds: Guard of the topics' size limits.
         default_partitions: Number of stream partitions of a topic that a publish creates.
     """
@@ -57,13 +57,13 @@ class MessagePublisher:
         self,
         topics: Topics,
         changes: TopicChanges,
-        headroom: DiskSpace,
+        disk_space: DiskSpace,
         bounds: SizeBounds,
         default_partitions: int,
     ) -> None:
         self._topics = topics
         self._changes = changes
-        self._headroom = headroom
+        self._disk_space = disk_space
         self._bounds = bounds
         self._default_partitions = default_partitions
         self._gathered: dict[tuple[Topic, int], _Gathered] = {}
@@ -72,7 +72,7 @@ class MessagePublisher:
     def health(self) -> str | None:
         """Return why publishing would fail now, or None; one successful write clears a failure."""
         try:
-            self._headroom.require(0)
+            self._disk_space.require(0)
         except Unavailable as error:
             return str(error)
         return self._failure
@@ -90,7 +90,7 @@ class MessagePublisher:
         if placement.partition is not None:
             require_partition(name, placement.partition, self._default_partitions)
         if not is_ephemeral(name):
-            self._headroom.require(0)
+            self._disk_space.require(0)
         return await self._changes.find_or_create(name, self._default_partitions)
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
@@ -114,7 +114,7 @@ class MessagePublisher:
         """
         partition = topic.turns.partition(placement)
         if topic.folder:
-            self._headroom.require(size_bytes)
+            self._disk_space.require(size_bytes)
         self._bounds.require(topic, partition, len(messages), size_bytes)
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
@@ -175,14 +175,14 @@ class MessagePublisher:
             failure = error
         left = iter(gathered)
         try:
-            _settle(left, failure)
+            _complete(left, failure)
         finally:
-            _settle(left, failure)  # the remaining ones, if the loop raised at one
+            _complete(left, failure)  # the remaining ones, if the loop raised at one
         if failure is not None and not isinstance(failure, Exception):
             raise failure
 
 
-def _settle(
+def _complete(
     gathered: Iterator[tuple[bytes, asyncio.Future[None]]], failure: BaseException | None
 ) -> None:
     for _, appended in gathered:

@@ -207,7 +207,7 @@ class BrokerServer:
         memory = MemoryBudget(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(
-            options.mem_queue_size, ledger=memory, trouble=RateLimitedLog(_logger, self._clock)
+            options.mem_queue_size, budget=memory, trouble=RateLimitedLog(_logger, self._clock)
         )
         syncs = JournalSyncs(self._queue_options.sync_interval_ms, self._clock)
         topics = Topics.open(
@@ -235,7 +235,7 @@ class BrokerServer:
         inflight_bytes: int,
     ) -> Broker:
         options = self.options
-        headroom = DiskSpace(
+        disk_space = DiskSpace(
             options.folder,
             self._free_bytes,
             options.min_free_bytes,
@@ -245,7 +245,9 @@ class BrokerServer:
         )
         changes = TopicChanges(topics)
         bounds = self._bounds = SizeBounds(self._clock)
-        publisher = MessagePublisher(topics, changes, headroom, bounds, options.default_partitions)
+        publisher = MessagePublisher(
+            topics, changes, disk_space, bounds, options.default_partitions
+        )
         dead_letters.publisher = publisher
         return Broker(
             options=options,
@@ -262,7 +264,7 @@ class BrokerServer:
 
 def _end_polls(topics: Topics) -> None:
     for topic in topics:
-        topic.news.tell()
+        topic.append_listeners.tell()
 
 
 async def _shut_channels(topics: Topics) -> None:

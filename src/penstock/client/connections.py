@@ -1,7 +1,7 @@
 """The set of a consumer's connections.
 
 Owns connecting, looking up servers, and ending. Does not own how many messages each may have in
-flight (`pacing`), nor messages, which are passed to `Inbound`.
+flight (`ready`), nor messages, which are passed to `Inbound`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ConsumerConnections:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepted = False
         self._closing = False
-        self._settled = asyncio.Event()
+        self._drained = asyncio.Event()
         self._received = self._too_late = 0
 
     # -- for the consumer
@@ -101,11 +101,11 @@ class ConsumerConnections:
         for subscription in self._joined:
             subscription.start_close()
 
-    async def wait_settled(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until no message can arrive any longer and all received ones are answered."""
         while self.in_flight or not all(subscription.quiet for subscription in self._joined):
-            self._settled.clear()
-            await self._settled.wait()
+            self._drained.clear()
+            await self._drained.wait()
 
     async def close(self) -> None:
         """Send pending output, and disconnect."""
@@ -152,7 +152,7 @@ class ConsumerConnections:
 
     def answered(self) -> None:
         """Check again whether all messages are answered."""
-        self._settled.set()
+        self._drained.set()
 
     def lost(self, subscription: Subscription) -> None:
         """Remove a connection."""
@@ -163,7 +163,7 @@ class ConsumerConnections:
             self._too_late += subscription.too_late_count
             steps.take(self._inbound.forget, subscription)
             steps.take(self._pacing.leave, subscription)
-        steps.take(self._settled.set)
+        steps.take(self._drained.set)
         steps.finish()
 
     # -- connecting

@@ -218,16 +218,16 @@ class Consumer:
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
-        settled = loop.create_task(self._connections.wait_settled())
-        patience = loop.create_task(self._wait_patiently())
-        await asyncio.wait([settled, patience], return_when="FIRST_COMPLETED")
-        if not settled.done():
+        drained = loop.create_task(self._connections.wait_drained())
+        timeout = loop.create_task(self._wait_timeout())
+        await asyncio.wait([drained, timeout], return_when="FIRST_COMPLETED")
+        if not drained.done():
             _logger.warning("left %s in flight", counted(self._connections.in_flight, "message"))
-        for task in (settled, patience):
+        for task in (drained, timeout):
             task.cancel()
-        await asyncio.wait([settled, patience])
+        await asyncio.wait([drained, timeout])
 
-    async def _wait_patiently(self) -> None:
+    async def _wait_timeout(self) -> None:
         await self._environment.sleep(self._options.drain_s)
 
     def _give_back(self) -> None:

@@ -152,7 +152,7 @@ class Producer:
         self._down: PenstockError | None = None
         self._ended = asyncio.Event()
         self._drained = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._reconnecting_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -171,7 +171,7 @@ class Producer:
         self._ended.set()
         await self._connect()
         self._closed = None
-        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+        self._reconnecting_task = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def close(self) -> None:
         """Wait for pending answers, and disconnect. Idempotent."""
@@ -179,11 +179,11 @@ class Producer:
         if self._sent:
             self._drained.clear()
             await self._drained.wait()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        if self._reconnecting_task is not None:
+            self._reconnecting_task.cancel()
+            await asyncio.wait([self._reconnecting_task])
         for publish in self._unsent:
-            self._settle(publish, self._closed)
+            self._complete(publish, self._closed)
         self._unsent.clear()
         if self._connection is not None:
             self._connection.close()
@@ -259,7 +259,7 @@ class Producer:
         for frame in frames:
             if isinstance(frame, wire.ResponseFrame) and sent:
                 self._refused = None
-                self._settle(sent.popleft(), None)
+                self._complete(sent.popleft(), None)
             elif isinstance(frame, wire.ErrorFrame):
                 self._refuse(frame.data)
             else:
@@ -282,10 +282,10 @@ class Producer:
                 steps.take(self._unsent.append, publish)  # after a refused publish
             elif self._refused is None:
                 lost = AnswerLost(f"{reason}; the message may or may not have been published")
-                steps.take(self._settle, publish, lost)
+                steps.take(self._complete, publish, lost)
             else:
                 text = f"not published, because of another publish: {self._refused}"
-                steps.take(self._settle, publish, Unavailable(text))
+                steps.take(self._complete, publish, Unavailable(text))
         steps.take(self._drained.set)
         steps.take(self._ended.set)
         steps.finish()
@@ -324,7 +324,7 @@ class Producer:
         if self._down is not None and not retry:
             raise Unavailable(f"not published, because there is no connection: {self._down}")
 
-    def _settle(self, publish: _Publish, error: PenstockError | None) -> None:
+    def _complete(self, publish: _Publish, error: PenstockError | None) -> None:
         """Complete a publish, and free its place. Its caller may no longer wait."""
         self._window.leave(len(publish.data))
         if publish.answer.done():
@@ -353,7 +353,7 @@ class Producer:
         if self._sent[0].retry and isinstance(error, Unavailable):
             self._unsent.append(self._sent.popleft())
         else:
-            self._settle(self._sent.popleft(), error)
+            self._complete(self._sent.popleft(), error)
 
     def _protest(self) -> None:
         if self._connection is not None:
@@ -372,7 +372,7 @@ class Producer:
             while self._unsent:
                 publish = self._unsent[0]
                 if publish.answer.done():  # its caller no longer waits
-                    self._settle(publish, None)
+                    self._complete(publish, None)
                 else:
                     self._send_now(publish, connection)
                 self._unsent.popleft()
@@ -408,5 +408,5 @@ class Producer:
             if publish.retry and isinstance(reason, Unavailable) and not publish.answer.done():
                 kept.append(publish)
             else:
-                self._settle(publish, reason)
+                self._complete(publish, reason)
         self._unsent = kept

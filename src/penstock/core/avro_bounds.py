@@ -209,7 +209,7 @@ def is_empty(schema: object) -> bool:
 
 
 def endless_array(schema: object) -> str | None:
-    """Return the path of an array whose values take no bytes, such as `row.tags`, or None.
+    """Return the path of an array whose values take no bytes, such as ``row.tags``, or None.
 
     The bytes of such an array imply no bound: its count alone determines the number of values.
     """
@@ -217,7 +217,7 @@ def endless_array(schema: object) -> str | None:
 
 
 def recursive_field(schema: object) -> str | None:
-    """Return the path of a field whose record contains itself, such as `node.next`, or None.
+    """Return the path of a field whose record contains itself, such as ``node.next``, or None.
 
     fastavro recurses for each level of such a value, so a small block can exhaust its stack. A type
     is defined before it is used, so a record can contain itself only within its definition.

@@ -1,7 +1,7 @@
-"""Twins: columns of one table whose names differ only in case. Pure.
+"""Case variants: columns of one table whose names differ only in case. Pure.
 
-Names are case-insensitive, as in Spark, unless a table has twins; then names are exact. This module
-owns which names are twins and how a name finds its column.
+Names are case-insensitive, as in Spark, unless a table has case variants; then names are exact.
+This module owns which names are case variants and how a name finds its column.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 
-def twins_in(names: Iterable[str]) -> tuple[str, ...]:
+def case_variants_in(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that differ from another one only in case, in order, without duplicates."""
     groups: dict[str, list[str]] = {}
     order = list(dict.fromkeys(names))
@@ -23,10 +23,10 @@ def twins_in(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in order if len(groups[name.lower()]) > 1)
 
 
-def shown_twins(twins: Sequence[str]) -> str:
-    """Return the first group of twins for a message: `"City" and "city"`."""
-    first = twins[0].lower()
-    *others, last = (f'"{name}"' for name in twins if name.lower() == first)
+def shown_case_variants(case_variants: Sequence[str]) -> str:
+    """Return the first group of case variants for a message: `"City" and "city"`."""
+    first = case_variants[0].lower()
+    *others, last = (f'"{name}"' for name in case_variants if name.lower() == first)
     return f"{', '.join(others)} and {last}" if others else last
 
 
@@ -35,11 +35,11 @@ class ColumnNames(Generic[_T]):
 
     Args:
         columns: The values by the names of their columns.
-        exact: Whether case matters; None: only if there are twins among the columns.
+        exact: Whether case matters; None: only if there are case variants among the columns.
     """
 
     def __init__(self, columns: Mapping[str, _T], *, exact: bool | None = None) -> None:
-        self._exact = bool(twins_in(columns)) if exact is None else exact
+        self._exact = bool(case_variants_in(columns)) if exact is None else exact
         self._found = dict(columns)
         if not self._exact:
             self._found = {}

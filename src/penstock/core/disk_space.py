@@ -34,7 +34,7 @@ class DiskSpace:
         free_bytes: Returns the free space.
         min_free_bytes: The reserve; 0 disables the check.
         clock: For the age of a measurement.
-        mend: Remedy for a full disk, for messages.
+        remedy: Remedy for a full disk, for messages.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class DiskSpace:
         free_bytes: Callable[[], int],
         min_free_bytes: int,
         clock: Clock,
-        mend: str,
+        remedy: str,
     ) -> None:
         self._folder = folder
         self._free_bytes = free_bytes
         self._min_free_bytes = min_free_bytes
         self._clock = clock
-        self._mend = mend
+        self._remedy = remedy
         self._measured_s = float("-inf")
         self._free = 0
 
@@ -70,7 +70,7 @@ class DiskSpace:
             wanted = f" for {size_bytes >> 20} MiB" if size_bytes >> 20 else ""
             raise Unavailable(
                 f"the disk of {self._folder} has {self._free >> 20} MiB left{wanted}, and "
-                f"{self._min_free_bytes >> 20} MiB are kept free: {self._mend}",
+                f"{self._min_free_bytes >> 20} MiB are kept free: {self._remedy}",
                 dependency=Dependency.DISK,
             )
         self._free = left

@@ -84,7 +84,7 @@ class Interval:
             return ETERNITY
         start, slash, end = (part.strip() for part in text.partition("/"))
         if not slash or not start or not end or "/" in end:
-            raise InvalidRequest(f"invalid interval {text!r}: {_interval_mend(text.strip())}")
+            raise InvalidRequest(f"invalid interval {text!r}: {_interval_remedy(text.strip())}")
         if end[0] in "Pp" and start[0] in "Pp":
             raise InvalidRequest(f"invalid interval {text!r}: one side must be a time")
         if end[0] in "Pp":
@@ -127,7 +127,7 @@ class Interval:
         return Interval(max(self.start_ms, other.start_ms), min(self.end_ms, other.end_ms))
 
 
-def _interval_mend(text: str) -> str:
+def _interval_remedy(text: str) -> str:
     """Return the remedy: a single time may be meant as the day, month or year that it names."""
     with contextlib.suppress(InvalidRequest):
         parse_time(text)

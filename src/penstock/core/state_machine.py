@@ -1,13 +1,13 @@
 """State machines as tables of data.
 
-A machine is a table: for each kind of event and each state, the next state and the effects. Its
-owner tells which event happened, stores the next state and carries out the effects in order. An
-effect that can fail reports its outcome as a further event, or raises before it changed anything;
-the effects behind it are not carried out then. What decides between two outcomes makes two kinds of
-events, so a table has no conditions.
+A machine is a table: for each kind of event and each state, the next state and the effects. The
+owner of the state reports events, stores the next state and carries out the effects in order. An
+effect that can fail reports its outcome as a further event, or raises before it changes anything;
+then the effects after it are not carried out. A table has no conditions: if a fact decides between
+two outcomes, there is one kind of event for each.
 
-Invariants: each pair of state and event is decided when the table is made: by a transition, or as
-ignored, refused or impossible. A machine keeps no state, so all owners and threads share one.
+Invariants: the table decides each pair of state and event: by a transition, or as ignored, refused
+or impossible. A machine keeps no state, so all owners and threads share one.
 """
 
 from __future__ import annotations
@@ -62,10 +62,16 @@ IMPOSSIBLE: Final = Unchanged.IMPOSSIBLE
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[S, F]):
-    """The outcomes of one kind of event: by state, and in all other states."""
+    """The outcomes of one kind of event: by state, and in all other states.
+
+    Attributes:
+        cells: Outcomes by state.
+        otherwise: Outcome in the states without a cell. It has no default, so that a table states
+            for each event what happens in the states that it does not list.
+    """
 
     cells: Mapping[S, Transition[S, F] | Refusal | Unchanged]
-    otherwise: Refusal | Unchanged = IMPOSSIBLE
+    otherwise: Refusal | Unchanged
 
 
 def go(state: S, *effects: F) -> Transition[S, F]:

@@ -174,8 +174,8 @@ def _field(letters: str, pattern: str) -> tuple[str, str]:
         field, most = _NUMBERS[letter]
         # Possessive, because Joda does not backtrack: 2013111 is the first of November.
         return field, rf"(?P<{field}>\d{{1,{most}}}+)"
-    mend = _REFUSED.get("z" if letter == "Z" else letter, "it is not a letter of date patterns")
-    raise InvalidRequest(f"the date pattern {pattern!r} has {letters!r}: {mend}")
+    remedy = _REFUSED.get("z" if letter == "Z" else letter, "it is not a letter of date patterns")
+    raise InvalidRequest(f"the date pattern {pattern!r} has {letters!r}: {remedy}")
 
 
 def _with_short(names: tuple[str, ...]) -> list[str]:

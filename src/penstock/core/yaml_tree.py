@@ -59,13 +59,13 @@ class YamlLimits:
         size_bytes: Size of the document in UTF-8.
         depth: Number of mappings and lists around a value.
         values: Number of keys and values together.
-        mend: Remedy for a document over a limit, such as ``split the flow``.
+        remedy: Remedy for a document over a limit, such as ``split the flow``.
     """
 
     size_bytes: int
     depth: int
     values: int
-    mend: str
+    remedy: str
 
 
 class InvalidYaml(InvalidRequest):
@@ -146,7 +146,7 @@ def _within(document: str | bytes, limits: YamlLimits) -> str:
         too_long = too_long or len(document.encode(errors="surrogatepass")) > limits.size_bytes
     if too_long:
         size = f"{limits.size_bytes >> 20} MiB"
-        raise InvalidYaml(1, 1, f"the file is larger than {size}: {limits.mend}")
+        raise InvalidYaml(1, 1, f"the file is larger than {size}: {limits.remedy}")
     return document if isinstance(document, str) else _decoded(document)
 
 
@@ -226,7 +226,9 @@ class _Reader:
         """Refuse values over a limit and unsupported features of YAML."""
         self._values += 1
         if self._values > self._limits.values:
-            raise _refused(event, f"more than {self._limits.values:,} values: {self._limits.mend}")
+            raise _refused(
+                event, f"more than {self._limits.values:,} values: {self._limits.remedy}"
+            )
         if depth > self._limits.depth:
             raise _refused(event, f"nested deeper than {self._limits.depth}: make it flatter")
         if isinstance(event, AliasEvent):

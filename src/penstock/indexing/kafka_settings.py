@@ -45,7 +45,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "value.deserializer",
     }
 )
-_MENDS: Final = {
+_REMEDIES: Final = {
     "debug": "set the level of the service's log instead",
     "druid.dynamic.config.provider": 'set each as {"type": "environment", "variable": …}',
     "sasl.jaas.config": "set sasl.username and sasl.password",
@@ -129,8 +129,8 @@ def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
             continue
         ours = _RENAMED.get(name, name)
         if ours not in _ALLOWED:
-            mend = _MENDS.get(name, "leave it out")
-            raise InvalidRequest(f"{name} must not be set in a spec: {mend}", place=PLACE)
+            remedy = _REMEDIES.get(name, "leave it out")
+            raise InvalidRequest(f"{name} must not be set in a spec: {remedy}", place=PLACE)
         if ours == _CA and isinstance(value, str) and "-----BEGIN" not in value:
             # The client takes this word for the system's certificates, and other text for errors.
             raise InvalidRequest(f"{name} must be the text of certificates in PEM", place=PLACE)

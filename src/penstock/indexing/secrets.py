@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 MASK: Final = "<masked>"
 """The text that is shown instead of a secret."""
 
-MASK_MEND: Final = (
+MASK_REMEDY: Final = (
     "is the mark that Penstock shows in place of a secret, not the secret: write the secret again,"
     ' or better {"type": "environment", "variable": …}'
 )
 
-URL_MASK_MEND: Final = (
+URL_MASK_REMEDY: Final = (
     "has the mark that Penstock shows in place of a secret: write the user, the password and the"
     " query of the URL again"
 )
 
-HEADER_MASK_MEND: Final = (
+HEADER_MASK_REMEDY: Final = (
     "is the mark that Penstock shows in place of a secret, not the secret: write the header again"
 )
 

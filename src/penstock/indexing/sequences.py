@@ -2,8 +2,8 @@
 
 Pure: immutable values, no clock, no I/O. A sequence is a range of offsets [start, end) of all
 stream partitions of a task; its rows are published in one transaction. Only the last one may be
-open (its end is not agreed yet). `MACHINE` has the states of one sequence; `TaskSequences` holds
-those of a task that are not published. Invariants, checked whenever a value is created:
+open (its end is not agreed yet). `SEQUENCE_MACHINE` has the states of one sequence; `TaskSequences`
+holds those of a task that are not published. Invariants, checked whenever a value is created:
 
 - each sequence starts at the end of the previous one;
 - every sequence but the last is closed; when the task finishes, the last one is closed too;
@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 from penstock.core.whole_numbers import int64_of, is_int64
 
 Offsets = Mapping[int, int]
@@ -78,15 +78,16 @@ _F = SequenceEffect
 _ANNOUNCE: Final = (_F.SAVE_COMMIT, _F.ANNOUNCE)
 _REPLACE: Final = (_F.SAVE_COMMIT, _F.DELETE_OLD_FILES_LATER, _F.ANNOUNCE)
 
-MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
+SEQUENCE_MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
     SequenceState,
     {
         SequenceEvent.STARTED: Row(
             # An announcement before a crash may be lost.
-            {state: go(state, _F.ANNOUNCE) for state in (_S.OPEN, _S.CLOSED, _S.READ)}
+            {state: go(state, _F.ANNOUNCE) for state in (_S.OPEN, _S.CLOSED, _S.READ)},
+            otherwise=IMPOSSIBLE,
         ),
         SequenceEvent.PERSISTED: Row(
-            {state: go(state, *_ANNOUNCE) for state in (_S.OPEN, _S.CLOSED)}
+            {state: go(state, *_ANNOUNCE) for state in (_S.OPEN, _S.CLOSED)}, otherwise=IMPOSSIBLE
         ),
         SequenceEvent.FULL: Row(
             {_S.OPEN: go(_S.OPEN, _F.ASK_CHECKPOINT)},
@@ -100,12 +101,14 @@ MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
             {
                 _S.OPEN: go(_S.CLOSED, _F.SAVE_SEQUENCES),
                 _S.CLOSED: go(_S.CLOSED, _F.SAVE_SEQUENCES),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         SequenceEvent.STREAM_LOST_BEFORE: Row(
-            {state: go(_S.WITHDRAWN, _F.SAVE_SEQUENCES) for state in (_S.OPEN, _S.CLOSED)}
+            {state: go(_S.WITHDRAWN, _F.SAVE_SEQUENCES) for state in (_S.OPEN, _S.CLOSED)},
+            otherwise=IMPOSSIBLE,
         ),
-        SequenceEvent.REACHED: Row({_S.CLOSED: go(_S.READ)}),
+        SequenceEvent.REACHED: Row({_S.CLOSED: go(_S.READ)}, otherwise=IMPOSSIBLE),
         SequenceEvent.MERGED: Row(
             {
                 **{state: go(state, *_REPLACE) for state in (_S.OPEN, _S.CLOSED, _S.READ)},
@@ -113,9 +116,10 @@ MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
                 **{
                     state: go(state, _F.DELETE_NEW_FILES) for state in (_S.PUBLISHING, _S.PUBLISHED)
                 },
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        SequenceEvent.READY: Row({_S.READ: go(_S.PUBLISHING, _F.PUBLISH)}),
+        SequenceEvent.READY: Row({_S.READ: go(_S.PUBLISHING, _F.PUBLISH)}, otherwise=IMPOSSIBLE),
         SequenceEvent.PUBLISHED: Row(
             {
                 _S.PUBLISHING: go(
@@ -128,7 +132,8 @@ MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEffect](
                     _F.DELETE_NEW_FILES,
                     _F.RELEASE_LOCKS,
                 )
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
     },
     initial=(_S.OPEN, _S.CLOSED),
@@ -148,7 +153,7 @@ class Sequence:
 
     def after(self, event: SequenceEvent) -> tuple[Sequence, tuple[SequenceEffect, ...]]:
         """Return the sequence after an event that cannot be refused, and the effects."""
-        outcome = MACHINE.transition(self.state, event)
+        outcome = SEQUENCE_MACHINE.transition(self.state, event)
         assert not isinstance(outcome, Refusal), f"{self.name}: {event} is a request"
         return replace(self, state=outcome.state), outcome.effects
 
@@ -234,7 +239,7 @@ class TaskSequences:
     def on(self, name: str, event: SequenceEvent) -> SequenceStep:
         """Return what an event of a sequence does; a sequence that is gone was published."""
         if all(item.name != name for item in self.items):
-            outcome = MACHINE.transition(SequenceState.PUBLISHED, event)
+            outcome = SEQUENCE_MACHINE.transition(SequenceState.PUBLISHED, event)
             assert not isinstance(outcome, Refusal), f"{name}: {event} is a request"
             return SequenceStep(self, outcome.effects)
         items: list[Sequence] = []
@@ -243,7 +248,7 @@ class TaskSequences:
             after = item
             if item.name == name:
                 after, effects = item.after(event)
-            if after.state not in MACHINE.final:
+            if after.state not in SEQUENCE_MACHINE.final:
                 items.append(after)
         return SequenceStep(replace(self, items=tuple(items)), effects)
 
@@ -286,7 +291,7 @@ class TaskSequences:
             return SequenceStep(self)
         if not finish and last is not None and last.end is None and dict(end) == dict(last.start):
             return SequenceStep(self)
-        outcome = MACHINE.transition(
+        outcome = SEQUENCE_MACHINE.transition(
             last.state if last is not None else SequenceState.PUBLISHED, SequenceEvent.END_SET
         )
         if isinstance(outcome, Refusal) or last is None:

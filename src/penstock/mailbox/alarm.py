@@ -1,7 +1,7 @@
 """The single alarm of a mailbox: a call on its thread at some time, between mails.
 
 With it, a mailbox thread runs its own timers: it needs no timer thread, and a virtual clock drives
-them. Owns the due time. Does not own the call (`timers`), nor the sleep (`taskmailbox`).
+them. Owns the due time. Does not own the call (`timers`), nor the sleep (`task_mailbox`).
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class TaskMailbox:
             return
         box.append(mail)
         if not self._accepting:
-            self._settle(mail, box)
+            self._require_accepted(mail, box)
         if self._sleeping:
             self._sleeping = False
             self._wakeup.set()
@@ -425,7 +425,7 @@ class TaskMailbox:
                 self._sleeping = False
                 self._wakeup.set()
 
-    def _settle(self, mail: Mail, box: deque[Mail]) -> None:
+    def _require_accepted(self, mail: Mail, box: deque[Mail]) -> None:
         """Check whether a mail that was appended while `quiesce` ran was accepted."""
         try:
             box.remove(mail)

@@ -76,7 +76,7 @@ class KnownFiles:
 
 
 class StoredFiles(Protocol):
-    """Files below a root, by relative path; implemented by `localfiles` and `remotefiles`."""
+    """Files below a root, by relative path; implemented by `local_files` and `remote_files`."""
 
     def size(self, relative: str) -> int | None:
         """Return a file's size, None if it does not exist."""
@@ -86,7 +86,7 @@ class StoredFiles(Protocol):
         """Copy a file to its place in a folder, durably, and return its size there."""
         ...
 
-    def settle(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         """Make the names on the path to a file durable."""
         ...
 
@@ -155,7 +155,7 @@ class DeepStore:
                 "push other content with another unique name"
             )
         if present is not None:
-            self._files.settle(folder)
+            self._files.sync_names(folder)
         elif (written := self._files.put(local_file, folder)) != size:
             raise StorageUnavailable(
                 f"{self._location(place)} has {written} of {size} bytes: push the file again"

@@ -87,10 +87,10 @@ class LocalFiles:
             except NotFound:
                 if attempt == _TRIES:
                     raise
-        self.settle(folder)
+        self.sync_names(folder)
         return size
 
-    def settle(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         """Make the names on the path to a file durable: an interrupted writer may not have."""
         absolute = posixpath.join(self._root, folder)
         self._fs.fsync_folder(absolute)

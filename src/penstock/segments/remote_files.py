@@ -97,7 +97,7 @@ class RemoteFiles:
             )
         return size
 
-    def settle(self, folder: str) -> None:
+    def sync_names(self, folder: str) -> None:
         """Do nothing: visible files of a remote store are durable."""
 
     def delete(self, relative: str) -> None:

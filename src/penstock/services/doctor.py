@@ -27,7 +27,7 @@ from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
-from penstock.spark.connect.java import MEND, find_java
+from penstock.spark.connect.java import REMEDY, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30
@@ -49,12 +49,12 @@ class DoctorVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Finding of a check; `mend` is the remedy if the verdict is not OK."""
+    """Finding of a check; `remedy` is empty if the verdict is OK."""
 
     subject: str
     verdict: DoctorVerdict
     text: str
-    mend: str = ""
+    remedy: str = ""
 
     @property
     def passes(self) -> bool:
@@ -67,7 +67,7 @@ class Finding:
             "subject": self.subject,
             "verdict": self.verdict.name.lower(),
             "text": self.text,
-            "mend": self.mend,
+            "mend": self.remedy,
         }
 
 
@@ -140,7 +140,9 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
         try:
             java = find_java(environment, Path(shim))
         except PenstockError as error:
-            return Finding("Java", DoctorVerdict.FAILED, str(error).removesuffix(f": {MEND}"), MEND)
+            return Finding(
+                "Java", DoctorVerdict.FAILED, str(error).removesuffix(f": {REMEDY}"), REMEDY
+            )
     return Finding(
         "Java", DoctorVerdict.OK, f"{java.release} from {java.origin} ({java.executable})"
     )
@@ -319,6 +321,6 @@ def _port(address: HostPort, option: str) -> Finding:
     try:
         listen(address, option).close()
     except PenstockError as error:
-        text, _, mend = str(error).partition("; ")  # the problem; the remedy
-        return Finding(subject, DoctorVerdict.FAILED, text, mend)
+        text, _, remedy = str(error).partition("; ")  # the problem; the remedy
+        return Finding(subject, DoctorVerdict.FAILED, text, remedy)
     return Finding(subject, DoctorVerdict.OK, f"{address} is free")

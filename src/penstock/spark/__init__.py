@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from penstock.core.column_case import shown_twins, twins_in
+from penstock.core.column_case import case_variants_in, shown_case_variants
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ def table(spark: SparkSession, **options: str) -> DataFrame:
     from penstock.spark.views import table as read_by_the_jvm  # noqa: PLC0415
 
     selection = select(options)
-    twins = twins_in(name for name, _ in selection.columns)
-    if twins and spark.conf.get("spark.sql.caseSensitive") != "true":
+    case_variants = case_variants_in(name for name, _ in selection.columns)
+    if case_variants and spark.conf.get("spark.sql.caseSensitive") != "true":
         raise InvalidRequest(
-            f"the columns {shown_twins(twins)} differ in case alone, and case does not count in"
-            ' this Spark session: call spark.conf.set("spark.sql.caseSensitive", "true") before'
+            f"the columns {shown_case_variants(case_variants)} differ in case alone, and case does"
+            ' not count in this Spark session: call spark.conf.set("spark.sql.caseSensitive",'
+            ' "true") before'
         )
     return read_by_the_jvm(spark, selection.files, selection.columns)

@@ -306,7 +306,7 @@ def divide_file(
 
 
 def _read(path: str) -> pa.Table:
-    # Imported here: see `chunkfiles.write_parquet`.
+    # Imported here: see `chunk_files.write_table`.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:

@@ -64,7 +64,7 @@ _METRIC_TYPES: Final = {
 def row_shape(schema: DataSchema, *, exact: bool = False) -> RowShape:
     """Return the fields to read from each message.
 
-    With `exact` their names are case-sensitive, as needed if the schema's columns are twins
+    With `exact` their names are case-sensitive, as needed if the schema's columns are case variants
     (`core.column_case`).
     """
     spec = schema.timestamp_spec
@@ -168,12 +168,12 @@ def filter_columns(node: Filter) -> Iterator[str]:
 
 
 def can_fold(schema: DataSchema) -> bool:
-    """Return whether `folding` can compute all metrics."""
+    """Return whether `rollup.RowFold` can compute all metrics."""
     return all(m.kind in _FOLDED and m.value_type != "sketch" for m in schema.metrics)
 
 
 def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
-    """Return the field of each column if rows need only parsing and `folding`; else None.
+    """Return the field of each column if rows need only parsing and `rollup.RowFold`; else None.
 
     Pairs of (column, field); the field is empty for a count, which is 1 in every row. Spark
     computes transforms, filters, sketches and times other than the row's own.

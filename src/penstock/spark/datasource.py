@@ -37,7 +37,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.core.column_case import ColumnNames, twins_in
+from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.core.intervals import Interval
 from penstock.spark.schema_text import ddl
@@ -212,7 +212,7 @@ class PenstockSource(DataSource):
         """Return the reader of a query."""
         selection = self._selected()
         _check_columns(selection.columns, schema)
-        exact = bool(twins_in(name for name, _ in selection.columns))
+        exact = bool(case_variants_in(name for name, _ in selection.columns))
         return TableReader(selection.files, schema, exact=exact)
 
     def _selected(self) -> ReaderSelection:

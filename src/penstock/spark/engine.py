@@ -74,7 +74,7 @@ from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.equal_row_columns import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.equal_row_groups import EqualRowGroups, fold_of_groups, groups_of
 from penstock.spark.expressions import column
-from penstock.spark.messages.formats import beside_columns, text_format
+from penstock.spark.messages.formats import metadata_columns, text_format
 from penstock.spark.messages.found_columns import (
     AlikeWork,
     LookWork,
@@ -208,7 +208,7 @@ class SparkEngine:
         clock: Clock | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use, because rows with twins are rare.
+        # Connected at its first use, because rows with case variants are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
@@ -338,7 +338,7 @@ class SparkEngine:
         self._exact.close()
 
     def _computing(self, schema: DataSchema) -> SparkSessions:
-        """Return the sessions whose JVM computes rows; for twins, case-sensitive ones."""
+        """Return the sessions whose JVM computes rows; for case variants, case-sensitive ones."""
         return self._exact if schema.has_exact_names else self._sessions
 
     def _splits(self, request: PersistRequest) -> list[Split]:
@@ -454,22 +454,22 @@ def _with_found(
 ) -> PersistRequest:
     """Return the request with the dimensions that its messages have."""
     format_, found = text_format(request.delimited), Found()
-    beside = beside_columns(request.record_format)
+    metadata = metadata_columns(request.record_format)
     types_matter = request.schema.dimensions_spec.discovers_types
-    if format_.columns and beside is None and not types_matter:
+    if format_.columns and metadata is None and not types_matter:
         found = dict.fromkeys(format_.columns, "string")
     elif splits:
-        work = LookWork(tuple(splits), format_, beside)
+        work = LookWork(tuple(splits), format_, metadata)
         found = found_in(run_pieces(spark, functools.partial(look_at_splits, work), len(splits)))
     return replace(request, schema=discovered(request.schema, found, lenient=True, warn=warn))
 
 
 def _parser(request: PersistRequest) -> Callable[[], BatchParser | RecordParser]:
     shape, format_ = row_shape(request.schema), text_format(request.delimited)
-    beside = beside_columns(request.record_format)
-    if beside is None:
+    metadata = metadata_columns(request.record_format)
+    if metadata is None:
         return functools.partial(format_.parser, shape)
-    return functools.partial(RecordRows, shape, format_, beside)
+    return functools.partial(RecordRows, shape, format_, metadata)
 
 
 def _policy(request: PersistRequest) -> BadMessagePolicy:

@@ -1,7 +1,8 @@
 """Computation by the JVM of raw rows or groups; Arrow computes the rest.
 
-Builds DataFrames only. Rows have the form that `folding` expects: times, dimensions, metrics, the
-latter as values of one row or as parts, in the order of the files' columns and named by position.
+Builds DataFrames only. Rows have the form that `rollup.RowFold` expects: times, dimensions,
+metrics, the latter as values of one row or as parts, in the order of the files' columns and named
+by position.
 """
 
 from __future__ import annotations

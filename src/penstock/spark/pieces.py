@@ -1,7 +1,7 @@
 """Work in numbered pieces: Spark distributes the numbers, Python workers do the pieces and report.
 
 Owns how pieces are balanced, numbered and run, and the transport of reports. Does not own the work
-nor the content of reports (`chunkwork`, `batch.scanning`). Only its number identifies a piece,
+nor the content of reports (`chunk_work`, `batch.scan`). Only its number identifies a piece,
 so Spark may retry it.
 """
 

@@ -2,8 +2,8 @@
 
 `statement` checks text, which Spark may understand in another way. So Spark gets a query in
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
-`outlines`: empty views with the names and columns of the real ones. Every node of that plan must be
-on an allow-list. Nothing runs for it, and because the limit of the plan is 0, Spark's optimizer
+the outlines: empty views with the names and columns of the real ones. Every node of that plan must
+be on an allow-list. Nothing runs for it, and because the limit of the plan is 0, Spark's optimizer
 removes the plan before it could evaluate functions over constants.
 
 The real views have names that nobody can guess. A query reaches them by common table expressions,

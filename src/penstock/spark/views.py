@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from penstock.core.column_case import ColumnNames, twins_in
+from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.expressions import column, instant
@@ -99,7 +99,7 @@ class Outlines:
 
 def outline(session: SparkSession, name: str, columns: Columns) -> None:
     """Define a view without data under a name."""
-    # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sqlwall`) and
+    # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sql_guard`) and
     # evaluates constant expressions.
     _nulls(session, columns, 1).createOrReplaceTempView(quoted(name))
 
@@ -171,7 +171,7 @@ def _nulls(session: SparkSession, columns: Columns, rows: int) -> DataFrame:
 
 def _scanned_as(own: Columns, columns: Columns) -> Columns:
     """Return the columns with which to scan files: their own types; missing columns are null."""
-    exact = bool(twins_in(name for name, _ in columns))
+    exact = bool(case_variants_in(name for name, _ in columns))
     by_name = ColumnNames({name: (name, type_) for name, type_ in own}, exact=exact)
     return tuple(by_name.get(name) or (name, type_) for name, type_ in columns)
 

@@ -273,7 +273,7 @@ def _nothing() -> None:
 
 P = TypeVar("P", bound=Processor)
 
-_PATIENCE_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +421,7 @@ class ProcessorRunner(Generic[P]):
                 return count
         raise Conflict(f"{self._class.__name__} still had work after {most:,} triggers")
 
-    def run_when_woken(self, timeout_s: float = _PATIENCE_S) -> None:
+    def run_when_woken(self, timeout_s: float = _TIMEOUT_S) -> None:
         """Wait until the processor asks to be triggered, from any thread, and trigger it.
 
         Raises:

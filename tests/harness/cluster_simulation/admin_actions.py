@@ -183,7 +183,7 @@ class AdminActions:
         leader = self.cluster.leader()
         if leader is None or not leader.process.runs or leader.process.is_cut:
             return
-        desk = leader.overlord.supervisor_desk
+        desk = leader.overlord.supervisor_service
         spec = CompactionSupervisorSpec(spec=config)
         dice = self.cluster.world.chance.of("supervisors of compaction")
         if on:

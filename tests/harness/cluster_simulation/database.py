@@ -64,7 +64,7 @@ class SimDatabase:
         self._reach("before it reads")
         return self._shared.inner.read(work)
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Write, if the database answers."""
         chance = self._process.world.chance
         self._reach("before it commits")
@@ -76,7 +76,7 @@ class SimDatabase:
             self._note_deposed(connection)
             return found
 
-        result = self._shared.inner.write(judged, patient=patient)
+        result = self._shared.inner.write(judged, unlimited=unlimited)
         self._shared.committed(self._process)
         self._process.moment("after it committed")
         if chance.fault("metadata commits unheard"):

@@ -59,13 +59,13 @@ class MemoryDatabase:
         assert not self._busy, "work has no effects but on its connection"
         return work(self._connection)
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Run `work` in one transaction, which is rolled back if it raises.
 
         Raises:
             Conflict: A row with this key exists.
         """
-        del patient
+        del unlimited
         assert not self._busy, "work has no effects but on its connection"
         self._busy = True
         self._driver.execute("BEGIN")

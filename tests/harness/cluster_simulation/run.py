@@ -222,7 +222,7 @@ class _Run:
             self.users.want_supervisor()
 
     def _end_supervisor(self) -> None:
-        self.users.ask(lambda leader: leader.overlord.supervisor_desk.terminate(DATASOURCE))
+        self.users.ask(lambda leader: leader.overlord.supervisor_service.terminate(DATASOURCE))
 
     def _is_read(self) -> bool:
         offsets = self.cluster.truth.offsets(DATASOURCE) or {}

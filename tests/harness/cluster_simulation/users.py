@@ -139,7 +139,7 @@ class Users:
             DATASOURCE,
             self.wishes.concurrent,
             lambda offsets: self.ask(
-                lambda leader: leader.overlord.supervisor_desk.reset(DATASOURCE, offsets)
+                lambda leader: leader.overlord.supervisor_service.reset(DATASOURCE, offsets)
             ),
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
@@ -213,7 +213,7 @@ class Users:
         """Submit the supervisor's spec to the leader."""
         spec = self.spec(task_duration_s, tasks, replicas)
         self._replicas = replicas or self.wishes.replicas
-        self.ask(lambda leader: leader.overlord.supervisor_desk.submit(spec))
+        self.ask(lambda leader: leader.overlord.supervisor_service.submit(spec))
 
     def spec(
         self, task_duration_s: int = 10, tasks: int = 0, replicas: int = 0
@@ -312,13 +312,13 @@ class Users:
         world.note(f"users: {wish}")
         match wish:
             case "hand off":
-                self.ask(lambda leader: leader.overlord.supervisor_desk.hand_off(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_service.hand_off(DATASOURCE))
             case "suspend":
-                self.ask(lambda leader: leader.overlord.supervisor_desk.suspend(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_service.suspend(DATASOURCE))
             case "resume":
-                self.ask(lambda leader: leader.overlord.supervisor_desk.resume(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_service.resume(DATASOURCE))
             case "end":
-                self.ask(lambda leader: leader.overlord.supervisor_desk.terminate(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_service.terminate(DATASOURCE))
                 world.after(8.0, self.want_supervisor)
             case "change":
                 if self._priorities:
@@ -363,7 +363,7 @@ class Users:
                 self.cluster.world.note(f"users: {task_id} is refused: {error}")
 
         try:
-            asked = self.ask(lambda leader: leader.overlord.desk.submit(value))
+            asked = self.ask(lambda leader: leader.overlord.task_service.submit(value))
         except PenstockError as error:
             self.cluster.world.note(f"users: {task_id} is refused: {error}")
         else:

@@ -124,7 +124,7 @@ class Channel:
         name: Its name.
         topic: Source of its messages.
         state: State of its messages.
-        keeper: Persists the state; None if the channel or its topic is ephemeral.
+        journal: Persists the state; None if the channel or its topic is ephemeral.
         options: Its options.
         clock: For deadlines.
         dead_letters: Receives messages that are given up.
@@ -140,7 +140,7 @@ class Channel:
         name: str,
         topic: FeedingTopic,
         state: ChannelState,
-        keeper: ChannelJournal | None,
+        journal: ChannelJournal | None,
         options: ChannelOptions,
         clock: Clock,
         dead_letters: DeadLetterStore,
@@ -153,14 +153,14 @@ class Channel:
         self.ephemeral = is_ephemeral(name)
         self.subscribers: dict[int, Subscriber] = {}
         self._topic = topic
-        self._keeper = keeper
+        self._journal = journal
         self._memory = memory
         self._time = WallTime(clock, state)
         self._alarm = ChannelAlarm(self.schedule)
         self._drops = DropPolicy(state, dead_letters)
         self.counters = self._drops.counters
-        self._takers = ReadyConsumers(state.in_flight)
-        self._delivery = MessageDelivery(topic, state, self._takers, self._drops, memory)
+        self._ready_consumers = ReadyConsumers(state.in_flight)
+        self._delivery = MessageDelivery(topic, state, self._ready_consumers, self._drops, memory)
         self._counted_from = sum(progress.next for progress in state.progress)
         self._scheduled = False
         self._closed = False
@@ -184,13 +184,13 @@ class Channel:
 
     def wake(self, subscriber: Subscriber) -> None:
         """Check again a consumer whose RDY or connection may allow more messages."""
-        self._takers.look(subscriber)
+        self._ready_consumers.look(subscriber)
         self.schedule()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Remove a consumer; its messages are redelivered at once, or after their time-out."""
         self.subscribers.pop(subscriber.number, None)
-        self._takers.remove(subscriber)
+        self._ready_consumers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
             # Due at once, and without reading the clock: no failure may prevent the redelivery.
             self.state.release(subscriber.number, self._time.last_ms)
@@ -252,9 +252,9 @@ class Channel:
                 self.state.skip(partition, max(start, progress.next), end)
         self.schedule()
 
-    def shed_below(self, partition: int, offset: int) -> None:
+    def trim_below(self, partition: int, offset: int) -> None:
         """Finish and count messages that were deleted before they were delivered or finished."""
-        self.counters.shed += self.state.drop_below(partition, offset)
+        self.counters.trimmed += self.state.drop_below(partition, offset)
         self.schedule()
 
     async def keep(self, *, durable: bool = False) -> None:
@@ -266,8 +266,8 @@ class Channel:
         Raises:
             Unavailable: The disk write failed; it will be retried.
         """
-        if self._keeper is not None:
-            await self._keeper.keep(durable=durable)
+        if self._journal is not None:
+            await self._journal.keep(durable=durable)
 
     def seek(self, offsets: Sequence[int | None]) -> None:
         """Continue at an offset of each stream partition, back or forward; None: no change."""
@@ -275,7 +275,7 @@ class Channel:
             if offset is not None:
                 self.state.seek(partition, offset)
         for subscriber in self.subscribers.values():
-            self._takers.look(subscriber)  # no message is in flight for it any longer
+            self._ready_consumers.look(subscriber)  # no message is in flight for it any longer
         self.schedule()
 
     def set_paused(self, *, paused: bool) -> None:
@@ -299,8 +299,8 @@ class Channel:
         try:
             self.close()
         finally:
-            if self._keeper is not None:
-                await self._keeper.close()
+            if self._journal is not None:
+                await self._journal.close()
 
     def schedule(self) -> None:
         """Run the pump in the next iteration of the loop."""
@@ -326,16 +326,16 @@ class Channel:
         try:
             for number in self.state.expire(now_ms):
                 if number in self.subscribers:
-                    self._takers.look(self.subscribers[number])
+                    self._ready_consumers.look(self.subscribers[number])
             if not self.paused:
                 self._deliver(now_ms)
         finally:
             for transfer in self._drops.begun_transfers():
                 transfer.add_done_callback(self._transfer_ended)
-            if self._keeper is None:
+            if self._journal is None:
                 self._drops.trim_backlog(self._topic.position(), self.options.max_backlog)
             else:
-                self._keeper.note()
+                self._journal.note()
         self._memory.hold(self, self.state.memory_bytes)
         self._alarm.set(self.state.next_event_ms(), now_ms)
 

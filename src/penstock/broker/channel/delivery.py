@@ -134,7 +134,7 @@ class ReadyConsumers:
                 else:
                     del self._open[subscriber.number]
         if len(found) > 1:
-            found.sort(key=lambda taker: -taker[1])
+            found.sort(key=lambda consumer: -consumer[1])
         return found
 
     def _room(self, subscriber: Subscriber) -> int:
@@ -174,7 +174,7 @@ class MessageDelivery:
     Args:
         topic: Source of the messages.
         state: State of the channel.
-        takers: The consumers that may take more.
+        consumers: The consumers that may take more.
         drops: Handles dropped messages.
         memory: Memory budget of the broker; without free memory, no new message is delivered.
     """
@@ -183,13 +183,13 @@ class MessageDelivery:
         self,
         topic: FeedingTopic,
         state: ChannelState,
-        takers: ReadyConsumers,
+        consumers: ReadyConsumers,
         drops: DropPolicy,
         memory: MemoryBudget,
     ) -> None:
         self._topic = topic
         self._state = state
-        self._takers = takers
+        self._ready_consumers = consumers
         self._drops = drops
         self._memory = memory
         # What the present call waits for; kept for the next one if it raises.
@@ -209,25 +209,25 @@ class MessageDelivery:
         return result
 
     def _serve(self, options: ChannelOptions, now_ms: int) -> bool:
-        takers = self._takers.first()
-        if not takers:
+        consumers = self._ready_consumers.first()
+        if not consumers:
             return False
-        room = min(sum(room for _, room in takers), _BATCH_MESSAGES)
+        room = min(sum(room for _, room in consumers), _BATCH_MESSAGES)
         retries = self._state.due(now_ms, room)
         # Messages that fail repeatedly must not hold back undelivered ones.
         last_attempt = options.max_attempts or ATTEMPTS_MAX
         stubborn = bool(retries) and _STUBBORN_ATTEMPTS <= retries[0].attempts < last_attempt
         if retries and not (stubborn and self._fresh_next):
             self._fresh_next = stubborn
-            return self._serve_retries(retries, takers, options, now_ms)
+            return self._serve_retries(retries, consumers, options, now_ms)
         self._fresh_next = False
-        if self._serve_any_fresh(takers, room, options, now_ms):
+        if self._serve_any_fresh(consumers, room, options, now_ms):
             return True
-        return bool(retries) and self._serve_retries(retries, takers, options, now_ms)
+        return bool(retries) and self._serve_retries(retries, consumers, options, now_ms)
 
     def _serve_any_fresh(
         self,
-        takers: list[tuple[Subscriber, int]],
+        consumers: list[tuple[Subscriber, int]],
         room: int,
         options: ChannelOptions,
         now_ms: int,
@@ -241,7 +241,7 @@ class MessageDelivery:
             found = self._fresh(partition, room)
             if found is not None:
                 self._turn = partition
-                self._serve_fresh(partition, found, takers, options, now_ms)
+                self._serve_fresh(partition, found, consumers, options, now_ms)
                 return True
         return False
 
@@ -260,7 +260,7 @@ class MessageDelivery:
         self,
         partition: int,
         found: Slice,
-        takers: list[tuple[Subscriber, int]],
+        consumers: list[tuple[Subscriber, int]],
         options: ChannelOptions,
         now_ms: int,
     ) -> None:
@@ -277,8 +277,8 @@ class MessageDelivery:
             self._drops.counters.expired += expired
             return
         start = found.start
-        share = -(-(found.end - start) // len(takers))
-        for subscriber, room in takers:
+        share = -(-(found.end - start) // len(consumers))
+        for subscriber, room in consumers:
             end = min(found.end, start + min(share, room))
             part = found.part(start, end)
             if end == start or part.messages is None:
@@ -294,7 +294,7 @@ class MessageDelivery:
     def _serve_retries(
         self,
         retries: list[Redelivery],
-        takers: list[tuple[Subscriber, int]],
+        consumers: list[tuple[Subscriber, int]],
         options: ChannelOptions,
         now_ms: int,
     ) -> bool:
@@ -327,8 +327,8 @@ class MessageDelivery:
                 self._drops.count_missing(place)
         found, buried = self._drops.dead_letter(found, options, now_ms)
         start = 0
-        share = -(-len(found) // len(takers))
-        for subscriber, room in takers:
+        share = -(-len(found) // len(consumers))
+        for subscriber, room in consumers:
             part = found[start : start + min(share, room)]
             if not part:
                 break
@@ -359,10 +359,10 @@ class MessageDelivery:
             # It is unknown whether the messages were sent. They stay in flight, and are redelivered
             # when the connection has ended, or after their time-out.
             _logger.exception("cannot send messages to a consumer: disconnecting it")
-            self._takers.remove(subscriber)
+            self._ready_consumers.remove(subscriber)
             subscriber.evict()
             return
-        self._takers.served(subscriber)
+        self._ready_consumers.served(subscriber)
 
 
 def _time_ns(place: Slice) -> int:

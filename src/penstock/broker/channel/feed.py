@@ -119,22 +119,22 @@ class FeedOptions:
     Attributes:
         keep_messages: Number of the newest messages of a topic; 0: none.
         keep_bytes: Maximum bytes of these, for each stream partition.
-        ledger: Memory budget of all topics.
+        budget: Memory budget of all topics.
         trouble: Logs failed reads of all topics.
     """
 
     keep_messages: int = 10_000
     keep_bytes: int = 8 << 20
-    ledger: MemoryBudget = field(default_factory=lambda: MemoryBudget(_UNBOUNDED))
+    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(_UNBOUNDED))
     trouble: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_logger, SystemClock()))
 
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
         """Return a feed for each stream partition of a topic."""
         share = -(-self.keep_messages // max(1, len(sources)))
         # A single feed must not use the whole budget.
-        keep_bytes = min(self.keep_bytes, self.ledger.limit_bytes // 4)
+        keep_bytes = min(self.keep_bytes, self.budget.limit_bytes // 4)
         return tuple(
-            Feed(source, share, keep_bytes, self.ledger, self.trouble) for source in sources
+            Feed(source, share, keep_bytes, self.budget, self.trouble) for source in sources
         )
 
 
@@ -145,7 +145,7 @@ class Feed:
         source: The queue.
         keep_messages: Number of the newest messages kept in memory.
         keep_bytes: Maximum bytes of these, and of pieces read from the disk.
-        ledger: Memory budget of all feeds.
+        budget: Memory budget of all feeds.
         trouble: Logs failed reads.
     """
 
@@ -154,11 +154,11 @@ class Feed:
         source: MessageSource,
         keep_messages: int,
         keep_bytes: int,
-        ledger: MemoryBudget | None = None,
+        budget: MemoryBudget | None = None,
         trouble: RateLimitedLog | None = None,
     ) -> None:
         self._source = source
-        self._ledger = ledger or MemoryBudget(_UNBOUNDED)
+        self._budget = budget or MemoryBudget(_UNBOUNDED)
         self._trouble = trouble or RateLimitedLog(_logger, SystemClock())
         self._keep_messages = keep_messages
         self._keep_bytes = keep_bytes
@@ -221,22 +221,22 @@ class Feed:
         if self._head > 1024 and self._head > len(self._newest) // 2:
             del self._newest[: self._head], self._starts[: self._head], self._sizes[: self._head]
             self._head = 0
-        self._tell_ledger()
+        self._report_held()
 
     def forget(self) -> None:
         """Release all memory after the queue was cleared."""
-        self.shed()
-        self._tell_ledger()
+        self.release()
+        self._report_held()
 
-    def shed(self) -> None:
+    def release(self) -> None:
         """Release everything: messages that are needed again are read from the disk."""
         self._newest, self._starts, self._sizes = [], [], []
         self._head = self._bytes = 0
         self._pieces.clear()
         self._piece_bytes.clear()
 
-    def _tell_ledger(self) -> None:
-        self._ledger.cache(self, self._bytes + sum(self._piece_bytes.values()))
+    def _report_held(self) -> None:
+        self._budget.cache(self, self._bytes + sum(self._piece_bytes.values()))
 
     def slice(self, start: int, end: int) -> Slice | None:
         """Return messages from `start` up to `end`, at least one; None: not in memory.
@@ -324,7 +324,7 @@ class Feed:
             ):
                 gone, _ = self._pieces.popitem(last=False)
                 del self._piece_bytes[gone]
-            self._tell_ledger()
+            self._report_held()
         except BaseException:
             self.forget()  # both tables must contain the same pieces
             raise

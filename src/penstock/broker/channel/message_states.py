@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import message_id
 from penstock.broker.channel.in_flight import DEAD_LETTERS
 from penstock.broker.time_slicing import TimeSlices
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel_state import ChannelState
@@ -71,23 +71,23 @@ class MessageEvent(Symbol):
 class MessageEffect(Symbol):
     """A step that follows from an event; ranges of messages share one."""
 
-    SEND = "send"
-    RECORD_NEXT = "record next"
+    SEND = "send it to the consumer"
+    RECORD_NEXT = "advance the first undelivered offset"
     """The journal will contain that earlier messages were delivered."""
-    RECORD_WAIT = "record wait"
+    RECORD_WAIT = "store its due time and attempts"
     """The journal will contain its attempts, and when it is due after a crash."""
-    RECORD_DONE = "record done"
-    RECORD_SEEK = "record seek"
-    JOURNAL_SOON = "journal soon"
+    RECORD_DONE = "add it to the finished ranges"
+    RECORD_SEEK = "store the new position of the channel"
+    JOURNAL_SOON = "write the channel's journal soon"
     """The journal is written at once: after a crash it must not be delivered too early."""
-    EXTEND_DEADLINE = "extend deadline"
-    PUT_DEAD_LETTER = "put dead letter"
-    REMEMBER_DELIVERY = "remember delivery"
+    EXTEND_DEADLINE = "extend its time-out"
+    PUT_DEAD_LETTER = "append it to the dead-letter topic"
+    REMEMBER_DELIVERY = "remember that a consumer has it, so that a late FIN is recognized"
     """The next answer of its owner belongs to this delivery, and counts for nothing."""
-    COUNT_REQUEUED = "count requeued"
-    COUNT_TIMED_OUT = "count timed out"
-    COUNT_DROPPED = "count dropped"
-    """Counted by its reason: given up, dead-lettered, expired, shed or lost."""
+    COUNT_REQUEUED = "count it as requeued"
+    COUNT_TIMED_OUT = "count it as timed out"
+    COUNT_DROPPED = "count it as dropped, by reason"
+    """By reason: too many attempts, dead-lettered, expired, trimmed or lost."""
 
 
 _State = DeliveryState
@@ -105,14 +105,17 @@ def _found(*effects: MessageEffect, fresh: bool = True) -> _MessageRow:
     cells = {_State.READY: go(_State.DONE, *effects)}
     if fresh:
         cells[_State.FRESH] = go(_State.DONE, *effects, _Effect.RECORD_NEXT)
-    return Row(cells)
+    return Row(cells, otherwise=IMPOSSIBLE)
 
 
 def _sought(state: DeliveryState, *of_owned: MessageEffect) -> _MessageRow:
     """Return the row of a seek; messages that have an owner have further effects."""
     owned = (_State.IN_FLIGHT, _State.DEAD_LETTERING)
     soon = (_Effect.RECORD_SEEK, _Effect.JOURNAL_SOON)
-    return Row({one: go(state, *soon, *(of_owned if one in owned else ())) for one in _State})
+    return Row(
+        {one: go(state, *soon, *(of_owned if one in owned else ())) for one in _State},
+        otherwise=IMPOSSIBLE,
+    )
 
 
 MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect](
@@ -122,9 +125,13 @@ MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect
             {
                 _State.FRESH: go(_State.IN_FLIGHT, _Effect.RECORD_NEXT, _Effect.SEND),
                 _State.READY: go(_State.IN_FLIGHT, _Effect.RECORD_WAIT, _Effect.SEND),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _Event.DEFERRED: Row({_State.FRESH: go(_State.DEFERRED, *_WAIT_SOON, _Effect.RECORD_NEXT)}),
+        _Event.DEFERRED: Row(
+            {_State.FRESH: go(_State.DEFERRED, *_WAIT_SOON, _Effect.RECORD_NEXT)},
+            otherwise=IMPOSSIBLE,
+        ),
         _Event.FINISHED: Row(
             {_State.IN_FLIGHT: go(_State.DONE, _Effect.RECORD_DONE)}, _NOT_IN_FLIGHT
         ),
@@ -139,13 +146,15 @@ MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect
             {
                 state: go(_State.READY, _Effect.COUNT_TIMED_OUT)
                 for state in (_State.IN_FLIGHT, _State.DEAD_LETTERING)
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _Event.OWNER_LEFT: Row({_State.IN_FLIGHT: go(_State.DEFERRED)}),
-        _Event.DUE: Row({_State.DEFERRED: go(_State.READY)}),
+        _Event.OWNER_LEFT: Row({_State.IN_FLIGHT: go(_State.DEFERRED)}, otherwise=IMPOSSIBLE),
+        _Event.DUE: Row({_State.DEFERRED: go(_State.READY)}, otherwise=IMPOSSIBLE),
         _Event.GIVEN_UP: _found(*_DROP, fresh=False),
         _Event.DEAD_LETTERED: Row(
-            {_State.READY: go(_State.DEAD_LETTERING, _Effect.RECORD_WAIT, _Effect.PUT_DEAD_LETTER)}
+            {_State.READY: go(_State.DEAD_LETTERING, _Effect.RECORD_WAIT, _Effect.PUT_DEAD_LETTER)},
+            otherwise=IMPOSSIBLE,
         ),
         # After its time-out or a seek, the message is delivered again, whatever the outcome was.
         _Event.DEAD_LETTER_STORED: Row({_State.DEAD_LETTERING: go(_State.DONE, *_DROP)}, IGNORED),
@@ -155,7 +164,9 @@ MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect
         ),
         _Event.EXPIRED: _found(*_DROP),
         _Event.MISSING: _found(*_DROP),
-        _Event.TRIMMED: Row({_State.FRESH: go(_State.DONE, *_DROP, _Effect.RECORD_NEXT)}),
+        _Event.TRIMMED: Row(
+            {_State.FRESH: go(_State.DONE, *_DROP, _Effect.RECORD_NEXT)}, otherwise=IMPOSSIBLE
+        ),
         _Event.PASSED_OVER: Row(
             {_State.FRESH: go(_State.DONE, _Effect.RECORD_DONE, _Effect.RECORD_NEXT)}, IGNORED
         ),

@@ -83,10 +83,10 @@ def restore(
     journal_records.replay_snapshot(base, replayed)
     for blob in journal:
         journal_records.replay(blob, replayed)
-    return state, _settle(state, starts, ends)
+    return state, _limit_to_existing(state, starts, ends)
 
 
-def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
+def _limit_to_existing(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
     """Limit the state to existing messages; delivered and unfinished ones wait, due at once."""
     was_cut = False
     waiting = set(state.retries.ids())
@@ -168,14 +168,14 @@ class JournalSyncs:
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
-    def add(self, keeper: ChannelJournal) -> None:
+    def add(self, journal: ChannelJournal) -> None:
         """Fsync a journal in the next round."""
-        self._waiting[keeper] = None
+        self._waiting[journal] = None
         self._plan()
 
-    def remove(self, keeper: ChannelJournal) -> None:
+    def remove(self, journal: ChannelJournal) -> None:
         """Remove a closed journal."""
-        self._waiting.pop(keeper, None)
+        self._waiting.pop(journal, None)
         if not self._waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,27 +195,27 @@ class JournalSyncs:
             self._plan()
 
     async def _sync_all(self) -> None:
-        keepers: Iterator[ChannelJournal] = iter(())
+        journals: Iterator[ChannelJournal] = iter(())
         try:
-            keepers, self._waiting = iter(tuple(self._waiting)), {}
-            await asyncio.gather(*(self._sync_some(keepers) for _ in range(_SYNCS_AT_ONCE)))
+            journals, self._waiting = iter(tuple(self._waiting)), {}
+            await asyncio.gather(*(self._sync_some(journals) for _ in range(_SYNCS_AT_ONCE)))
         except Exception:
             # The outermost handler of a task: the next round includes the remaining ones.
             _logger.exception("a round of fsyncs of the channels' journals failed")
         finally:
             self._round = None
-            self._waiting.update(dict.fromkeys(keepers))
+            self._waiting.update(dict.fromkeys(journals))
             self._plan()
 
-    async def _sync_some(self, keepers: Iterator[ChannelJournal]) -> None:
-        for keeper in keepers:
+    async def _sync_some(self, journals: Iterator[ChannelJournal]) -> None:
+        for journal in journals:
             try:
-                await keeper.sync()
+                await journal.sync()
             except Exception:
                 # The outermost handler of a task: a bug in one journal must not prevent other
                 # fsyncs.
                 _logger.exception("cannot sync a channel's journal")
-                self._waiting[keeper] = None  # the next round tries again
+                self._waiting[journal] = None  # the next round tries again
 
 
 class ChannelJournal:
@@ -233,7 +233,7 @@ class ChannelJournal:
         self._syncs = syncs
         self._timer: asyncio.TimerHandle | None = None
         self._urgent = False
-        self._beside: asyncio.Task[bool] | None = None  # the running fsync or compaction
+        self._background: asyncio.Task[bool] | None = None  # the running fsync or compaction
         self._compacting = False
         self._compact_above = _COMPACT_BYTES
         self._sync_wanted = False
@@ -279,7 +279,7 @@ class ChannelJournal:
             self._timer.cancel()
             self._timer = None
         self._urgent = False
-        if self._beside is None and self._journal.size_bytes > self._compact_above:
+        if self._background is None and self._journal.size_bytes > self._compact_above:
             self._begin_compaction()
         return True
 
@@ -292,17 +292,17 @@ class ChannelJournal:
         Raises:
             Unavailable: The disk write failed; it will be retried.
         """
-        while self._beside is not None and (durable or self._compacting):
-            await asyncio.wait([self._beside])
+        while self._background is not None and (durable or self._compacting):
+            await asyncio.wait([self._background])
         if self._closed:
             raise Unavailable("the channel was deleted, or the broker stops: try again")
         if not self.flush():
             raise Unavailable("cannot write a channel's journal now: try again")
         if durable and self._journal.unsynced:
             # The flush may have begun a compaction, which also makes the state durable.
-            beside = self._beside or self._begin_sync()
-            await asyncio.wait([beside])
-            if not beside.result():
+            running = self._background or self._begin_sync()
+            await asyncio.wait([running])
+            if not running.result():
                 raise Unavailable("cannot sync a channel's journal now: try again")
 
     async def sync(self) -> bool:
@@ -334,8 +334,8 @@ class ChannelJournal:
     # -- beside the loop
 
     async def _at_rest(self) -> None:
-        while self._beside is not None:
-            await asyncio.wait([self._beside])
+        while self._background is not None:
+            await asyncio.wait([self._background])
 
     def _want_sync(self) -> None:
         if not self._sync_wanted:
@@ -343,8 +343,8 @@ class ChannelJournal:
             self._sync_wanted = True
 
     def _begin_sync(self) -> asyncio.Task[bool]:
-        self._beside = start_awaited(self._sync())
-        return self._beside
+        self._background = start_awaited(self._sync())
+        return self._background
 
     async def _sync(self) -> bool:
         """Fsync records that were appended before; appends continue meanwhile.
@@ -361,7 +361,7 @@ class ChannelJournal:
             self._want_sync()
             return False
         finally:
-            self._beside = None
+            self._background = None
         if self._journal.size_bytes > self._compact_above:
             self.flush()
         return True
@@ -375,7 +375,7 @@ class ChannelJournal:
             return  # a partial change must not become the journal's snapshot
         try:
             base = snapshot(self._state)
-            self._beside = start_job("journal compaction", self._compact(base))
+            self._background = start_job("journal compaction", self._compact(base))
         except Exception as error:  # noqa: BLE001 - the journal grows further, as after a failure
             self._compaction_failed(error)
         else:
@@ -391,7 +391,7 @@ class ChannelJournal:
         except Exception as error:  # noqa: BLE001 - the outermost handler of a task
             self._compaction_failed(error)
         finally:
-            self._beside, self._compacting = None, False
+            self._background, self._compacting = None, False
         self.flush()
         return done
 

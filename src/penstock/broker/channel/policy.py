@@ -65,7 +65,7 @@ class ChannelCounters:
     expired: int = 0
     dead_lettered: int = 0
     given_up: int = 0
-    shed: int = 0
+    trimmed: int = 0
     journal_damaged: int = 0
 
 
@@ -110,7 +110,7 @@ class DropPolicy:
         count = place.end - place.start
         if place.deleted:
             # Deleted because of a size bound: no other deletion removes unread messages.
-            self.counters.shed += count
+            self.counters.trimmed += count
         else:
             self.counters.lost += count
 
@@ -124,7 +124,7 @@ class DropPolicy:
             if over > 0:
                 # The limit was not exceeded before, so these messages follow all dropped ones.
                 self._state.skip(partition, max(end - over, progress.next), end)
-                self.counters.shed += over
+                self.counters.trimmed += over
 
     def dead_letter(
         self, found: list[tuple[Redelivery, Slice]], options: ChannelOptions, now_ms: int

@@ -158,11 +158,11 @@ class ChannelStore:
         return f"{topic.folder}/{FOLDER}/{name}"
 
     def _channel(
-        self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelJournal | None
+        self, topic: StoredTopic, name: str, state: ChannelState, journal: ChannelJournal | None
     ) -> Channel:
         options = topic.options.channel(self.options, topic.name)
-        memory = self.kept.ledger
-        return Channel(name, topic, state, keeper, options, self.clock, self.dead_letters, memory)
+        memory = self.kept.budget
+        return Channel(name, topic, state, journal, options, self.clock, self.dead_letters, memory)
 
 
 def write_state(

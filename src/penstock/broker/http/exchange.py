@@ -42,7 +42,7 @@ BYTES: Final = b"application/octet-stream"
 _PARAMETERS_MAX: Final = 64
 _CACHED_QUERY_BYTES_MAX: Final = 256
 _DETAIL_CHARACTERS_MAX: Final = 1_000
-_MENDS: Final = {
+_REMEDIES: Final = {
     "MSG_TOO_BIG": "send smaller messages, or raise the broker's max_message_bytes",
     "BODY_TOO_BIG": "send fewer messages at once, or raise the broker's max_body_bytes",
 }
@@ -309,6 +309,6 @@ class Request:
 
 
 def _too_big(size: int, limit: int, code: str) -> ApiError:
-    mend = _MENDS.get(code, "send less")
-    text = f"{size} bytes or more were sent and the limit is {limit}: {mend}"
+    remedy = _REMEDIES.get(code, "send less")
+    text = f"{size} bytes or more were sent and the limit is {limit}: {remedy}"
     return ApiError(413, code, text)

@@ -142,18 +142,18 @@ class ReadRoutes:
             raise ApiError(
                 503, "TOO_MANY_READERS", f"{broker.waiting_readers} readers wait already: try later"
             )
-        news = asyncio.Event()
+        appended = asyncio.Event()
         gone = start_job("reader watch", request.wait_disconnected())
-        unwatch = topic.news.watch(news.set)
+        unwatch = topic.append_listeners.watch(appended.set)
         broker.waiting_readers += 1
         try:
-            gone.add_done_callback(lambda _: news.set())
+            gone.add_done_callback(lambda _: appended.set())
             async with asyncio.timeout(timeout_s):
                 while not (_has_passed(topic, after) or topic.closed or broker.closing):
                     if gone.done():
                         raise ClientLeftError("the reader disconnected")
-                    news.clear()
-                    await news.wait()
+                    appended.clear()
+                    await appended.wait()
         except TimeoutError:
             pass
         finally:

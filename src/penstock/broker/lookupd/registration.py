@@ -1,8 +1,8 @@
 """Protocol with one nsqlookupd: the topics and channels registered there, and the next commands.
 
 Owns the commands of NSQ's V1 protocol, their order and the parsing of answers. Does not own the
-connection (`link`), when to connect (`announcer`) nor the topics, whose state it reads when it
-sends a command: a topic that appears and disappears in between is never registered.
+connection, when to connect (`announcer`) nor the topics, whose state it reads when it sends a
+command: a topic that appears and disappears in between is never registered.
 
 Invariants: pure; a new connection begins with ``IDENTIFY`` and registers everything; the number of
 unanswered commands is bounded, so that neither side buffers many; answers arrive in order.

@@ -10,7 +10,7 @@ very many deferred messages, or messages held by a consumer, would stop all othe
 due.
 
 Does not own bodies being received over HTTP or larger than one read, which have a limit of their
-own (`admission`) that is subtracted from this one.
+own (`publish_admission`) that is subtracted from this one.
 
 Invariants: used on the event loop only; the cache that grew last is never released, so that a
 reader from the disk makes progress; so at most one cache exceeds the limit.
@@ -32,7 +32,7 @@ _MODEST_PARTS: Final = 1_024  # of the limit: 128 such channels together fill th
 class Cache(Protocol):
     """Memory that can be released at any time."""
 
-    def shed(self) -> None:
+    def release(self) -> None:
         """Release everything; the ledger has already subtracted it."""
         ...
 
@@ -47,7 +47,7 @@ class MemoryBudget:
         held_bytes: Memory that cannot be released now.
         cached_bytes: Memory of caches.
         peak_bytes: Maximum of the sum of both.
-        sheds: Number of released caches.
+        releases: Number of released caches.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -55,7 +55,7 @@ class MemoryBudget:
         self.held_bytes = 0
         self.cached_bytes = 0
         self.peak_bytes = 0
-        self.sheds = 0
+        self.releases = 0
         self._held: dict[Hashable, int] = {}
         self._caches: OrderedDict[Cache, int] = OrderedDict()
         self._waiting: dict[Callable[[], None], None] = {}
@@ -121,6 +121,6 @@ class MemoryBudget:
         while self.held_bytes + self.cached_bytes > self.limit_bytes and len(self._caches) > 1:
             cache, size_bytes = self._caches.popitem(last=False)
             self.cached_bytes -= size_bytes
-            self.sheds += 1
-            cache.shed()
+            self.releases += 1
+            cache.release()
         self.peak_bytes = max(self.peak_bytes, self.held_bytes + self.cached_bytes)

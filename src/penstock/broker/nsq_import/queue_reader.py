@@ -85,7 +85,7 @@ class NsqdQueueReader:
         if self._unwritten is not None and previous is not None:
             self._note_missing(self._files[-1], range(previous + 1, self._unwritten))
         self._estimate_missing()
-        self.report.settle()
+        self.report.adjust_losses()
 
     def _start(self) -> tuple[int, int]:
         """Return the file and the position at which to begin."""

@@ -73,7 +73,7 @@ class NsqdRecords:
         position: Position of the first in the file.
         times_ns: Times of publication, epoch ns.
         attempts: Number of deliveries of each before it was written.
-        ids: Their ids as numbers, see `messageid`.
+        ids: Their ids as numbers, see `message_id`.
         bodies: The payloads.
         doubt: Problem with the length of a single record; empty: the records are intact.
     """

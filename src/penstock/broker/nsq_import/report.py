@@ -86,7 +86,7 @@ class QueueReport:
         """Number of lost records: exact if the metadata allows it, otherwise estimated."""
         return sum(file.lost for file in self.files)
 
-    def settle(self) -> None:
+    def adjust_losses(self) -> None:
         """Adjust the losses of the files to the metadata, after everything was read.
 
         If the metadata matches the files, their sum is exact. If it is stale, the losses of missing

@@ -73,25 +73,25 @@ class ClientEffect(Symbol):
     """A step that follows from an event."""
 
     # Of commands; those that can fail end the connection, or report one of the other events.
-    NEGOTIATE = "negotiate"
-    AUTHENTICATE = "authenticate"
-    SUBSCRIBE = "subscribe"
-    SET_READY = "set ready"
-    FINISH = "finish"
-    REQUEUE = "requeue"
-    TOUCH = "touch"
-    STOP_DELIVERY = "stop delivery"
+    NEGOTIATE = "agree on settings; reports the outcome as an event"
+    AUTHENTICATE = "ask the auth server, and answer"
+    SUBSCRIBE = "check permissions and join the channel; reports SUBSCRIBED"
+    SET_READY = "set the number of messages the client accepts"
+    FINISH = "finish the message"
+    REQUEUE = "requeue the message"
+    TOUCH = "extend the message's time-out"
+    STOP_DELIVERY = "deliver no further messages"
     SEND_CLOSE_WAIT = "send CLOSE_WAIT"
-    PUBLISH = "publish"
-    MULTI_PUBLISH = "multi-publish"
-    DEFERRED_PUBLISH = "deferred publish"
+    PUBLISH = "append the message, and answer"
+    MULTI_PUBLISH = "append the messages, and answer"
+    DEFERRED_PUBLISH = "append the message with a delay, and answer"
     # Of other events.
-    RESTART_HEARTBEAT = "restart heartbeat"
-    SEND_SETTINGS = "send settings"
-    START_TLS = "start TLS"
-    START_COMPRESSION = "start compression"
+    RESTART_HEARTBEAT = "schedule the next heartbeat"
+    SEND_SETTINGS = "send the answer to IDENTIFY"
+    START_TLS = "do the TLS handshake; reports the outcome as an event"
+    START_COMPRESSION = "compress output and decompress input from here on"
     SEND_OK = "send OK"
-    SEND_HEARTBEAT = "send heartbeat"
+    SEND_HEARTBEAT = "send a heartbeat"
 
 
 _State = ClientState
@@ -129,18 +129,22 @@ def _answered(*effects: ClientEffect) -> _ClientRow:
         {
             _State.NEW: go(_State.IDENTIFIED, *first, *effects),
             _State.TLS_REQUIRED: go(_State.TLS_MISSED, *first, *effects),
-        }
+        },
+        otherwise=IMPOSSIBLE,
     )
 
 
 def _tls_started(*effects: ClientEffect) -> _ClientRow:
-    return Row({_State.UPGRADING: go(_State.IDENTIFIED, *effects), _State.CLOSED: IGNORED})
+    return Row(
+        {_State.UPGRADING: go(_State.IDENTIFIED, *effects), _State.CLOSED: IGNORED},
+        otherwise=IMPOSSIBLE,
+    )
 
 
 _COMPRESS: Final = (_Effect.START_COMPRESSION, _Effect.SEND_OK)
 _NO_HEARTBEAT: Final = (_State.UPGRADING, _State.CLOSED)
 
-CLIENT_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect](
+CONNECTION_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect](
     ClientState,
     {
         _Event.IDENTIFY: _command(
@@ -184,13 +188,15 @@ CLIENT_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect](
                     _Effect.START_TLS,
                 )
                 for state in (_State.NEW, _State.TLS_REQUIRED)
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _Event.TLS_STARTED: _tls_started(_Effect.SEND_OK),
         _Event.TLS_STARTED_FIRST: _tls_started(_Effect.SEND_OK, *_COMPRESS),
         _Event.SUBSCRIBED: Row(
             {state: go(_State.SUBSCRIBED, _Effect.SEND_OK) for state in _NO_CONSUMER}
-            | {_State.CLOSED: IGNORED}
+            | {_State.CLOSED: IGNORED},
+            otherwise=IMPOSSIBLE,
         ),
         # A connection that is closed still has heartbeats, which end it if it does not read.
         _Event.HEARTBEAT_DUE: Row(
@@ -199,9 +205,12 @@ CLIENT_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect](
                 if state in _NO_HEARTBEAT
                 else go(state, _Effect.SEND_HEARTBEAT, _Effect.RESTART_HEARTBEAT)
                 for state in ClientState
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _Event.ENDED: Row({state: go(_State.CLOSED) for state in ClientState}),
+        _Event.ENDED: Row(
+            {state: go(_State.CLOSED) for state in ClientState}, otherwise=IMPOSSIBLE
+        ),
     },
     initial=(ClientState.NEW, ClientState.TLS_REQUIRED),
     final=(ClientState.CLOSED,),

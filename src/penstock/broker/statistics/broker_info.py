@@ -81,14 +81,14 @@ def http_connections(broker: Broker) -> Json:
 
 
 def held(broker: Broker) -> Json:
-    """Return the use of the memory budget (`MemoryLedger`)."""
-    ledger = broker.memory
+    """Return the use of the memory budget (`MemoryBudget`)."""
+    budget = broker.memory
     return {
-        "limit_bytes": ledger.limit_bytes,
-        "held_bytes": ledger.held_bytes,
-        "cached_bytes": ledger.cached_bytes,
-        "peak_bytes": ledger.peak_bytes,
-        "caches_let_go": ledger.sheds,
+        "limit_bytes": budget.limit_bytes,
+        "held_bytes": budget.held_bytes,
+        "cached_bytes": budget.cached_bytes,
+        "peak_bytes": budget.peak_bytes,
+        "caches_let_go": budget.releases,
     }
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.protocol.connection_state import (
-    CLIENT_MACHINE,
     COMMANDS_BY_NAME,
+    CONNECTION_MACHINE,
     EVENTS,
     ClientEffect,
     ClientEvent,
@@ -46,17 +46,17 @@ class CommandHandler:
     Args:
         broker: The broker.
         limits: Limits on the settings that clients negotiate.
-        gate: Checks their permissions.
+        authorizer: Checks their permissions.
     """
 
-    def __init__(self, broker: Broker, limits: NegotiationLimits, gate: Authorizer) -> None:
+    def __init__(self, broker: Broker, limits: NegotiationLimits, authorizer: Authorizer) -> None:
         self._broker = broker
         self._limits = limits
-        self._gate = gate
-        publishing = PublishCommands(broker, gate)
+        self._authorizer = authorizer
+        publishing = PublishCommands(broker, authorizer)
         self._effects: dict[ClientEffect, Step] = {
             ClientEffect.NEGOTIATE: self._negotiate,
-            ClientEffect.AUTHENTICATE: gate.authenticate,
+            ClientEffect.AUTHENTICATE: authorizer.authenticate,
             ClientEffect.SUBSCRIBE: self._subscribe,
             ClientEffect.SET_READY: _set_ready,
             ClientEffect.FINISH: _finish,
@@ -92,6 +92,7 @@ class CommandHandler:
             return None
         outcome: Outcome = None
         for effect in session.happened(EVENTS[type(command)]):
+            assert outcome is None, f"{effect}: only the last effect may report an event"
             outcome = self._effects[effect](connection, command)
         return outcome
 
@@ -99,7 +100,7 @@ class CommandHandler:
         """Return the steps of commands that have at most one in a state, and do not change it."""
         found: dict[type, Step] = {}
         for kind, event in EVENTS.items():
-            outcome = CLIENT_MACHINE.outcome(state, event)
+            outcome = CONNECTION_MACHINE.outcome(state, event)
             if isinstance(outcome, Transition) and outcome.state is state:
                 steps = [self._effects[effect] for effect in outcome.effects]
                 if len(steps) <= 1:
@@ -125,7 +126,7 @@ class CommandHandler:
         return self._join(connection, command)
 
     async def _join(self, connection: TcpConnection, command: c.Subscribe) -> ClientEvent:
-        asking = self._gate.check(connection, "SUB", command.topic, command.channel)
+        asking = self._authorizer.check(connection, "SUB", command.topic, command.channel)
         if asking is not None:
             await asking
         try:

@@ -120,7 +120,7 @@ class TcpConnection(asyncio.Protocol):
         self.session = ClientSession(broker.clock.now_ms(), state)
         self.output = OutputBuffer(self.session, broker.memory)
         self.consumer: ConnectionConsumer | None = None
-        self.beat_slot = 0
+        self.heartbeat_slot = 0
         self._front = front
         self._transport: asyncio.Transport | None = None
         self._intake = InputBuffer(front.limits, self.session, broker.memory)
@@ -267,13 +267,14 @@ class TcpConnection(asyncio.Protocol):
                 _logger.exception("%s: a command failed", self.session.address)
                 self.close()
                 return
-        self._intake.tell_ledger()
+        self._intake.report_held()
         self._pace_input()
 
     def _react(self, event: ClientEvent) -> Awaitable[ClientEvent] | None:
         """Carry out the effects of an event; return an awaitable if the last is not done yet."""
         outcome = None
         for effect in self.session.happened(event):
+            assert outcome is None, f"{event}: only the last effect may take time"
             outcome = self._carry_out_effect(effect)
         return outcome
 
@@ -391,15 +392,15 @@ class TcpConnection(asyncio.Protocol):
         else:
             self._front.heartbeats.forget(self)
 
-    def beat(self, now_s: float) -> None:
+    def send_heartbeat(self, now_s: float) -> None:
         """Send a heartbeat, or end the connection if the client is silent or does not read."""
         try:
-            self._beat(now_s)
+            self._send_heartbeat(now_s)
         except BaseException:
             self.output.abort()  # no later heartbeat would end it
             raise
 
-    def _beat(self, now_s: float) -> None:
+    def _send_heartbeat(self, now_s: float) -> None:
         interval_s = self.session.negotiated.heartbeat_ms / 1000
         waits = self._busy is not None or self._body_memory.is_awaited
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits

@@ -1,7 +1,8 @@
 """TCP listener of the broker and the table of its client connections.
 
 Owns the listener, the connection table, and the description of a connection that ``/stats``
-returns (`client_statistics`). Does not own what a connection does (`connection`, `handler`).
+returns (`client_statistics`). Does not own what a connection does (`connection`,
+`command_handler`).
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class TcpFront:
             max_ready_count=options.clients.max_ready_count,
             max_requeue_ms=options.max_requeue_ms,
         )
-        gate = Authorizer(options.token, authority, broker.clock)
-        offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
-        self.handler = CommandHandler(broker, offered, gate)
+        authorizer = Authorizer(options.token, authority, broker.clock)
+        offered = replace(options.clients, tls=tls is not None, auth_required=authorizer.closed)
+        self.handler = CommandHandler(broker, offered, authorizer)
         self.tls = tls
         self.heartbeats = Heartbeats()
         self.connections: dict[int, TcpConnection] = {}

@@ -22,16 +22,16 @@ _SLOT_S: Final = 0.1
 _STEPS: Final = 30
 
 
-class Beating(Protocol):
+class HeartbeatConnection(Protocol):
     """A connection, as seen by the schedule.
 
     Attributes:
-        beat_slot: Its slot in the schedule; 0: none. Only the schedule changes it.
+        heartbeat_slot: Its slot in the schedule; 0: none. Only the schedule changes it.
     """
 
-    beat_slot: int
+    heartbeat_slot: int
 
-    def beat(self, now_s: float) -> None:
+    def send_heartbeat(self, now_s: float) -> None:
         """Send a heartbeat, and schedule the next one."""
         ...
 
@@ -40,11 +40,11 @@ class Heartbeats:
     """The schedule of one server. Used on its event loop only."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, set[Beating]] = {}
+        self._slots: dict[int, set[HeartbeatConnection]] = {}
         self._order: list[int] = []  # a heap of the slots
         self._timer: asyncio.TimerHandle | None = None
 
-    def plan(self, connection: Beating, delay_s: float) -> None:
+    def plan(self, connection: HeartbeatConnection, delay_s: float) -> None:
         """Schedule a connection after a delay, replacing an earlier schedule."""
         self.forget(connection)
         loop = asyncio.get_running_loop()
@@ -56,24 +56,24 @@ class Heartbeats:
             heapq.heappush(self._order, slot)
             waiting = self._slots[slot] = set()
         waiting.add(connection)
-        connection.beat_slot = slot
+        connection.heartbeat_slot = slot
         if self._timer is None or (is_new and self._order[0] == slot):
             self._set_timer(loop)
 
-    def forget(self, connection: Beating) -> None:
+    def forget(self, connection: HeartbeatConnection) -> None:
         """Remove a connection from the schedule."""
-        if connection.beat_slot:
+        if connection.heartbeat_slot:
             # A slot that is being processed has been removed from the schedule.
-            self._slots.get(connection.beat_slot, set()).discard(connection)
-            connection.beat_slot = 0
+            self._slots.get(connection.heartbeat_slot, set()).discard(connection)
+            connection.heartbeat_slot = 0
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        timer = loop.call_at(self._order[0] * _SLOT_S, self._beat) if self._order else None
+        timer = loop.call_at(self._order[0] * _SLOT_S, self._send_due) if self._order else None
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
 
-    def _beat(self) -> None:
+    def _send_due(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         try:
@@ -81,17 +81,19 @@ class Heartbeats:
             while self._order and self._order[0] * _SLOT_S <= now_s:
                 slot = heapq.heappop(self._order)
                 for connection in self._slots.pop(slot, ()):
-                    if connection.beat_slot == slot:  # otherwise an earlier beat ended or moved it
-                        connection.beat_slot = 0
-                        self._beat_one(connection, now_s)
+                    if (
+                        connection.heartbeat_slot == slot
+                    ):  # otherwise an earlier beat ended or moved it
+                        connection.heartbeat_slot = 0
+                        self._send_one(connection, now_s)
         finally:
             # A beat schedules the next one, which may have set the timer already.
             if self._timer is None:
                 self._set_timer(loop)
 
-    def _beat_one(self, connection: Beating, now_s: float) -> None:
+    def _send_one(self, connection: HeartbeatConnection, now_s: float) -> None:
         try:
-            connection.beat(now_s)
+            connection.send_heartbeat(now_s)
         except Exception:
             # One connection must not prevent the heartbeats of others; it has aborted itself.
             _logger.exception("a heartbeat failed")

@@ -127,7 +127,7 @@ class InputBuffer:
             return True
         return self._waiting_bytes > _WAITING_BYTES_MAX or self._memory.is_full
 
-    def tell_ledger(self) -> None:
+    def report_held(self) -> None:
         """Update the memory budget after commands were executed."""
         if not self.commands:
             self._waiting_bytes = min(self._waiting_bytes, self._parser.waiting_bytes)

@@ -99,7 +99,7 @@ class OutputBuffer:
         self._waiting_bytes += len(data)
         if len(data) >= _TOLD_BYTES:
             # At once: many channels may deliver much in one iteration, before any of it is sent.
-            self._tell_ledger()
+            self._report_held()
         if not self._scheduled:
             asyncio.get_running_loop().call_soon(self.flush)
             self._scheduled = True
@@ -135,7 +135,7 @@ class OutputBuffer:
             self._transport.write(waiting[0])
         else:
             self._transport.writelines(waiting)
-        self._tell_ledger()
+        self._report_held()
         if was_full and not self._clogged and self.on_room is not None:
             self.on_room()
 
@@ -143,12 +143,12 @@ class OutputBuffer:
         """Note that the client reads too slowly."""
         self._clogged = True
         self._clogged_since_s = asyncio.get_running_loop().time()
-        self._tell_ledger()
+        self._report_held()
 
     def unclog(self) -> None:
         """Note that the client has caught up."""
         self._clogged = False
-        self._tell_ledger()
+        self._report_held()
         if self.on_room is not None:
             self.on_room()
 
@@ -167,5 +167,5 @@ class OutputBuffer:
         if self._transport is not None:
             self._transport.abort()
 
-    def _tell_ledger(self) -> None:
+    def _report_held(self) -> None:
         self._memory.hold(self, self._waiting_bytes + self.unread_bytes)

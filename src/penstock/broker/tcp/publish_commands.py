@@ -50,12 +50,12 @@ class PublishCommands:
 
     Args:
         broker: The broker.
-        gate: Checks the permissions of clients.
+        authorizer: Checks the permissions of clients.
     """
 
-    def __init__(self, broker: Broker, gate: Authorizer) -> None:
+    def __init__(self, broker: Broker, authorizer: Authorizer) -> None:
         self._broker = broker
-        self._gate = gate
+        self._authorizer = authorizer
 
     def publish(self, connection: TcpConnection, command: c.Command) -> Awaitable[None] | None:
         """Execute one or more consecutive PUBs. All commands raise `CommandRefused`."""
@@ -84,7 +84,7 @@ class PublishCommands:
         return self._put(connection, publish)
 
     def _put(self, connection: TcpConnection, publish: _Publish) -> Awaitable[None] | None:
-        asking = self._gate.check(connection, publish.name, publish.topic)
+        asking = self._authorizer.check(connection, publish.name, publish.topic)
         if asking is not None:
             return self._put_when(asking, connection, publish)
         topic = self._broker.topics.find(publish.topic)

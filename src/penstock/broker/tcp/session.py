@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.client_registry import TlsStatistics
 from penstock.broker.protocol.commands import CommandRefused
-from penstock.broker.protocol.connection_state import CLIENT_MACHINE, ClientState
+from penstock.broker.protocol.connection_state import CONNECTION_MACHINE, ClientState
 from penstock.broker.protocol.negotiation import Negotiated
 from penstock.core.state_machine import Refusal
 
@@ -77,7 +77,7 @@ class ClientSession:
         Raises:
             CommandRefused: The event is a command that is not allowed in this state.
         """
-        outcome = CLIENT_MACHINE.transition(self.state, event)
+        outcome = CONNECTION_MACHINE.transition(self.state, event)
         if isinstance(outcome, Refusal):
             raise CommandRefused("E_INVALID", outcome.reason)
         return outcome

@@ -1,7 +1,7 @@
 """Changes of topics and channels (create, pause, delete) while the event loop serves.
 
 Owns the thread that runs the changes one after the other: each needs fsyncs, and a publisher of
-another topic must not wait for them. Does not own the effects of a change (`folder`).
+another topic must not wait for them. Does not own the effects of a change (`registry`).
 
 Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
 memory; a change whose request is cancelled is completed. After any exception, memory follows the
@@ -148,7 +148,7 @@ class TopicChanges:
             ends = tuple(queue.earliest for queue in topic.queues)
             for channel in tuple(topic.channels.values()):
                 steps.take(channel.pass_over, (0,) * len(ends), ends)
-            steps.take(topic.news.tell)
+            steps.take(topic.append_listeners.tell)
             steps.finish()
 
     async def find_or_create_channel(

@@ -1,7 +1,8 @@
 """All topics of one folder: creation, loading after a restart, pausing and deletion.
 
-Owns the set of topics and the lock of their folder. Does not own the files of a topic (`store`),
-how one is opened (`parts`), which channels it has (`channels`) nor its messages.
+Owns the set of topics and the lock of their folder. Does not own the files of a topic
+(`topic_files`), how one is opened (`assembly`), which channels it has (`channel_names`) nor its
+messages.
 
 Invariants:
 

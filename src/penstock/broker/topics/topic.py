@@ -77,7 +77,7 @@ class Topic:
 
     Attributes:
         turns: Chooses the stream partition of a publish.
-        news: Notifies listeners when messages are appended, or when the topic ends.
+        append_listeners: Notifies listeners when messages are appended, or when the topic ends.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Topic:
         self.repeats = 0
         self.closed = False
         self.turns = PartitionRotation(name, len(self.queues))
-        self.news = AppendListeners()
+        self.append_listeners = AppendListeners()
 
     @property
     def id(self) -> str:
@@ -183,7 +183,7 @@ class Topic:
     def attach(self, channel: Channel) -> None:
         """Add a channel, which receives the topic's messages from now on."""
         self.channels[channel.name] = channel
-        self._settle()
+        self._resume_delivery()
 
     def detach(self, name: str) -> Channel | None:
         """Remove a channel and return it."""
@@ -198,7 +198,7 @@ class Topic:
         if paused and not self.paused:
             self.held = self.position()
         self.paused = paused
-        self._settle()
+        self._resume_delivery()
 
     def forgo(self) -> tuple[int, ...] | None:
         """Withhold all undelivered messages from channels; readers by offset can still read them.
@@ -214,7 +214,7 @@ class Topic:
             channel.pass_over(before, self.held)
         return self.held
 
-    def _settle(self) -> None:
+    def _resume_delivery(self) -> None:
         if self.channels and not self.paused:
             self.held = None
         for channel in self.channels.values():
@@ -270,12 +270,12 @@ class Topic:
             if self.held is not None:  # otherwise channels enforce their own limits
                 most = self._kept.keep_messages - (queue.latest - self.fed(partition))
             is_wanted = partial(self._is_wanted, partition)
-            batch = admitted(queue, batch, self._kept.ledger, most, is_wanted)
+            batch = admitted(queue, batch, self._kept.budget, most, is_wanted)
         try:
             written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
         except BaseException:
             if isinstance(queue, MemoryQueue):
-                self._kept.ledger.hold(queue, queue.size_bytes)
+                self._kept.budget.hold(queue, queue.size_bytes)
             raise
         # The batch is appended: a later exception must not make the publisher repeat it.
         self.message_count += count
@@ -289,7 +289,7 @@ class Topic:
         except Exception as error:  # noqa: BLE001 - reported to the exception handler
             report(f"topic {self.name}: a channel was not notified of new messages", error)
             call_each([channel.schedule for channel in self.channels.values()])
-        self.news.tell()
+        self.append_listeners.tell()
         return True
 
     def _is_wanted(self, partition: int, start: int, end: int) -> bool:
@@ -309,8 +309,8 @@ class Topic:
                 steps.take(feed.close)
             for queue in self.queues:
                 if isinstance(queue, MemoryQueue):
-                    steps.take(self._kept.ledger.hold, queue, 0)
-            steps.take(self.news.tell)
+                    steps.take(self._kept.budget.hold, queue, 0)
+            steps.take(self.append_listeners.tell)
             steps.finish()
 
     def close(self) -> None:

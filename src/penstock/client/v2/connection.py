@@ -203,12 +203,12 @@ class NsqConnection(asyncio.Protocol):
         self._transport = upgraded
 
     def _without_heartbeats(self, frames: list[Frame]) -> list[Frame]:
-        beats = wire.ResponseFrame(wire.HEARTBEAT)
-        if beats not in frames:
+        heartbeat = wire.ResponseFrame(wire.HEARTBEAT)
+        if heartbeat not in frames:
             return frames
         self.heartbeat_count += 1
         self.send(wire.NOP)
-        return [frame for frame in frames if frame != beats]
+        return [frame for frame in frames if frame != heartbeat]
 
     # -- the open connection
 

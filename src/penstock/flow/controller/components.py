@@ -159,7 +159,7 @@ class FlowComponents:
         scheduler: Runs the components.
         queues: Queues of the connections.
         services: Services of sessions.
-        firings: Handled firing times of CRON driven components.
+        cron_progress: Handled firing times of CRON driven components.
 
     Attributes:
         schedules: Schedule of each component, by its id.
@@ -170,12 +170,12 @@ class FlowComponents:
         scheduler: Scheduler,
         queues: ConnectionQueues,
         services: SessionServices,
-        firings: CronProgress,
+        cron_progress: CronProgress,
     ) -> None:
         self._scheduler = scheduler
         self._queues = queues
         self._services = services
-        self._firings = firings
+        self._cron_progress = cron_progress
         self.schedules: Mapping[str, ComponentSchedule] = {}
         self._known = _Known()
         self._units: dict[str, ProcessorNode | FunnelNode] = {}
@@ -380,7 +380,7 @@ class FlowComponents:
             unit = ProcessorNode(
                 plans.units[one], connections, state, self._services, self._scheduler
             )
-        served_ms = self._firings.served_ms(one, schedule)
+        served_ms = self._cron_progress.served_ms(one, schedule)
         asked = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
         self._units[one] = unit
         if not self.is_enabled(one):

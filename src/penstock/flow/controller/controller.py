@@ -160,14 +160,14 @@ class FlowController:
             options=options.scheduler,
         )
         self._control = MailboxThread("flow-control", clock=clock, daemon=True)
-        firings = CronProgress(self._repository)
-        self._parts = FlowComponents(self._scheduler, self._queues, self._services, firings)
+        cron_progress = CronProgress(self._repository)
+        self._parts = FlowComponents(self._scheduler, self._queues, self._services, cron_progress)
         self._flow = RunningFlow(
             self._file,
             Planning(registry, environment, fs.read_bytes),
             self._scheduler,
             self._parts,
-            firings,
+            cron_progress,
             self.bulletins,
             options.stop_limit_s,
             options.guard,
@@ -401,7 +401,7 @@ class FlowController:
             is_quiet = self._control.join(limit_s)
             with suppress(PenstockError, FutureTimeoutError, CancelledError):
                 if is_quiet:
-                    self._flow.note_firings()
+                    self._flow.note_cron_progress()
                 stopping = [self._scheduler.stop(one) for one in self._parts.component_ids]
                 wait(stopping, limit_s)
                 self._scheduler.close().result(limit_s)
@@ -417,13 +417,13 @@ class FlowController:
         every_ms = self._options.expire_every_ms
         timers = self._control.timers
         timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
-        timers.schedule_every(_NOTE_EVERY_MS, self._note_firings_later, "store firing times")
+        timers.schedule_every(_NOTE_EVERY_MS, self._note_cron_progress_later, "store firing times")
         kept = self._file.load()
         self._do(partial(self._flow.restore, kept), "restore flow %s", kept.flow.name)
 
-    def _note_firings_later(self) -> None:
+    def _note_cron_progress_later(self) -> None:
         with suppress(PenstockError):  # the flow is being closed
-            self._flow.note_firings(ends_in_order=False)
+            self._flow.note_cron_progress(ends_in_order=False)
 
     def _do(self, command: Callable[[], T], description: str, *arguments: object) -> T:
         future = self._control.executor.submit_change(command, description, *arguments)

@@ -62,7 +62,7 @@ class RunningFlow:
         planning: Makes plans of flows.
         scheduler: Runs the components.
         parts: Components and connections.
-        firings: Handled firing times of CRON driven components.
+        cron_progress: Handled firing times of CRON driven components.
         bulletins: Receives names and levels of components.
         stop_limit_s: How long a change waits for components to stop.
         guard: Decides whether components are started with the process; None: they are.
@@ -78,7 +78,7 @@ class RunningFlow:
         planning: Planning,
         scheduler: Scheduler,
         parts: FlowComponents,
-        firings: CronProgress,
+        cron_progress: CronProgress,
         bulletins: BulletinBoard,
         stop_limit_s: float,
         guard: StartGuard | None = None,
@@ -91,7 +91,7 @@ class RunningFlow:
         self._planning = planning
         self._scheduler = scheduler
         self._parts = parts
-        self._firings = firings
+        self._cron_progress = cron_progress
         self._bulletins = bulletins
         self._stop_limit_s = stop_limit_s
 
@@ -108,7 +108,7 @@ class RunningFlow:
         plans = self._planning.plans(FlowIndex.of(kept.flow))
         for problem in plans.problems:
             _logger.error("after the restart: %s", problem)
-        self._firings.forget(one for one in plans.schedules if not kept.wanted.runs(one))
+        self._cron_progress.forget(one for one in plans.schedules if not kept.wanted.runs(one))
         self._tell_bulletins(plans.index)
         self._parts.change(plans, set())
         self.applied = kept
@@ -134,7 +134,7 @@ class RunningFlow:
         plans = self._planning.checked(index, places)
         components = frozenset(plans.schedules)
         after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
-        self.note_firings()
+        self.note_cron_progress()
         concerned = self._concerned(changes, index)
         try:
             self.wait_stopped({one: self._scheduler.stop(one) for one in concerned})
@@ -145,7 +145,7 @@ class RunningFlow:
             raise
         self.applied = after
         try:
-            self._firings.forget(self._parts.component_ids - components)
+            self._cron_progress.forget(self._parts.component_ids - components)
             self._tell_bulletins(index)
             self._parts.change(plans, concerned)
         except PenstockError as error:  # narrow: any other exception ends the process already
@@ -188,7 +188,7 @@ class RunningFlow:
             failure = error
         self.applied = applied
         self.held = self.held.difference(ids)
-        self._firings.forget(ids)
+        self._cron_progress.forget(ids)
         return {one: self._scheduler.stop(one) for one in ids}, failure
 
     def run_once(self, target: str) -> Future[None]:
@@ -199,12 +199,12 @@ class RunningFlow:
         """
         return self._scheduler.run_once(self._parts.component_id(target))
 
-    def note_firings(self, *, ends_in_order: bool = True) -> None:
+    def note_cron_progress(self, *, ends_in_order: bool = True) -> None:
         """Store the handled firing times of CRON driven components, if there are any."""
         schedules = self._parts.schedules
         if driven := [one for one, schedule in schedules.items() if schedule.cron is not None]:
             scheduling = answer(self._scheduler.statistics(driven))
-            self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
+            self._cron_progress.note(scheduling.components, schedules, ends_in_order=ends_in_order)
 
     def wait_stopped(self, stopping: Mapping[str, Future[None]]) -> None:
         """Wait until components have stopped.

@@ -7,7 +7,7 @@
     validate["invalid", "failure"] >> flow.funnel("Bad")
     flow.build()
 
-Owns the notation. Does not own the validation of the flow (`validate`).
+Owns the notation. Does not own the validation of the flow (`validation`).
 
 Invariants: a name is used once; both ends of a connection belong to one flow. A mistake raises at
 once, at its line of Python.

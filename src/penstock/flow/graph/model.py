@@ -1,8 +1,8 @@
 """Model of a flow: process groups, processors, connections, funnels, ports, labels, parameters.
 
 Owns the shape of a flow and its short forms; the document form (YAML, JSON) has the same fields.
-Does not own the validation of a flow (`validation`), derived ids (`index`), nor external values of
-parameters (`parameters`).
+Does not own the validation of a flow (`validation`), derived ids (`flow_index`), nor external
+values of parameters (`parameters`).
 
 Invariants:
 
@@ -322,7 +322,7 @@ class Connection(FlowModel):
 
     In documents ``from: Name.relationship`` and ``to: Name``; ``Group/Port`` names a port of a
     child group. The last dot separates the two, unless only another dot leaves the name of a
-    component (`index`). With ``relationships``, the whole of ``from`` is the name.
+    component (`flow_index`). With ``relationships``, the whole of ``from`` is the name.
 
     Attributes:
         source: Name of the source.

@@ -43,7 +43,7 @@ from penstock.flow.graph.source_locations import (
     nearest,
 )
 
-LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, mend="split the flow")
+LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, remedy="split the flow")
 
 # Model at a field: of each item of a mapping or a list, or of the field itself.
 _ITEMS: Final[dict[str, type[FlowModel]]] = {

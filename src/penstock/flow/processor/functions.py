@@ -1,7 +1,7 @@
 """Functions of the expression language, in one table.
 
 Owns the effect of each function and the number of its arguments. Does not own the notation
-(`expressions`).
+(`expression_language`).
 
 Invariants: a value is text, a number or a boolean. A function has no side effects. For an argument
 that it cannot process it raises `InvalidRequest` with the remedy.
@@ -77,7 +77,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
+        raise InvalidRequest(f"{text!r} is no regular expression: {error}; correct it") from None
 
 
 def _substring(subject: Value, start: Value, end: Value | None = None) -> str:

@@ -1,6 +1,7 @@
 """Types of property values: how their text is parsed, and how they are documented.
 
-Owns the types of values. Does not own properties (`properties`) nor expressions (`expressions`).
+Owns the types of values. Does not own properties (`properties`) nor the expression
+language (`expression_language`).
 
 Invariants: a kind has no state. `parse` raises only `InvalidRequest`, with the expected form.
 """
@@ -138,7 +139,7 @@ def _parse_regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
+        raise InvalidRequest(f"{text!r} is no regular expression: {error}; correct it") from None
 
 
 def _parse_path(text: str) -> Path:

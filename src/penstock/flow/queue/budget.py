@@ -26,7 +26,9 @@ FLOWFILE_BYTES: Final = 1_000
 _MANY: Final = 256
 _STEP: Final = 8
 
-_PATIENCE: Final = 64  # part of the limit that must be added before queues are asked again in vain
+_RETRY_DIVISOR: Final = (
+    64  # part of the limit that must be added before queues are asked again in vain
+)
 
 
 def heap_bytes_of(count: int, characters: int) -> int:
@@ -44,10 +46,10 @@ def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
     return heap_bytes_of(len(flowfiles), characters)
 
 
-def _has_shed(queue: str, shed: Callable[[], bool]) -> bool:
+def _has_swapped_out(queue: str, swap_out: Callable[[], bool]) -> bool:
     """Make a queue swap out. A failure must not fail the put of another queue."""
     try:
-        return shed()
+        return swap_out()
     except Exception:  # noqa: BLE001 - logged; the queue has put its FlowFiles back
         _log.exception("queue %s could not swap out to make room for other queues", queue)
         return False
@@ -64,7 +66,7 @@ class HeapBudget:
         self.limit_bytes = limit_bytes
         self._mutex = threading.Lock()
         self._used: dict[str, int] = {}
-        self._sheds: dict[str, Callable[[], bool]] = {}
+        self._swap_outs: dict[str, Callable[[], bool]] = {}
         self._total = 0
         self._bearable = limit_bytes
 
@@ -73,23 +75,23 @@ class HeapBudget:
         """Return the estimate over all queues."""
         return self._total
 
-    def join(self, queue: str, shed: Callable[[], bool]) -> None:
+    def join(self, queue: str, swap_out: Callable[[], bool]) -> None:
         """Add a queue.
 
         Args:
             queue: Id of the queue.
-            shed: Makes the queue swap out some FlowFiles; returns False if it cannot, or is at its
-                minimum.
+            swap_out: Makes the queue swap out some FlowFiles; returns False if it cannot, or is at
+                its minimum.
         """
         with self._mutex:
-            self._sheds[queue] = shed
+            self._swap_outs[queue] = swap_out
             self._used.setdefault(queue, 0)
 
     def leave(self, queue: str) -> None:
         """Remove a queue."""
         with self._mutex:
             self._total -= self._used.pop(queue, 0)
-            self._sheds.pop(queue, None)
+            self._swap_outs.pop(queue, None)
 
     def hold(self, queue: str, used_bytes: int) -> bool:
         """Record the memory of a queue; return whether `relieve` should be called."""
@@ -114,9 +116,9 @@ class HeapBudget:
             with self._mutex:
                 if self._total <= self.limit_bytes:
                     return
-                shed = self._sheds.get(queue)
-            if shed is not None and _has_shed(queue, shed):
+                swap_out = self._swap_outs.get(queue)
+            if swap_out is not None and _has_swapped_out(queue, swap_out):
                 with self._mutex:
                     heapq.heappush(fattest, (-self._used.get(queue, 0), queue))
         with self._mutex:
-            self._bearable = self._total + self.limit_bytes // _PATIENCE
+            self._bearable = self._total + self.limit_bytes // _RETRY_DIVISOR

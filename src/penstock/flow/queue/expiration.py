@@ -25,7 +25,7 @@ from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.ordered_store import OrderedStore
 from penstock.flow.queue.queue_state import QueueState
-from penstock.flow.queue.swap_cursors import Leaving, SwapCursor
+from penstock.flow.queue.swap_cursors import RowRemoval, SwapCursor
 from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.swap.columns import SwapPage
 from penstock.storage.content.claims import ResourceClaim
@@ -86,14 +86,14 @@ def sweep(
         left = run.remaining()
         left_bytes = run.left_bytes
         run.is_busy = True
-    leaving: Leaving | None = None
+    removal: RowRemoval | None = None
     try:
         if select is None:
             found = _Found(left.nonzero()[0], left_bytes, Counter(), None)
         else:
             found = _find(contents, run, left, select)
         count = len(found.rows)
-        going = run.leaving(
+        going = run.removal(
             found.rows, found.size_bytes
         )  # no other thread changes it while it is busy
         swept = SweptRows(run.file, count, found.size_bytes, found.claims) if count else None
@@ -101,16 +101,16 @@ def sweep(
             contents.home.discard(run.file)
         elif count:
             contents.home.drop_rows(run.file, found.rows.tolist(), found.claims)
-        leaving = going
+        removal = going
     finally:
         with contents.mutex:
             run.is_busy = False
             contents.mutex.notify_all()  # they wait for the mutex
-            if leaving is not None:
+            if removal is not None:
                 try:
-                    run.leave(leaving)
+                    run.leave(removal)
                 except BaseException:
-                    run.leave(leaving)  # the swap store has recorded it, which cannot be undone
+                    run.leave(removal)  # the swap store has recorded it, which cannot be undone
                     raise
                 run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
             store.runs.changed(run)

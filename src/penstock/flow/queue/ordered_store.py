@@ -436,7 +436,7 @@ class OrderedStore:
         """
         self.is_blocked = False
         while len(found) < limit:
-            self.settle()
+            self.resolve_head()
             if not self._is_run_first():
                 if not self.memory.take(found, limit, least(before, self.runs.head())):
                     self.is_blocked = self.memory.is_stopped
@@ -450,9 +450,9 @@ class OrderedStore:
                 break
         self._bound_windows()
 
-    def settle(self) -> None:
+    def resolve_head(self) -> None:
         """Read until the head is known exactly, or cannot be taken yet."""
-        while self._is_run_first() and self.runs.settle_first():
+        while self._is_run_first() and self.runs.resolve_first():
             pass
 
     def reorder(self, keys: KeyMaker, order: str) -> None:

@@ -296,7 +296,7 @@ class FlowFileQueue:
     Attributes:
         id: Id of the connection.
         listener: Listener, set before the first put.
-        looking: Lists, searches and counts FlowFiles without taking them.
+        listing: Lists, searches and counts FlowFiles without taking them.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class FlowFileQueue:
         self.listener: QueueListener | None = None
         self._contents = QueueState(queue_id, home, clock, options or QueueOptions())
         self._mutex = self._contents.mutex
-        self.looking: Final = QueueListing(self._contents)
+        self.listing: Final = QueueListing(self._contents)
         self._swapping = SwapPolicy(self._contents, budget)
         self._expiring = Expiration(self._contents)
         self._poll = QueuePoll(self._contents, self._expiring)

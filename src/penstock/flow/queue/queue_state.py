@@ -67,7 +67,7 @@ class QueueState:
         self.returned: list[FlowFile] = []
         self.lost_count = 0
         self.is_writing = False
-        self.is_unsettled = False
+        self.has_unfinished_write = False
         self.is_full = False
         self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
         self._longest_ms = _LONG_PENALTY_MS  # longest penalty seen
@@ -126,14 +126,14 @@ class QueueState:
         """Wait until nothing is being written: then everything is in memory or in a cursor."""
         while self.is_writing:
             self.mutex.wait()
-        self.settle()
+        self.finish_write()
 
-    def settle(self) -> None:
+    def finish_write(self) -> None:
         """Complete or undo a write; if this raises, the next call repeats it."""
-        if self.is_unsettled:
+        if self.has_unfinished_write:
             for store in self.stores:
                 store.end_writing()
-            self.is_unsettled = False
+            self.has_unfinished_write = False
 
     def in_memory_count(self) -> int:
         """Return the number of FlowFiles in both stores that could be swapped out."""
@@ -153,8 +153,8 @@ class QueueState:
 
     def sort_returned(self) -> None:
         """Add each returned FlowFile to its store; if this raises, they stay in `returned`."""
-        if self.is_unsettled:
-            self.settle()
+        if self.has_unfinished_write:
+            self.finish_write()
         flowfiles = self.returned
         if not flowfiles:
             return
@@ -227,7 +227,7 @@ class QueueState:
             return now_ms
         while penalized.runs.resolve_one():
             pass
-        penalized.settle()
+        penalized.resolve_head()
         head = penalized.head()
         if head is None:
             return None
@@ -292,7 +292,7 @@ class QueueState:
             if size_bytes is None:
                 run.lose(rows)
             else:
-                run.leave(run.leaving(rows, size_bytes))
+                run.leave(run.removal(rows, size_bytes))
             store.runs.changed(run)
 
     def report_damages(self) -> None:

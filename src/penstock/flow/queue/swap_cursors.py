@@ -184,8 +184,8 @@ class SwapPlan(NamedTuple):
     generation: int
 
 
-class Leaving(NamedTuple):
-    """Rows that will leave a cursor other than by `take`; see `SwapCursor.leaving`."""
+class RowRemoval(NamedTuple):
+    """Rows that will leave a cursor other than by `take`; see `SwapCursor.removal`."""
 
     gone: npt.NDArray[np.bool_]
     rows: int
@@ -336,7 +336,7 @@ class SwapCursor:
             left &= ~self._gone
         return left
 
-    def leaving(self, rows: RowNumbers, size_bytes: int) -> Leaving:
+    def removal(self, rows: RowNumbers, size_bytes: int) -> RowRemoval:
         """Return the changes that `leave` makes for rows to remove, without making them yet.
 
         The cursor must be busy in between, so that the swap store can record the removal.
@@ -352,24 +352,24 @@ class SwapCursor:
             key = window.key if window else key
         if len(rows) == self.left:
             size_bytes, window = self.left_bytes, SwapWindow()
-        return Leaving(gone, len(rows), size_bytes, window, key)
+        return RowRemoval(gone, len(rows), size_bytes, window, key)
 
-    def leave(self, leaving: Leaving) -> None:
+    def leave(self, removal: RowRemoval) -> None:
         """Count rows as removed: expired, dropped, or done before a restart; never raises."""
         self.generation += 1
-        self._gone, self.key = leaving.gone, leaving.key
-        self.left -= leaving.rows
-        self.left_bytes -= leaving.size_bytes
-        tally, window = self.tally, leaving.window
-        tally.count -= leaving.rows
-        tally.size_bytes -= leaving.size_bytes
+        self._gone, self.key = removal.gone, removal.key
+        self.left -= removal.rows
+        self.left_bytes -= removal.size_bytes
+        tally, window = self.tally, removal.window
+        tally.count -= removal.rows
+        tally.size_bytes -= removal.size_bytes
         tally.window_bytes += window.used_bytes - self.window.used_bytes
         self.window = window
 
     def lose(self, rows: RowNumbers) -> None:
         """Count unreadable rows as removed; their content bytes are unknown."""
         share = self.left_bytes * len(rows) // self.left if self.left else 0
-        self.leave(self.leaving(rows, share))
+        self.leave(self.removal(rows, share))
 
     def resort(self, rows: RowNumbers, keys: Sequence[PriorityKey]) -> None:
         """Read in another order from now on.
@@ -773,7 +773,7 @@ class SwapCursors:
                 return True
         return False
 
-    def settle_first(self) -> bool:
+    def resolve_first(self) -> bool:
         """Read a window of the first cursor if it has none; return False if it has one."""
         run = self.first()
         if run.window or run.is_busy or run.is_read_ahead:

@@ -54,7 +54,7 @@ class SwapPolicy:
         self.failures = 0
         self.last_failure = ""
         if budget is not None:
-            budget.join(contents.queue_id, self.shed)
+            budget.join(contents.queue_id, self.swap_out_some)
 
     def after_put(self) -> None:
         """Swap out FlowFiles over the threshold, batch by batch. The mutex is not held."""
@@ -72,7 +72,7 @@ class SwapPolicy:
             if self._budget.hold(self._contents.queue_id, used_bytes) and relieve:
                 self._budget.relieve()
 
-    def shed(self) -> bool:
+    def swap_out_some(self) -> bool:
         """Swap out the later half, for the budget; return False if nothing can be swapped out."""
         contents = self._contents
         with contents.mutex:
@@ -133,7 +133,7 @@ class SwapPolicy:
                 chosen = choose()
                 if chosen is None:
                     return False
-                contents.settle()
+                contents.finish_write()
                 flowfiles = chosen[0].memory.cut(chosen[1])
                 store = chosen[0]
                 contents.is_writing = True
@@ -145,7 +145,7 @@ class SwapPolicy:
             if store is not None:
                 with contents.mutex:
                     store.written = file
-                    contents.is_unsettled = True
+                    contents.has_unfinished_write = True
                     contents.is_writing = False
                     contents.mutex.notify_all()  # they wait for the mutex
                     self._ended(failure)
@@ -164,7 +164,7 @@ class SwapPolicy:
         else:
             self.written_files += 1
             self._try_from_count = 0
-        contents.settle()
+        contents.finish_write()
         if failure:
             self._try_from_count = contents.in_memory_count() + self._batch()
             self._try_from_s = contents.clock.monotonic_s() + RETRY_S

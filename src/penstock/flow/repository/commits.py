@@ -265,21 +265,21 @@ class CommitLog:
         with self._mutex:
             self.damaged_count += count
 
-    def leaving_until(self, number: int) -> dict[str, bool]:
+    def obsolete_until(self, number: int) -> dict[str, bool]:
         """Return the swap files that the commits up to a number left without rows.
 
         Returns:
             By name, whether the file is kept aside.
         """
         with self._mutex:
-            leaving = self._state.leaving.items()
-            return {name: one.kept_aside for name, one in leaving if one.number <= number}
+            obsolete = self._state.obsolete.items()
+            return {name: one.kept_aside for name, one in obsolete if one.number <= number}
 
-    def forget_leaving(self, names: Iterable[str]) -> None:
+    def forget_obsolete(self, names: Iterable[str]) -> None:
         """Forget swap files whose deletion is durable."""
         with self._mutex:
             for name in names:
-                self._state.leaving.pop(name, None)
+                self._state.obsolete.pop(name, None)
 
     def processor_state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key."""
@@ -289,7 +289,7 @@ class CommitLog:
     def may_be_recorded(self, name: str) -> bool:
         """Return whether recovery may find a record of a swap file."""
         with self._mutex:
-            known = name in self._state.files or name in self._state.leaving
+            known = name in self._state.files or name in self._state.obsolete
             return known or self._stopped is not None
 
     # -- durability
@@ -299,7 +299,7 @@ class CommitLog:
         return ticket in self._waiting
 
     def begin_pass(self) -> Pass:
-        """Begin a pass that makes all commits up to now durable; `settle` or `fail` ends it.
+        """Begin a pass that makes all commits up to now durable; `mark_durable` or `fail` ends it.
 
         Raises:
             Unavailable: The pass could not begin, and must not be ended.
@@ -315,10 +315,10 @@ class CommitLog:
                 self._undo(number, error)
                 raise
 
-    def settle(self, number: int) -> None:
+    def mark_durable(self, number: int) -> None:
         """Mark commits up to a number as durable."""
         with self._mutex:
-            self._settle(number)
+            self._mark_durable(number)
 
     def fail(self, error: BaseException, number: int | None = None) -> None:
         """Undo commits that callers wait for, up to a number; None: all of them."""
@@ -356,7 +356,7 @@ class CommitLog:
     def snapshot_stands(self, cut: JournalCut) -> None:
         """Record that a snapshot is durable."""
         with self._mutex:
-            self._settle(cut.state.number)
+            self._mark_durable(cut.state.number)
             if cut.heals:
                 self._poison = None
 
@@ -397,12 +397,12 @@ class CommitLog:
                 if self._on_stop is not None:
                     self._on_stop()
 
-    def _settle(self, number: int) -> None:
+    def _mark_durable(self, number: int) -> None:
         waiting = [one for one in self._waiting if one.batch.number > number]
-        settled = len(self._waiting) - len(waiting)
+        count = len(self._waiting) - len(waiting)
         self._waiting = waiting
         self.durable = max(self.durable, number)
-        self.durable_count += settled
+        self.durable_count += count
 
     def _undo(self, number: int, error: BaseException) -> None:
         failed = [one for one in self._waiting if one.batch.number <= number]
@@ -440,11 +440,11 @@ _FSYNCS_MAX: Final = 2  # a pass and a snapshot
 class SwapFileRemover(Protocol):
     """Deletes swap files whose rows are all done."""
 
-    def remove(self, leaving: Mapping[str, bool]) -> bool:
+    def remove(self, obsolete: Mapping[str, bool]) -> bool:
         """Delete files, or keep them aside, durably; return whether all are gone.
 
         Args:
-            leaving: Files by name; True: keep the file aside.
+            obsolete: Files by name; True: keep the file aside.
         """
         ...
 
@@ -526,7 +526,7 @@ class Committer:
         """Schedule a pass within the interval, because content was released without a commit."""
         self._syncer.wrote(0)
 
-    def delete_leaving(self) -> None:
+    def delete_obsolete(self) -> None:
         """Delete swap files whose rows were all done before the start."""
         self._delete((), self.commits.durable)
 
@@ -603,7 +603,7 @@ class Committer:
             try:
                 self._content.sync()
                 begun.finish()
-                self.commits.settle(begun.number)
+                self.commits.mark_durable(begun.number)
             except BaseException as error:
                 self.commits.fail(error, begun.number)
                 raise
@@ -623,9 +623,9 @@ class Committer:
     def _delete(self, released: Sequence[ResourceClaim], number: int) -> None:
         """Delete content that has no references since a durable commit."""
         self._content.delete_released(released)
-        leaving = self.commits.leaving_until(number)
-        if leaving and self._swap.remove(leaving):
-            self.commits.forget_leaving(leaving)
+        obsolete = self.commits.obsolete_until(number)
+        if obsolete and self._swap.remove(obsolete):
+            self.commits.forget_obsolete(obsolete)
 
     # -- snapshots
 

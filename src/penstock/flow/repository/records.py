@@ -115,7 +115,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
         next_id: Id of the next FlowFile.
         next_queue_index: See `FlowFile.queue_index`.
         next_file: Number of the next swap file.
-        leaving: Swap files to delete that may still exist; True: keep the file aside instead.
+        obsolete: Swap files to delete that may still exist; True: keep the file aside instead.
         states: State of processors.
     """
 
@@ -124,7 +124,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     next_id: int
     next_queue_index: int
     next_file: int
-    leaving: dict[str, bool]
+    obsolete: dict[str, bool]
     states: dict[str, bytes]
 
 

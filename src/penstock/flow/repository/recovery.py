@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.filesystem import FileSystem
 
-_MEND = "restore a copy, or open with `repair` to read up to the damage"
+_REMEDY = "restore a copy, or open with `repair` to read up to the damage"
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class JournalReader:
         try:
             journal = Journal.open(folder, fs=self._fs, clock=self._clock, strict=not self._repair)
         except CorruptData as error:
-            raise CorruptData(error.file, error.position, f"{error.reason}; {_MEND}") from error
+            raise CorruptData(error.file, error.position, f"{error.reason}; {_REMEDY}") from error
         if journal.damage.lost_bytes:
             self._damage(folder, journal.size_bytes, "cannot be read", journal.damage.lost_bytes)
         elif journal.damage.torn_bytes:
@@ -211,7 +211,7 @@ class JournalReader:
 
     def _damage(self, path: str, position: int, reason: str, count: int) -> None:
         if not self._repair:
-            raise CorruptData(path, position, f"{reason}; {_MEND}")
+            raise CorruptData(path, position, f"{reason}; {_REMEDY}")
         self._begin_anew = True
         self._events.append(
             RecoveryEvent(

@@ -53,14 +53,14 @@ class FlowFileRepository:
         swap_files: SwapFiles,
         recovered: Recovered,
         lock: FolderLock,
-        headroom: DiskSpace,
+        disk_space: DiskSpace,
     ) -> None:
         self.swap_home: SwapStore = swap_files
         self.recovered = recovered
         self._committer = committer
         self._commits = committer.commits
         self._lock = lock
-        self._headroom = headroom
+        self._disk_space = disk_space
         # Sessions of all threads count, a few lines each; mail would cost more.
         self._missing_mutex = threading.Lock()
         self._missing = 0
@@ -123,14 +123,14 @@ class FlowFileRepository:
         try:
             committer.begin(anew=back.begin_anew)
             events = [*back.events, *swap.tidy(back.state), *_recover_content(back, content)]
-            committer.delete_leaving()
+            committer.delete_obsolete()
         except BaseException:
             committer.abandon()
             raise
         content.on_release = committer.look_for_released
         recovered = Recovered(_queues_of(back.state), events)
         swap_files = SwapFiles(fs, swap, committer)
-        return cls(committer, swap_files, recovered, lock, content.headroom)
+        return cls(committer, swap_files, recovered, lock, content.disk_space)
 
     def next_ids(self, count: int) -> int:
         """Return the first of `count` consecutive ids that no FlowFile has or had."""
@@ -153,7 +153,7 @@ class FlowFileRepository:
             Closed: The repository is closed.
         """
         if changes.creates:
-            self._headroom.require(0)
+            self._disk_space.require(0)
         self._committer.commit(changes, durable=durable)
         if changes.missing:
             with self._missing_mutex:

@@ -92,7 +92,7 @@ class KnownFile:
         return FileState(self.name, self.summary, packed, list(self.gone.items()), self.damaged)
 
 
-class LeavingFlowFiles(NamedTuple):
+class ObsoleteSwapFile(NamedTuple):
     """Swap file without live rows: deleted or kept aside once the commit is durable."""
 
     number: int
@@ -179,7 +179,7 @@ class RepositoryState:
         queues: The queue of each of those.
         loaded: File and row of swapped FlowFiles that are in memory, by id.
         files: Swap files by name, in the order in which they were written.
-        leaving: Swap files without live rows that may still exist.
+        obsolete: Swap files without live rows that may still exist.
         states: State of processors.
         sequences: The sequences; usable from all threads, unlike the rest.
     """
@@ -189,7 +189,7 @@ class RepositoryState:
     queues: dict[int, str] = field(default_factory=dict)
     loaded: dict[int, tuple[str, int]] = field(default_factory=dict)
     files: dict[str, KnownFile] = field(default_factory=dict)
-    leaving: dict[str, LeavingFlowFiles] = field(default_factory=dict)
+    obsolete: dict[str, ObsoleteSwapFile] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
     sequences: RepositoryCounters = field(default_factory=RepositoryCounters)
 
@@ -344,7 +344,7 @@ class RepositoryState:
         if batch.swapped is not None:
             del self.files[batch.swapped.name]
             # A crash may bring the commit back, so the file is kept until the undo is durable.
-            self.leaving[batch.swapped.name] = LeavingFlowFiles(self.number, kept_aside=False)
+            self.obsolete[batch.swapped.name] = ObsoleteSwapFile(self.number, kept_aside=False)
         for one, (queue, flowfile) in undo.flowfiles.items():
             self.flowfiles[one] = flowfile
             self.queues[one] = queue
@@ -355,7 +355,7 @@ class RepositoryState:
             file.left += len(done.rows)
             file.gone.subtract(dict(done.claims))
             self.files[done.name] = file
-            self.leaving.pop(done.name, None)
+            self.obsolete.pop(done.name, None)
         for key, value in undo.states.items():
             self.states.pop(key, None)
             if value is not None:
@@ -389,7 +389,7 @@ class RepositoryState:
         file.gone.update(dict(done.claims))
         if not file.left:
             del self.files[done.name]
-            self.leaving[done.name] = LeavingFlowFiles(number, file.damaged)
+            self.obsolete[done.name] = ObsoleteSwapFile(number, file.damaged)
             rest += file.claims()
 
     def _swap_out(self, swapped: SwappedOut) -> None:
@@ -407,7 +407,7 @@ class RepositoryState:
             self.queues.copy(),
             {},
             {name: file.copy() for name, file in self.files.items()},
-            self.leaving.copy(),
+            self.obsolete.copy(),
             self.states.copy(),
             self.sequences.copy(),
         )
@@ -420,7 +420,7 @@ class RepositoryState:
             self.sequences.next_id,
             self.sequences.next_queue_index,
             self.sequences.next_file,
-            {name: leaving.kept_aside for name, leaving in self.leaving.items()},
+            {name: obsolete.kept_aside for name, obsolete in self.obsolete.items()},
             self.states,
         )
 
@@ -440,9 +440,9 @@ class RepositoryState:
         """Return the state of a snapshot's head."""
         state = cls(number=head.number, states=dict(head.states))
         state.sequences = RepositoryCounters(head.next_id, head.next_queue_index, head.next_file)
-        state.leaving = {
-            name: LeavingFlowFiles(head.number, kept_aside)
-            for name, kept_aside in head.leaving.items()
+        state.obsolete = {
+            name: ObsoleteSwapFile(head.number, kept_aside)
+            for name, kept_aside in head.obsolete.items()
         }
         return state
 

@@ -72,7 +72,7 @@ class SwapFolder:
         events = []
         for name in names:
             state.sequences.observe_file(name)
-            if name in state.files or name in state.leaving or name.endswith((_UNKNOWN, _BAD)):
+            if name in state.files or name in state.obsolete or name.endswith((_UNKNOWN, _BAD)):
                 continue
             if name.endswith(_TEMPORARY):
                 self._fs.unlink(self.path(name))
@@ -91,14 +91,14 @@ class SwapFolder:
                 events.append(RecoveryEvent("swap-file-missing", message, file.left))
         return events
 
-    def remove(self, leaving: Mapping[str, bool]) -> bool:
+    def remove(self, obsolete: Mapping[str, bool]) -> bool:
         """Delete files, or keep them aside, durably; return whether all are gone.
 
         Args:
-            leaving: Files by name; True: keep the file aside as `*.bad`.
+            obsolete: Files by name; True: keep the file aside as `*.bad`.
         """
         try:
-            for name, kept_aside in leaving.items():
+            for name, kept_aside in obsolete.items():
                 path = self.path(name)
                 with suppress(NotFound):
                     if kept_aside:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 
 
 class ComponentState(Symbol):
@@ -100,13 +100,13 @@ class Effect(Symbol):
     UNSCHEDULE = "let no run begin, and notify it"
     FINISH = "have it release its resources"
     GIVE_UP = "abandon its threads"
-    SETTLED = "notify callers that wait for its end"
+    NOTIFY_WAITING = "notify callers that wait for its end"
 
 
 _S, _E = LifecycleState, ComponentEvent
 
 # A refusal's reason is the remedy; the caller puts the component and its state in front of it.
-LIFECYCLE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
+COMPONENT_MACHINE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
     LifecycleState,
     {
         _E.START: Row(
@@ -131,7 +131,7 @@ LIFECYCLE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
             {
                 _S.STARTING: go(_S.START_CANCELLED),
                 _S.STARTING_ONCE: go(_S.START_CANCELLED),
-                _S.RETRYING: go(_S.STOPPED, Effect.CANCEL_WAIT, Effect.SETTLED),
+                _S.RETRYING: go(_S.STOPPED, Effect.CANCEL_WAIT, Effect.NOTIFY_WAITING),
                 _S.RUNNING: go(_S.STOPPING, Effect.UNSCHEDULE),
                 _S.RUN_ONCE: go(_S.STOPPING, Effect.UNSCHEDULE),
                 _S.RUN_ONCE_THEN_START: go(_S.STOPPING, Effect.UNSCHEDULE),
@@ -143,9 +143,9 @@ LIFECYCLE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
             {
                 _S.STOPPED: IGNORED,
                 _S.DISABLED: IGNORED,
-                _S.START_CANCELLED: go(_S.STOPPED, Effect.GIVE_UP, Effect.SETTLED),
-                _S.STOPPING: go(_S.STOPPED, Effect.GIVE_UP, Effect.SETTLED),
-                _S.RESTARTING: go(_S.STARTING, Effect.GIVE_UP, Effect.SETTLED, Effect.BEGIN),
+                _S.START_CANCELLED: go(_S.STOPPED, Effect.GIVE_UP, Effect.NOTIFY_WAITING),
+                _S.STOPPING: go(_S.STOPPED, Effect.GIVE_UP, Effect.NOTIFY_WAITING),
+                _S.RESTARTING: go(_S.STARTING, Effect.GIVE_UP, Effect.NOTIFY_WAITING, Effect.BEGIN),
             },
             otherwise=Refusal("stop it before it is terminated"),
         ),
@@ -159,33 +159,38 @@ LIFECYCLE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
                 _S.STARTING: go(_S.RUNNING, Effect.SCHEDULE),
                 _S.STARTING_ONCE: go(_S.RUN_ONCE, Effect.SCHEDULE),
                 _S.START_CANCELLED: go(_S.STOPPING, Effect.UNSCHEDULE),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _E.FAILED: Row(
             {
                 _S.STARTING: go(_S.RETRYING, Effect.WAIT),
-                _S.STARTING_ONCE: go(_S.STOPPED, Effect.SETTLED),
-                _S.START_CANCELLED: go(_S.STOPPED, Effect.SETTLED),
-            }
+                _S.STARTING_ONCE: go(_S.STOPPED, Effect.NOTIFY_WAITING),
+                _S.START_CANCELLED: go(_S.STOPPED, Effect.NOTIFY_WAITING),
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _E.RETRY_DUE: Row({_S.RETRYING: go(_S.STARTING, Effect.BEGIN)}),
+        _E.RETRY_DUE: Row({_S.RETRYING: go(_S.STARTING, Effect.BEGIN)}, otherwise=IMPOSSIBLE),
         _E.SINGLE_RUN_ENDED: Row(
             {
                 _S.RUN_ONCE: go(_S.STOPPING, Effect.UNSCHEDULE),
                 _S.RUN_ONCE_THEN_START: go(_S.RESTARTING, Effect.UNSCHEDULE),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _E.DRAINED: Row(
             {
                 _S.STOPPING: go(_S.STOPPING, Effect.FINISH),
                 _S.RESTARTING: go(_S.RESTARTING, Effect.FINISH),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _E.FINISHED: Row(
             {
-                _S.STOPPING: go(_S.STOPPED, Effect.SETTLED),
-                _S.RESTARTING: go(_S.STARTING, Effect.SETTLED, Effect.BEGIN),
-            }
+                _S.STOPPING: go(_S.STOPPED, Effect.NOTIFY_WAITING),
+                _S.RESTARTING: go(_S.STARTING, Effect.NOTIFY_WAITING, Effect.BEGIN),
+            },
+            otherwise=IMPOSSIBLE,
         ),
     },
     initial=[LifecycleState.STOPPED],

@@ -26,7 +26,7 @@ from penstock.flow.scheduling.component import (
     MethodKind,
     MethodResult,
 )
-from penstock.flow.scheduling.component_lifecycle import LIFECYCLE, ComponentEvent, Effect
+from penstock.flow.scheduling.component_lifecycle import COMPONENT_MACHINE, ComponentEvent, Effect
 from penstock.flow.scheduling.inbox import SchedulerEvent
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LifecycleDriver:
         Raises:
             Conflict: The state forbids the event; nothing was changed.
         """
-        outcome = LIFECYCLE.transition(component.state, event)
+        outcome = COMPONENT_MACHINE.transition(component.state, event)
         if isinstance(outcome, Refusal):
             state = component.state.component_state.value
             raise Conflict(f"{component.id} is {state}: {outcome.reason}")
@@ -175,8 +175,8 @@ class LifecycleDriver:
                 self._give_up_method(component)
                 self._dispatcher.give_up(component)
                 _notify_terminated(component)
-            case Effect.SETTLED:
-                _settle(component)
+            case Effect.NOTIFY_WAITING:
+                _notify_waiting(component)
 
     # Starting
 
@@ -271,7 +271,7 @@ def _log_problems(component: ScheduledComponent, result: MethodResult) -> None:
         _log.warning("%s: %s", component.id, problem, extra=of_component(component.id))
 
 
-def _settle(component: ScheduledComponent) -> None:
+def _notify_waiting(component: ScheduledComponent) -> None:
     """Complete the futures: the component is stopped, or its single run did not begin."""
     waiters, component.waiters = component.waiters, []
     for waiter in waiters:

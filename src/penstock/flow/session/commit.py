@@ -59,45 +59,47 @@ class Retried:
     yield_ms: int = 0
 
 
-def find_retried(ledger: SessionFlowFiles, wiring: Wiring, now_ms: int) -> Retried:
+def find_retried(session_state: SessionFlowFiles, wiring: Wiring, now_ms: int) -> Retried:
     """Return the FlowFiles to retry, and remove the retry count from the others."""
     retried = Retried()
     name = RETRY_COUNT_PREFIX + wiring.processor
     routed = {
         number: wiring.retries[route]
-        for number, route in ledger.routes.items()
+        for number, route in session_state.routes.items()
         if route in wiring.retries
     }
     if routed:
-        groups = _groups(ledger)
+        groups = _groups(session_state)
         for number, retry in routed.items():
             if number not in retried.undone:
                 group = groups.get(number, (number,))
-                _try_again(ledger, wiring, retry, (group, name, now_ms), retried)
-    for number in ledger.routes.keys() - retried.undone:
-        flowfile = ledger.newest[number]
-        if name in flowfile.attributes and ledger.routes[number]:
-            ledger.change(with_attributes(flowfile, _without(flowfile.attributes, name)))
+                _try_again(session_state, wiring, retry, (group, name, now_ms), retried)
+    for number in session_state.routes.keys() - retried.undone:
+        flowfile = session_state.newest[number]
+        if name in flowfile.attributes and session_state.routes[number]:
+            session_state.change(with_attributes(flowfile, _without(flowfile.attributes, name)))
     return retried
 
 
-def _groups(ledger: SessionFlowFiles) -> Mapping[int, Collection[int]]:
+def _groups(session_state: SessionFlowFiles) -> Mapping[int, Collection[int]]:
     groups: dict[int, list[int]] = {}
-    kin = ledger.kin()
+    kin = session_state.kin()
     for number, head in kin.items():
         groups.setdefault(head, []).append(number)
     return {number: groups[head] for number, head in kin.items()}
 
 
 def _try_again(
-    ledger: SessionFlowFiles,
+    session_state: SessionFlowFiles,
     wiring: Wiring,
     retry: RelationshipRetry,
     attempt: tuple[Collection[int], str, int],
     retried: Retried,
 ) -> None:
     group, name, now_ms = attempt
-    originals = [ledger.originals[number] for number in group if number in ledger.originals]
+    originals = [
+        session_state.originals[number] for number in group if number in session_state.originals
+    ]
     if not originals:
         return
     tried = max(_count(original.attributes.get(name, "")) for original in originals)
@@ -131,7 +133,7 @@ class PreparedCommit:
     """Prepared commit of one or several checkpoints.
 
     Attributes:
-        ledgers: Session states, for undoing the commit.
+        session_states: Session states, for undoing the commit.
         puts: FlowFiles by the id of their queue.
         queues: Those queues.
         replaced: Taken FlowFiles that are queued again, as they were when taken.
@@ -142,7 +144,7 @@ class PreparedCommit:
         callbacks: Functions to call after the commit.
     """
 
-    ledgers: list[SessionFlowFiles] = field(default_factory=list)
+    session_states: list[SessionFlowFiles] = field(default_factory=list)
     puts: dict[str, list[FlowFile]] = field(default_factory=dict)
     queues: dict[str, SessionQueue] = field(default_factory=dict)
     replaced: list[FlowFile] = field(default_factory=list)
@@ -157,13 +159,17 @@ class PreparedCommit:
             puts=self.puts,
             replaced=self.replaced,
             removes=self.removes,
-            written=[claim for ledger in self.ledgers for _, claim in ledger.written],
+            written=[
+                claim for session_state in self.session_states for _, claim in session_state.written
+            ],
             states=states,
         )
 
     def taken(self) -> list[Taken]:
         """Return the FlowFiles to acknowledge, by queue."""
-        return [taken for ledger in self.ledgers for taken in ledger.taken.values()]
+        return [
+            taken for session_state in self.session_states for taken in session_state.taken.values()
+        ]
 
     def put(self, queue: SessionQueue, flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles for a queue."""
@@ -176,7 +182,7 @@ class PreparedCommit:
 
 
 def prepare(
-    ledger: SessionFlowFiles, wiring: Wiring, services: SessionServices, into: PreparedCommit
+    session_state: SessionFlowFiles, wiring: Wiring, services: SessionServices, into: PreparedCommit
 ) -> SessionStatistics:
     """Check the state of a session, add its results to a prepared commit, and return the counts.
 
@@ -184,24 +190,24 @@ def prepare(
         SessionMisuse: A FlowFile was not transferred or removed, or its relationship is not
             connected; nothing was added.
     """
-    _check(ledger, wiring)
+    _check(session_state, wiring)
     now_ms = services.clock.now_ms()
-    retried = find_retried(ledger, wiring, now_ms) if wiring.retries else Retried()
-    by_route = _by_route(ledger.routes, retried.undone)
+    retried = find_retried(session_state, wiring, now_ms) if wiring.retries else Retried()
+    by_route = _by_route(session_state.routes, retried.undone)
 
-    outgoing = _Outgoing(ledger, services, now_ms)
+    outgoing = _Outgoing(session_state, services, now_ms)
     for route, ids in by_route.items():
         if route == TO_SOURCE:
-            outgoing.give_back([ledger.newest[number] for number in ids])
+            outgoing.give_back([session_state.newest[number] for number in ids])
         elif queues := wiring.outputs.get(route):
             outgoing.send(ids, queues)
         else:
             outgoing.ended += ids
     if retried.again:
         outgoing.give_back(list(retried.again.values()))
-    outgoing.ended += ledger.removed - retried.undone
+    outgoing.ended += session_state.removed - retried.undone
 
-    originals = ledger.originals
+    originals = session_state.originals
     removes = [originals[number] for number in outgoing.ended if number in originals]
     ended = len(removes)
     if not ended:
@@ -214,12 +220,12 @@ def prepare(
     into.replaced += replaced
     into.removes += removes
     into.yield_ms = max(into.yield_ms, retried.yield_ms)
-    into.ledgers.append(ledger)
+    into.session_states.append(session_state)
     again = len(retried.again)
     again_bytes = _bytes([originals[number] for number in retried.again]) if again else 0
     return SessionStatistics(
         in_count=len(originals) - again,
-        in_bytes=sum([taken.size_bytes for taken in ledger.taken.values()]) - again_bytes,
+        in_bytes=sum([taken.size_bytes for taken in session_state.taken.values()]) - again_bytes,
         out_count=outgoing.count - again,
         out_bytes=outgoing.size_bytes - again_bytes,
         created_count=outgoing.count - len(replaced),
@@ -240,8 +246,8 @@ def _by_route(routes: Mapping[int, str], undone: AbstractSet[int]) -> Mapping[st
     return by_route
 
 
-def _check(ledger: SessionFlowFiles, wiring: Wiring) -> None:
-    forgotten = ledger.forgotten()
+def _check(session_state: SessionFlowFiles, wiring: Wiring) -> None:
+    forgotten = session_state.forgotten()
     if forgotten:
         more = f" and {len(forgotten) - 1} more" if len(forgotten) > 1 else ""
         raise SessionMisuse(
@@ -249,21 +255,23 @@ def _check(ledger: SessionFlowFiles, wiring: Wiring) -> None:
             "remove every FlowFile before the session is committed"
         )
     # A relationship with retries also needs a connection.
-    for route in dict.fromkeys(ledger.routes.values()):
+    for route in dict.fromkeys(session_state.routes.values()):
         if route == TO_SOURCE or wiring.outputs.get(route) or route in wiring.auto_terminated:
             continue
-        lost = next(number for number, to in ledger.routes.items() if to == route)
+        lost = next(number for number, to in session_state.routes.items() if to == route)
         raise SessionMisuse(
-            f"{named(ledger.newest[lost])} was transferred to relationship {route!r}, which is "
-            "neither connected nor auto-terminated: connect it or terminate it"
+            f"{named(session_state.newest[lost])} was transferred to relationship {route!r}, which"
+            " is neither connected nor auto-terminated: connect it or terminate it"
         )
 
 
 class _Outgoing:
     """FlowFiles to be queued, and FlowFiles that end."""
 
-    def __init__(self, ledger: SessionFlowFiles, services: SessionServices, now_ms: int) -> None:
-        self._ledger = ledger
+    def __init__(
+        self, session_state: SessionFlowFiles, services: SessionServices, now_ms: int
+    ) -> None:
+        self._session_state = session_state
         self._services = services
         self._now_ms = now_ms
         self.puts: list[tuple[SessionQueue, list[FlowFile]]] = []
@@ -275,14 +283,14 @@ class _Outgoing:
         """Return FlowFiles to the queues that they were taken from."""
         by_queue: dict[str, tuple[SessionQueue, list[FlowFile]]] = {}
         for flowfile in flowfiles:
-            queue = self._ledger.sources[flowfile.id]
+            queue = self._session_state.sources[flowfile.id]
             by_queue.setdefault(queue.id, (queue, []))[1].append(flowfile)
         for queue, given in by_queue.values():
             self._put(queue, given)
 
     def send(self, ids: list[int], queues: Sequence[SessionQueue]) -> None:
         """Put FlowFiles into each of several queues: copies into all but the last."""
-        newest = self._ledger.newest
+        newest = self._session_state.newest
         flowfiles = [newest[number] for number in ids]
         for queue in queues[:-1]:
             first = self._services.repository.next_ids(len(flowfiles))

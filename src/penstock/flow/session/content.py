@@ -81,7 +81,7 @@ class AppendWriters:
         self.begun: dict[int, Appended] = {}
         self._lost: FlowFile | None = None
 
-    def to(self, flowfile: FlowFile, ledger: SessionFlowFiles) -> Appended:
+    def to(self, flowfile: FlowFile, session_state: SessionFlowFiles) -> Appended:
         """Return the unfinished append of a FlowFile; begin one with its content if there is none.
 
         Raises:
@@ -92,7 +92,7 @@ class AppendWriters:
         if begun is not None:
             return begun
         if len(self.begun) >= _APPENDED_MAX:
-            self.finish(next(iter(self.begun)), ledger)
+            self.finish(next(iter(self.begun)), session_state)
         writer = self._content.write()
         try:
             if flowfile.size and flowfile.claim is not None:
@@ -105,23 +105,23 @@ class AppendWriters:
             raise
         return appended
 
-    def finish(self, number: int, ledger: SessionFlowFiles) -> None:
+    def finish(self, number: int, session_state: SessionFlowFiles) -> None:
         """Finish the claim of an append, and make the FlowFile refer to it.
 
         Raises:
             Unavailable: Disk full or I/O error; the FlowFile is as it was before the first append.
         """
         appended = self.begun[number]
-        newest = ledger.newest[number]
+        newest = session_state.newest[number]
         base = appended.base
         claim: ContentClaim | None = None
         is_entered = False
         try:
             claim = appended.writer.finish()
             if claim is not None:
-                ledger.written.append((number, claim))
+                session_state.written.append((number, claim))
                 is_entered = True
-            ledger.change(with_content(newest, claim, appended.size))
+            session_state.change(with_content(newest, claim, appended.size))
         except BaseException:
             # The failed writer held all appended bytes. They cannot be undone separately, so the
             # session can no longer be committed.
@@ -129,12 +129,12 @@ class AppendWriters:
             appended.writer.abort()
             if claim is not None and not is_entered:
                 self._content.release(claim.resource)
-            ledger.change(with_content(newest, base.claim, base.size, base.content_offset))
+            session_state.change(with_content(newest, base.claim, base.size, base.content_offset))
             raise
         finally:
             del self.begun[number]
 
-    def finish_all(self, ledger: SessionFlowFiles) -> None:
+    def finish_all(self, session_state: SessionFlowFiles) -> None:
         """Finish all appends; called before a commit.
 
         Raises:
@@ -146,14 +146,14 @@ class AppendWriters:
                 "is rolled back: free disk space and try again"
             )
         for number in list(self.begun):
-            self.finish(number, ledger)
+            self.finish(number, session_state)
 
-    def give_up(self, number: int, ledger: SessionFlowFiles) -> None:
+    def give_up(self, number: int, session_state: SessionFlowFiles) -> None:
         """Close a FlowFile's writer after a failure; bytes appended before are kept."""
         # Bytes written before the failure are beyond the end of the valid content. If the disk
         # failed, the commit reports it.
         with suppress(PenstockError):
-            self.finish(number, ledger)
+            self.finish(number, session_state)
 
     def abort(self) -> None:
         """Discard all appends; called before a rollback."""
@@ -177,18 +177,18 @@ class SessionContent:
 
     Args:
         content: Repository for the bytes.
-        ledger: State of the session.
+        session_state: State of the session.
         guard: Context manager around each use of a stream; raises if the session was terminated.
     """
 
     def __init__(
         self,
         content: ContentRepository,
-        ledger: SessionFlowFiles,
+        session_state: SessionFlowFiles,
         guard: AbstractContextManager[object],
     ) -> None:
         self._content = content
-        self._ledger = ledger
+        self._session_state = session_state
         self._guard = guard
         self._readers: list[ContentSource] = []
         self._writers: dict[int, ContentStream] = {}
@@ -196,9 +196,9 @@ class SessionContent:
         self.read_bytes = 0
         self.written_bytes = 0
 
-    def use(self, ledger: SessionFlowFiles) -> None:
+    def use(self, session_state: SessionFlowFiles) -> None:
         """Continue with another session state, after all open writes are finished."""
-        self._ledger = ledger
+        self._session_state = session_state
 
     def read(self, flowfile: FlowFile) -> io.BufferedReader:
         """Return a stream of a FlowFile's content.
@@ -206,7 +206,7 @@ class SessionContent:
         Raises:
             ContentMissing: The content is missing.
         """
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         raw = None
         if flowfile.claim is not None and flowfile.size:
             try:
@@ -226,7 +226,7 @@ class SessionContent:
             ContentMissing: The content is missing.
             InvalidRequest: The content is longer than `max_bytes`.
         """
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         if flowfile.size > max_bytes:
             raise InvalidRequest(
                 f"{named(flowfile)} has {flowfile.size:,} bytes of content, more than the limit "
@@ -248,13 +248,13 @@ class SessionContent:
             Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         self._check_not_written(flowfile)
-        self._settled(flowfile)
+        self._with_finished_append(flowfile)
         return self._written(flowfile.id, partial(self._content.put, data))
 
     def write(self, flowfile: FlowFile) -> ContentStream:
         """Return a stream that writes new content."""
         self._check_not_written(flowfile)
-        flowfile = self._settled(flowfile)
+        flowfile = self._with_finished_append(flowfile)
         writer = self._content.write()
 
         def ended(size: int | None) -> None:
@@ -278,16 +278,16 @@ class SessionContent:
             Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         self._check_not_written(flowfile)
-        appended = self._appending.to(flowfile, self._ledger)
+        appended = self._appending.to(flowfile, self._session_state)
         before = appended.size
 
         def ended(size: int | None) -> None:
             del self._writers[flowfile.id]
             if size is None:
-                self._appending.give_up(flowfile.id, self._ledger)
+                self._appending.give_up(flowfile.id, self._session_state)
                 return
-            newest = self._ledger.newest[flowfile.id]
-            self._ledger.change(with_content(newest, newest.claim, before + size))
+            newest = self._session_state.newest[flowfile.id]
+            self._session_state.change(with_content(newest, newest.claim, before + size))
             appended.size = before + size
             self.written_bytes += size
 
@@ -301,12 +301,12 @@ class SessionContent:
             Unavailable: Disk full or I/O error.
         """
         if self._writers:
-            flowfile = self._ledger.newest[next(iter(self._writers))]
+            flowfile = self._session_state.newest[next(iter(self._writers))]
             raise SessionMisuse(
                 f"the content of {named(flowfile)} is still being written: leave the stream's "
                 "context before the commit"
             )
-        self._appending.finish_all(self._ledger)
+        self._appending.finish_all(self._session_state)
         self.close_readers()
 
     def abort(self) -> None:
@@ -326,11 +326,11 @@ class SessionContent:
         self._readers.clear()
         steps.finish()
 
-    def settle(self, flowfiles: list[FlowFile]) -> None:
+    def finish_appends(self, flowfiles: list[FlowFile]) -> None:
         """Finish the appends to these FlowFiles, so that their claims are complete."""
         for flowfile in flowfiles if self._appending.begun or self._writers else ():
             self._check_not_written(flowfile)
-            self._settled(flowfile)
+            self._with_finished_append(flowfile)
 
     def counts(self) -> tuple[int, int]:
         """Return the bytes read and written since the last call."""
@@ -338,10 +338,10 @@ class SessionContent:
         self.read_bytes = self.written_bytes = 0
         return counts
 
-    def _settled(self, flowfile: FlowFile) -> FlowFile:
+    def _with_finished_append(self, flowfile: FlowFile) -> FlowFile:
         if flowfile.id in self._appending.begun:
-            self._appending.finish(flowfile.id, self._ledger)
-        return self._ledger.newest[flowfile.id]
+            self._appending.finish(flowfile.id, self._session_state)
+        return self._session_state.newest[flowfile.id]
 
     def _opened(
         self, flowfile: FlowFile, writer: ContentWriter, ended: Callable[[int | None], None]
@@ -355,15 +355,15 @@ class SessionContent:
         try:
             claim = finish()
             size = 0 if claim is None else claim.length
-            newest = with_content(self._ledger.newest[number], claim, size)
+            newest = with_content(self._session_state.newest[number], claim, size)
             if claim is not None:
-                self._ledger.written.append((number, claim))
+                self._session_state.written.append((number, claim))
         except BaseException:
             if claim is not None:
                 self._content.release(claim.resource)
             raise
         self.written_bytes += size
-        self._ledger.change(newest)
+        self._session_state.change(newest)
         return newest
 
     def _check_not_written(self, flowfile: FlowFile) -> None:
@@ -374,9 +374,9 @@ class SessionContent:
             )
 
     def _missing(self, flowfile: FlowFile, error: NotFound) -> ContentMissing:
-        original = self._ledger.originals.get(flowfile.id)
+        original = self._session_state.originals.get(flowfile.id)
         if original is not None and original.claim == flowfile.claim:
-            self._ledger.missing.add(flowfile.id)
+            self._session_state.missing.add(flowfile.id)
         return ContentMissing(f"{named(flowfile)}: {error}")
 
     def _count_read(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """Takes FlowFiles from the inputs of a processor into a session.
 
 Owns the choice of inputs, and the handling of expired FlowFiles. Does not own the queues, nor the
-rotation of inputs (`wiring`).
+rotation of inputs (`services`).
 
 Invariants: FlowFiles that were taken are in the session state before anything else can fail.
 Expired FlowFiles are removed by a separate commit, whether the session commits or not. If that
@@ -46,38 +46,38 @@ class SessionInputs:
         self.expired_bytes = 0
         self._alone: int | None = None  # id of a FlowFile with which no other is taken
 
-    def one(self, ledger: SessionFlowFiles) -> FlowFile | None:
+    def one(self, session_state: SessionFlowFiles) -> FlowFile | None:
         """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
-        if self._room(ledger) == 0:
+        if self._room(session_state) == 0:
             return None
         for queue in self._wiring.pollable():
-            taken = self._enter(ledger, queue, queue.poll)
+            taken = self._enter(session_state, queue, queue.poll)
             if taken:
                 return taken[0]
         return None
 
-    def many(self, ledger: SessionFlowFiles, limit: int) -> list[FlowFile]:
+    def many(self, session_state: SessionFlowFiles, limit: int) -> list[FlowFile]:
         """Take up to so many of the first input that has any."""
-        room = self._room(ledger)
+        room = self._room(session_state)
         if room is not None:
             limit = min(limit, room)
             if not limit:
                 return []
         for queue in self._wiring.pollable():
-            taken = self._enter(ledger, queue, partial(queue.poll_many, limit))
+            taken = self._enter(session_state, queue, partial(queue.poll_many, limit))
             if taken:
                 return taken
         return []
 
     def where(
-        self, ledger: SessionFlowFiles, accept: Callable[[FlowFile], FilterVerdict]
+        self, session_state: SessionFlowFiles, accept: Callable[[FlowFile], FilterVerdict]
     ) -> list[FlowFile]:
         """Take the FlowFiles of all inputs that a filter accepts, until it stops."""
         taken: list[FlowFile] = []
-        room = self._room(ledger)
+        room = self._room(session_state)
         stopped = room == 0
 
-        def judge(flowfile: FlowFile) -> FilterVerdict:
+        def decide(flowfile: FlowFile) -> FilterVerdict:
             nonlocal stopped, room
             verdict = accept(flowfile)
             if room is not None and verdict.is_accepted:
@@ -88,9 +88,9 @@ class SessionInputs:
             return verdict
 
         for queue in self._wiring.pollable():
-            if stopped or self._is_closed(ledger):
+            if stopped or self._is_closed(session_state):
                 break
-            taken += self._enter(ledger, queue, partial(queue.poll_where, judge))
+            taken += self._enter(session_state, queue, partial(queue.poll_where, decide))
         return taken
 
     def counts(self) -> tuple[int, int]:
@@ -99,19 +99,19 @@ class SessionInputs:
         self.expired_count = self.expired_bytes = 0
         return counts
 
-    def _room(self, ledger: SessionFlowFiles) -> int | None:
+    def _room(self, session_state: SessionFlowFiles) -> int | None:
         """Return how many more FlowFiles the session may take; None: no limit."""
-        if self._is_closed(ledger):
+        if self._is_closed(session_state):
             return 0
         limit = self._wiring.batch_limit.count
-        return None if limit is None else max(0, limit - ledger.taken_count())
+        return None if limit is None else max(0, limit - session_state.taken_count())
 
-    def _is_closed(self, ledger: SessionFlowFiles) -> bool:
+    def _is_closed(self, session_state: SessionFlowFiles) -> bool:
         """Return whether the session took a FlowFile that must be processed alone."""
-        return self._alone is not None and self._alone in ledger.originals
+        return self._alone is not None and self._alone in session_state.originals
 
     def _enter(
-        self, ledger: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], Polled]
+        self, session_state: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], Polled]
     ) -> list[FlowFile]:
         steps = CleanupSteps()
         polled = poll()
@@ -120,14 +120,16 @@ class SessionInputs:
         limit = self._wiring.batch_limit
         try:
             if flowfiles and limit.suspects:
-                taken, rest, is_alone = limit.separate(flowfiles, is_first=not ledger.originals)
+                taken, rest, is_alone = limit.separate(
+                    flowfiles, is_first=not session_state.originals
+                )
                 self._alone = taken[0].id if is_alone else None
                 flowfiles, back = taken, rest
             if flowfiles:
-                ledger.take(queue, flowfiles)
+                session_state.take(queue, flowfiles)
                 self._wiring.took_from(queue)
         except BaseException:
-            if flowfiles and flowfiles[0].id not in ledger.newest:  # else a rollback does it
+            if flowfiles and flowfiles[0].id not in session_state.newest:  # else a rollback does it
                 self._give_back(queue, flowfiles, steps)
             raise
         finally:

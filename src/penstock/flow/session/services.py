@@ -97,7 +97,7 @@ class SessionServices:
     fs: FileSystem
 
 
-class _Turn:
+class _Rotation:
     """Rotation of the inputs. Without a lock: concurrent threads only make it less even."""
 
     __slots__ = ("next",)
@@ -139,7 +139,7 @@ class Wiring:
     batch_limit: BatchLimit = field(
         default_factory=BatchLimit, init=False, repr=False, compare=False
     )
-    _turn: _Turn = field(default_factory=_Turn, init=False, repr=False, compare=False)
+    _rotation: _Rotation = field(default_factory=_Rotation, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         inputs = {queue.id for queue in self.inputs}
@@ -163,13 +163,13 @@ class Wiring:
         queues = self.inputs if self._has_room() else self._loops
         if len(queues) < 2:
             return queues
-        first = self._turn.next % len(queues)
+        first = self._rotation.next % len(queues)
         return [*queues[first:], *queues[:first]]
 
     def took_from(self, queue: SessionQueue) -> None:
         """Continue the rotation with the input after this one."""
         if len(self.inputs) > 1:
-            self._turn.next = 1 + next(
+            self._rotation.next = 1 + next(
                 place for place, known in enumerate(self.inputs) if known is queue
             )
 

@@ -59,14 +59,14 @@ class ProcessSession:
     def get(self) -> FlowFile | None:
         """Take one FlowFile; None if there is none. Successive calls rotate over the inputs."""
         with self._calls as work:
-            return work.intake.one(work.ledger)
+            return work.intake.one(work.session_state)
 
     def get_many(self, limit: int) -> list[FlowFile]:
         """Take up to `limit` FlowFiles of one input. Successive calls rotate over the inputs."""
         if limit < 1:
             raise InvalidRequest(f"get_many({limit}): the limit must be 1 or more")
         with self._calls as work:
-            return work.intake.many(work.ledger, limit)
+            return work.intake.many(work.session_state, limit)
 
     def get_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> list[FlowFile]:
         """Take the FlowFiles that a filter accepts.
@@ -74,7 +74,7 @@ class ProcessSession:
         The filter receives those of all inputs, in order.
         """
         with self._calls as work:
-            return work.intake.where(work.ledger, accept)
+            return work.intake.where(work.session_state, accept)
 
     # -- creating
 
@@ -115,9 +115,9 @@ class ProcessSession:
         own = [_checked(one) for one in ((attributes or {},) if each is None else each)]
         given = [parents] if isinstance(parents, FlowFile) else parents
         with self._calls as work:
-            newest = [work.ledger.open(parent, "create a FlowFile from") for parent in given]
+            newest = [work.session_state.open(parent, "create a FlowFile from") for parent in given]
             made = _made(work, newest, own)
-            work.ledger.add_many(made, [parent.id for parent in newest])
+            work.session_state.add_many(made, [parent.id for parent in newest])
             return made[0] if each is None else made
 
     def clone(self, flowfile: FlowFile, offset: int = 0, size: int | None = None) -> FlowFile:
@@ -135,8 +135,8 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
-            work.content.settle([work.ledger.open(flowfile, "clone")])
-            f = work.ledger.newest[flowfile.id]
+            work.content.finish_appends([work.session_state.open(flowfile, "clone")])
+            f = work.session_state.newest[flowfile.id]
             length = f.size - offset if size is None else size
             if offset < 0 or length < 0 or offset + length > f.size:
                 raise InvalidRequest(
@@ -153,7 +153,7 @@ class ProcessSession:
                 f.lineage_start_ms,
                 f.lineage_index,
             )
-            work.ledger.add_many([clone], [f.id])
+            work.session_state.add_many([clone], [f.id])
             return clone
 
     # -- content
@@ -166,7 +166,7 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
-            return work.content.read(work.ledger.open(flowfile, "read"))
+            return work.content.read(work.session_state.open(flowfile, "read"))
 
     def read_all(self, flowfile: FlowFile, max_bytes: int = READ_ALL_MAX_BYTES) -> bytes:
         """Return the content.
@@ -177,7 +177,7 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
-            return work.content.read_all(work.ledger.open(flowfile, "read"), max_bytes)
+            return work.content.read_all(work.session_state.open(flowfile, "read"), max_bytes)
 
     @overload
     def write(self, flowfile: FlowFile) -> ContentStream: ...
@@ -194,7 +194,7 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session, or is being written.
         """
         with self._calls as work:
-            opened = work.ledger.open(flowfile, "write")
+            opened = work.session_state.open(flowfile, "write")
             if data is None:
                 return work.content.write(opened)
             return work.content.put(opened, data)
@@ -208,7 +208,7 @@ class ProcessSession:
             SessionMisuse: The FlowFile is not open in this session, or is being written.
         """
         with self._calls as work:
-            return work.content.append(work.ledger.open(flowfile, "append to"))
+            return work.content.append(work.session_state.open(flowfile, "append to"))
 
     def import_from(
         self, flowfile: FlowFile, source: str | Path | BinaryIO | Iterator[Buffer]
@@ -229,7 +229,7 @@ class ProcessSession:
             for piece in pieces:
                 out.write(piece)
         with self._calls as work:
-            return work.ledger.newest[flowfile.id]
+            return work.session_state.newest[flowfile.id]
 
     def export_to(self, flowfile: FlowFile, target: str | Path | BinaryIO) -> int:
         """Write the content to a stream, or to a file: completely and durably, or not at all.
@@ -263,9 +263,9 @@ class ProcessSession:
         """
         _checked(attributes)
         with self._calls as work:
-            newest = work.ledger.open(flowfile, "set attributes of")
+            newest = work.session_state.open(flowfile, "set attributes of")
             changed = with_attributes(newest, {**newest.attributes, **attributes})
-            work.ledger.change(changed)
+            work.session_state.change(changed)
             return changed
 
     def remove_attributes(self, flowfile: FlowFile, names: Iterable[str]) -> FlowFile:
@@ -283,10 +283,10 @@ class ProcessSession:
                     + ("" if name == UUID else "; set it to another value")
                 )
         with self._calls as work:
-            newest = work.ledger.open(flowfile, "remove attributes of")
+            newest = work.session_state.open(flowfile, "remove attributes of")
             kept = {k: value for k, value in newest.attributes.items() if k not in unwanted}
             changed = with_attributes(newest, kept)
-            work.ledger.change(changed)
+            work.session_state.change(changed)
             return changed
 
     # -- transfer
@@ -310,10 +310,10 @@ class ProcessSession:
                 known = ", ".join(sorted(work.wiring.relationships)) or "none"
                 raise InvalidRequest(f"unknown relationship {route!r}: use one of {known}")
             if isinstance(flowfiles, FlowFile):
-                ids = [work.ledger.open(flowfiles, "transfer").id]
+                ids = [work.session_state.open(flowfiles, "transfer").id]
             else:
-                ids = work.ledger.open_ids(list(flowfiles), "transfer")
-            work.ledger.route(ids, route)
+                ids = work.session_state.open_ids(list(flowfiles), "transfer")
+            work.session_state.route(ids, route)
 
     def remove(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
         """Remove FlowFiles from the flow.
@@ -322,7 +322,7 @@ class ProcessSession:
             SessionMisuse: One is not open in this session.
         """
         with self._calls as work:
-            work.ledger.remove(work.ledger.open_ids(_listed(flowfiles), "remove"))
+            work.session_state.remove(work.session_state.open_ids(_listed(flowfiles), "remove"))
 
     def penalize(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
         """Penalize FlowFiles: they cannot be taken during the penalty period, in any queue.
@@ -331,11 +331,11 @@ class ProcessSession:
             SessionMisuse: One is not open in this session.
         """
         with self._calls as work:
-            ids = work.ledger.open_ids(_listed(flowfiles), "penalize")
+            ids = work.session_state.open_ids(_listed(flowfiles), "penalize")
             until_ms = work.services.clock.now_ms() + work.wiring.penalty_ms
-            newest = work.ledger.newest
+            newest = work.session_state.newest
             for penalized in with_penalty([newest[number] for number in ids], until_ms):
-                work.ledger.change(penalized)
+                work.session_state.change(penalized)
 
     def migrate(self, target: ProcessSession, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
         """Move FlowFiles to another session, which then transfers or removes them.

@@ -190,7 +190,7 @@ class SessionTransaction:
         wiring: Connections of the processor.
         services: Repositories and other objects that all sessions share.
         calls: Held during each call; terminates the session.
-        ledger: Session state since the last checkpoint.
+        session_state: Session state since the last checkpoint.
         content: Content of the FlowFiles.
         intake: Takes FlowFiles from the inputs.
         numbers: Ids for new FlowFiles.
@@ -210,9 +210,9 @@ class SessionTransaction:
     ) -> None:
         self.wiring = wiring
         self.services = services
-        self.ledger = SessionFlowFiles()
+        self.session_state = SessionFlowFiles()
         self.calls = SessionCalls(wiring.processor, self, self._roll_back)
-        self.content = SessionContent(services.content, self.ledger, self.calls)
+        self.content = SessionContent(services.content, self.session_state, self.calls)
         self.intake = SessionInputs(wiring, services.repository)
         self.numbers = IdAllocator(services.repository)
         self.state = SessionState(wiring.state)
@@ -322,20 +322,20 @@ class SessionTransaction:
                     "such a session"
                 )
             given = list(flowfiles)
-            ids = self.ledger.open_ids(given, "migrate")
-            self.ledger.check_kin(ids)
-            self.content.settle([self.ledger.newest[number] for number in ids])
+            ids = self.session_state.open_ids(given, "migrate")
+            self.session_state.check_kin(ids)
+            self.content.finish_appends([self.session_state.newest[number] for number in ids])
             with target.calls:  # not earlier: an error above does not concern that session
-                self.ledger.move(ids, target.ledger)
+                self.session_state.move(ids, target.session_state)
 
     def _close_books(self) -> None:
         try:
             self.state.checkpoint()
-            if self.ledger.newest:
-                counts = prepare(self.ledger, self.wiring, self.services, self._prepared)
+            if self.session_state.newest:
+                counts = prepare(self.session_state, self.wiring, self.services, self._prepared)
                 self._count(counts, prepared=True)
                 if self.wiring.batch_limit.count is not None:
-                    self.wiring.batch_limit.passed(self.ledger.taken_count())
+                    self.wiring.batch_limit.passed(self.session_state.taken_count())
                 self._begin()
             counters = self.counters.take()
             if counters:
@@ -355,7 +355,7 @@ class SessionTransaction:
         try:
             states = self.state.pending()
             taken_of_queues = prepared.taken()
-            if prepared.ledgers or states:
+            if prepared.session_states or states:
                 self.services.repository.commit(prepared.changes(states), durable=self._durable)
             committed = True
         finally:
@@ -378,9 +378,9 @@ class SessionTransaction:
         self, *, penalize: bool = False, whole: bool = False, failed: bool = False
     ) -> None:
         if failed:
-            taken = self.ledger.taken_count()
+            taken = self.session_state.taken_count()
             inputs = len(self.wiring.inputs)
-            self.wiring.batch_limit.failed(taken, inputs, self.ledger.originals)
+            self.wiring.batch_limit.failed(taken, inputs, self.session_state.originals)
             penalize = taken == 1
         try:
             self.content.abort()
@@ -388,19 +388,19 @@ class SessionTransaction:
             self._forget(penalize=penalize, whole=whole)
 
     def _forget(self, *, penalize: bool, whole: bool) -> None:
-        ledgers = [self.ledger]
+        session_states = [self.session_state]
         if whole:
             # The prepared commit may already contain the current session state.
-            before = [one for one in self._prepared.ledgers if one is not self.ledger]
-            ledgers = [*before, self.ledger]
-        going_back = [(one, _by_source(one)) for one in ledgers]
+            before = [one for one in self._prepared.session_states if one is not self.session_state]
+            session_states = [*before, self.session_state]
+        going_back = [(one, _by_source(one)) for one in session_states]
         following, prepared, steps = SessionFlowFiles(), PreparedCommit(), CleanupSteps()
         callbacks: list[Callable[[], None]] = []
-        self.ledger, self._callbacks = following, callbacks
+        self.session_state, self._callbacks = following, callbacks
         if whole:
             self._prepared, self._durable = prepared, False
-        for ledger, by_source in going_back:
-            steps.take(self._give_back, ledger, by_source, penalize=penalize)
+        for session_state, by_source in going_back:
+            steps.take(self._give_back, session_state, by_source, penalize=penalize)
         steps.take(self.counters.take)
         steps.take(self.state.rolled_back, whole=whole)
         steps.take(self._count_bytes)
@@ -408,14 +408,18 @@ class SessionTransaction:
         steps.finish()
 
     def _give_back(
-        self, ledger: SessionFlowFiles, by_source: Mapping[str, list[FlowFile]], *, penalize: bool
+        self,
+        session_state: SessionFlowFiles,
+        by_source: Mapping[str, list[FlowFile]],
+        *,
+        penalize: bool,
     ) -> None:
         steps = CleanupSteps()
-        for _, claim in ledger.written:
+        for _, claim in session_state.written:
             steps.take(self.services.content.release, claim.resource)
-        gone = steps.take(self._let_go_missing, ledger) or set()
+        gone = steps.take(self._let_go_missing, session_state) or set()
         now_ms = steps.take(self.services.clock.now_ms) if penalize else None
-        for name, taken in ledger.taken.items():
+        for name, taken in session_state.taken.items():
             back = by_source[name]
             if gone:
                 back = [one for one in back if one.id not in gone]
@@ -427,9 +431,9 @@ class SessionTransaction:
             steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
         steps.finish()
 
-    def _let_go_missing(self, ledger: SessionFlowFiles) -> set[int]:
+    def _let_go_missing(self, session_state: SessionFlowFiles) -> set[int]:
         """Remove FlowFiles from the flow whose content is missing: they would always fail."""
-        missing = [ledger.originals[number] for number in ledger.missing]
+        missing = [session_state.originals[number] for number in session_state.missing]
         if not missing:
             return set()
         try:
@@ -449,11 +453,11 @@ class SessionTransaction:
                 flowfile.claim,
                 dict(flowfile.attributes),
             )
-        return set(ledger.missing)
+        return set(session_state.missing)
 
     def _begin(self) -> None:
-        self.ledger = SessionFlowFiles()
-        self.content.use(self.ledger)
+        self.session_state = SessionFlowFiles()
+        self.content.use(self.session_state)
 
     def _count(self, counts: SessionStatistics, *, prepared: bool = False) -> None:
         # Most sessions commit once, so that their sum is their only count.
@@ -478,9 +482,9 @@ class SessionTransaction:
             )
 
 
-def _by_source(ledger: SessionFlowFiles) -> dict[str, list[FlowFile]]:
+def _by_source(session_state: SessionFlowFiles) -> dict[str, list[FlowFile]]:
     """Return the FlowFiles that were taken, in their original version, by the queue's id."""
-    by_source: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
-    for number, original in ledger.originals.items():
-        by_source[ledger.sources[number].id].append(original)
+    by_source: dict[str, list[FlowFile]] = {name: [] for name in session_state.taken}
+    for number, original in session_state.originals.items():
+        by_source[session_state.sources[number].id].append(original)
     return by_source

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.column_case import ColumnNames, shown_twins, twins_in
+from penstock.core.column_case import ColumnNames, case_variants_in, shown_case_variants
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import (
     ETERNITY,
@@ -330,10 +330,12 @@ def _schema(
         }
     )
     if schema.has_exact_names and not exact and spec.dimensions_spec is None:
-        twins = twins_in([*(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)])
+        case_variants = case_variants_in(
+            [*(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)]
+        )
         raise InvalidRequest(
-            f"the columns {shown_twins(twins)} differ only in case, and not all of them are"
-            " dimensions, so they cannot be merged: set dimensionsSpec and metricsSpec",
+            f"the columns {shown_case_variants(case_variants)} differ only in case, and not all of"
+            " them are dimensions, so they cannot be merged: set dimensionsSpec and metricsSpec",
             place="dimensionsSpec",
         )
     return schema
@@ -350,14 +352,16 @@ def _has_exact_names(
     names = [name for one in group for name, _ in one.segment.columns]
     if spec.dimensions_spec is not None:
         names += [dimension.name for dimension in spec.dimensions_spec.dimensions]
-    if not twins_in(names):
+    if not case_variants_in(names):
         return False
-    return _any_has_twins(group) or _any_has_twins(reading.visible(spec.datasource, [ETERNITY]))
+    return _any_has_case_variants(group) or _any_has_case_variants(
+        reading.visible(spec.datasource, [ETERNITY])
+    )
 
 
-def _any_has_twins(segments: Iterable[VisibleSegment]) -> bool:
+def _any_has_case_variants(segments: Iterable[VisibleSegment]) -> bool:
     kinds = {one.segment.columns for one in segments}
-    return any(twins_in(name for name, _ in columns) for columns in kinds)
+    return any(case_variants_in(name for name, _ in columns) for columns in kinds)
 
 
 def _renamed(group: Iterable[VisibleSegment], schema: DataSchema) -> tuple[tuple[str, str], ...]:

@@ -184,8 +184,8 @@ def _refusal(metric: Aggregator, rows: Sequence[KeptRows], *, there: bool) -> st
         why = "some of the segments were rolled up and some were not"
     else:
         why = "the rows were rolled up, and no longer hold its field"
-    mend = f"use the metrics that they have ({listed})" if listed else "name an existing column"
+    remedy = f"use the metrics that they have ({listed})" if listed else "name an existing column"
     return (
         f"the metric {metric.name} ({metric.type}) cannot be derived from the segments: {why};"
-        f" {mend}, leave it out, or set granularitySpec.rollup to false"
+        f" {remedy}, leave it out, or set granularitySpec.rollup to false"
     )

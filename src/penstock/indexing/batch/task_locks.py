@@ -326,7 +326,7 @@ class TaskLocks:
 
         Raises:
             InvalidRequest: The number of locks would exceed the maximum.
-            PenstockError: As `locking.acquire`.
+            PenstockError: As `acquire`.
         """
         if not self._locked:
             # An earlier peon may hold more locks than it requested: allocation also locks.

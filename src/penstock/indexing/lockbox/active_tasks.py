@@ -1,7 +1,7 @@
 """The active tasks of one datasource, which may request locks.
 
 Tracks the active tasks, which of them share allocations, which wait for a worker, and ended tasks
-whose removal could not be stored; `holdings` has their locks. Invariant: a task that has ended
+whose removal could not be stored; `lock_table` has their locks. Invariant: a task that has ended
 never becomes active again under its id while any of its state is left.
 """
 

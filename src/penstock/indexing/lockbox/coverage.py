@@ -24,18 +24,18 @@ class CoveringLocks:
 
     Args:
         task_id: The task of the section.
-        holdings: The locks of its datasource.
+        table: The locks of its datasource.
     """
 
-    def __init__(self, task_id: str, holdings: LockTable) -> None:
+    def __init__(self, task_id: str, table: LockTable) -> None:
         self._task_id = task_id
-        self._holdings = holdings
+        self._table = table
 
     @property
     def own(self) -> tuple[TaskLock, ...]:
         """All locks of the task that are not revoked."""
-        held = self._holdings.of_task(self._task_id)
-        return tuple(posse.lock for posse in held if not posse.lock.revoked)
+        held = self._table.of_task(self._task_id)
+        return tuple(group.lock for group in held if not group.lock.revoked)
 
     def require(self, type: LockType) -> None:  # noqa: A002 - the word of Druid's JSON
         """Require all locks of the task to be of one type, as an append does.
@@ -59,15 +59,15 @@ class CoveringLocks:
         return [known[segment.interval] for segment in segments]
 
     def _replacer(self, interval: Interval) -> HeldLock | None:
-        for posse in self._holdings.replacing(interval):
-            lock = posse.lock
+        for group in self._table.replacing(interval):
+            lock = group.lock
             if not lock.revoked and lock.interval.covers(interval):
-                return HeldLock(next(iter(posse.tasks)), lock)
+                return HeldLock(next(iter(group.tasks)), lock)
         return None
 
 
 def require_covered(
-    holdings: LockTable,
+    table: LockTable,
     task_id: str,
     *,
     segments: Sequence[SegmentLike] = (),
@@ -86,15 +86,15 @@ def require_covered(
     held: dict[Interval, _Held] = {}
     for interval in (*intervals, *(segment.interval for segment in segments)):
         if interval not in held:
-            held[interval] = _held(holdings, task_id, interval)
+            held[interval] = _held(table, task_id, interval)
     for interval in intervals:
         locks = held[interval].of_times
         _refuse_revoked(task_id, f"interval {interval}", [lock for lock in locks if lock.revoked])
         if not locks:
-            raise _not_covered(holdings, task_id, f"interval {interval}")
+            raise _not_covered(table, task_id, f"interval {interval}")
     for segment in segments:
         of_it = held[segment.interval].of_segments.get(segment.partition_number, [])
-        _require_segment(holdings, task_id, segment, [*held[segment.interval].of_times, *of_it])
+        _require_segment(table, task_id, segment, [*held[segment.interval].of_times, *of_it])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class _Held:
     of_segments: dict[int | None, list[TaskLock]]
 
 
-def _held(holdings: LockTable, task_id: str, interval: Interval) -> _Held:
+def _held(table: LockTable, task_id: str, interval: Interval) -> _Held:
     found = _Held([], {})
-    for posse in holdings.held_over(task_id, interval):
-        lock = posse.lock
+    for group in table.held_over(task_id, interval):
+        lock = group.lock
         if lock.granularity is LockGranularity.TIME_CHUNK:
             if lock.interval.covers(interval):
                 found.of_times.append(lock)
@@ -118,7 +118,7 @@ def _held(holdings: LockTable, task_id: str, interval: Interval) -> _Held:
 
 
 def _require_segment(
-    holdings: LockTable, task_id: str, segment: SegmentLike, held: list[TaskLock]
+    table: LockTable, task_id: str, segment: SegmentLike, held: list[TaskLock]
 ) -> None:
     fitting = [lock for lock in held if _fits(lock, segment)]
     if any(not lock.revoked for lock in fitting):
@@ -130,7 +130,7 @@ def _require_segment(
             f"segment {segment.id} of task {task_id!r} is newer than the {older[0]}: publish it"
             " under the lock's version"
         )
-    raise _not_covered(holdings, task_id, f"segment {segment.id}")
+    raise _not_covered(table, task_id, f"segment {segment.id}")
 
 
 def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
@@ -148,8 +148,8 @@ def _refuse_revoked(task_id: str, what: str, revoked: list[TaskLock]) -> None:
         )
 
 
-def _not_covered(holdings: LockTable, task_id: str, what: str) -> Conflict:
-    held = [str(posse.lock) for posse in holdings.of_task(task_id)[:3]]
+def _not_covered(table: LockTable, task_id: str, what: str) -> Conflict:
+    held = [str(group.lock) for group in table.of_task(task_id)[:3]]
     return Conflict(
         f"no lock of task {task_id!r} covers {what} (it holds {'; '.join(held) or 'none'}):"
         " acquire a lock before publishing"

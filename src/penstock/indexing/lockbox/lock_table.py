@@ -3,7 +3,7 @@
 `LockTable` stores the locks by time and by task and decides nothing. A `LockGroup` is one lock with
 the tasks of its group that hold it. `SegmentLockIndex` finds locks on single segments by time
 chunk and partition number, because thousands of segments of one chunk may be locked and a
-request concerns only one of them. `UndoLog` records the changes since the last `settle`; it can
+request concerns only one of them. `UndoLog` records the changes since the last `commit`; it can
 undo them to any `Mark` and lists the rows that must be stored for them.
 
 Invariants: a lock without holders is deleted. Every change of the table is recorded in the undo
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockGranularity, LockType
-from penstock.indexing.lockbox.rules import SOCIABLE
+from penstock.indexing.lockbox.rules import SHARED_BY_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -38,7 +38,7 @@ P = TypeVar("P", bound=Locked)
 
 
 @dataclass(slots=True, eq=False)
-class _Shelf(Generic[P]):
+class _LockedChunk(Generic[P]):
     """The locked segments of one time chunk, by partition number."""
 
     interval: Interval
@@ -49,31 +49,31 @@ class SegmentLockIndex(Generic[P]):
     """Hashable holders of locks on segments, indexed by the interval of the lock."""
 
     def __init__(self) -> None:
-        self._at: dict[Interval, _Shelf[P]] = {}
-        self._by_time: IntervalIndex[_Shelf[P]] = IntervalIndex()
+        self._at: dict[Interval, _LockedChunk[P]] = {}
+        self._by_time: IntervalIndex[_LockedChunk[P]] = IntervalIndex()
 
     def add(self, interval: Interval, item: P) -> None:
         """Add a holder at its interval."""
-        shelf = self._at.get(interval)
-        if shelf is None:
-            shelf = self._at[interval] = _Shelf(interval)
-            self._by_time.add(interval, shelf)
-        shelf.numbers.setdefault(item.lock.partition_number, {})[item] = None
+        chunk = self._at.get(interval)
+        if chunk is None:
+            chunk = self._at[interval] = _LockedChunk(interval)
+            self._by_time.add(interval, chunk)
+        chunk.numbers.setdefault(item.lock.partition_number, {})[item] = None
 
     def remove(self, interval: Interval, item: P) -> None:
         """Remove an existing holder."""
-        shelf, number = self._at[interval], item.lock.partition_number
-        del shelf.numbers[number][item]
-        if not shelf.numbers[number]:
-            del shelf.numbers[number]
-        if not shelf.numbers:
+        chunk, number = self._at[interval], item.lock.partition_number
+        del chunk.numbers[number][item]
+        if not chunk.numbers[number]:
+            del chunk.numbers[number]
+        if not chunk.numbers:
             del self._at[interval]
-            self._by_time.remove(interval, shelf)
+            self._by_time.remove(interval, chunk)
 
     def overlapping(self, interval: Interval) -> Iterator[P]:
         """Yield the holders whose time chunk overlaps an interval."""
-        for shelf in self._by_time.overlapping(interval):
-            for holders in shelf.numbers.values():
+        for chunk in self._by_time.overlapping(interval):
+            for holders in chunk.numbers.values():
                 yield from holders
 
     def concerning(self, interval: Interval, number: int | None) -> Iterator[P]:
@@ -85,16 +85,16 @@ class SegmentLockIndex(Generic[P]):
         """
         if number is None:
             return
-        for shelf in self._by_time.overlapping(interval):
-            if shelf.interval == interval:
-                yield from shelf.numbers.get(number, ())
+        for chunk in self._by_time.overlapping(interval):
+            if chunk.interval == interval:
+                yield from chunk.numbers.get(number, ())
             else:
-                for holders in shelf.numbers.values():
+                for holders in chunk.numbers.values():
                     yield from holders
 
 
 class Mark(NamedTuple):
-    """A position to roll back to, until `settle`."""
+    """A position to roll back to, until `commit`."""
 
     undo: int
     rows: int
@@ -105,7 +105,7 @@ class UndoLog:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
-        # A task, the posse that it holds, and the row before and after the change.
+        # A task, the lock group that it holds, and the row before and after the change.
         self._rows: list[tuple[str, Hashable, TaskLock | None, TaskLock | None]] = []
 
     def __bool__(self) -> bool:
@@ -125,18 +125,18 @@ class UndoLog:
         """Return the current position."""
         return Mark(len(self._undo), len(self._rows))
 
-    def back_to(self, mark: Mark) -> None:
+    def rollback_to(self, mark: Mark) -> None:
         """Undo the changes after a mark."""
         while len(self._undo) > mark.undo:
             self._undo.pop()()
         del self._rows[mark.rows :]
 
-    def back(self) -> None:
+    def rollback(self) -> None:
         """Undo all changes."""
-        self.back_to(Mark(0, 0))
+        self.rollback_to(Mark(0, 0))
 
     def changes(self) -> LockChanges:
-        """Return the net change of each row since `settle`."""
+        """Return the net change of each row since `commit`."""
         if not self._rows:
             return LockChanges()
         net: dict[tuple[str, Hashable], tuple[TaskLock | None, TaskLock | None]] = {}
@@ -154,7 +154,7 @@ class UndoLog:
                 replaced.append(HeldLock(task_id, after))
         return LockChanges(tuple(added), tuple(replaced), tuple(removed))
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Keep the changes: they can no longer be undone."""
         self._undo.clear()
         self._rows.clear()
@@ -182,16 +182,16 @@ class LockGroup:
 
 
 class LockTable:
-    """The posses of one datasource.
+    """The lock groups of one datasource.
 
     Attributes:
-        active: Number of posses whose lock is not revoked.
-        way_back: Undo log of the changes; others may record related changes in it.
+        active: Number of lock groups whose lock is not revoked.
+        undo_log: Undo log of the changes; others may record related changes in it.
     """
 
     def __init__(self) -> None:
         self.active = 0
-        self.way_back = UndoLog()
+        self.undo_log = UndoLog()
         # Locks on time chunks.
         self._by_type: dict[LockType, IntervalIndex[LockGroup]] = {
             kind: IntervalIndex() for kind in LockType
@@ -205,17 +205,17 @@ class LockTable:
         return bool(self._by_task)
 
     def overlapping(self, interval: Interval) -> Iterator[LockGroup]:
-        """Yield the posses whose lock overlaps an interval."""
+        """Yield the lock groups whose lock overlaps an interval."""
         used = [index for index in self._by_type.values() if index]
         of_times = chain.from_iterable(index.overlapping(interval) for index in used)
         return chain(of_times, self._of_segments.overlapping(interval))
 
     def replacing(self, interval: Interval) -> Iterator[LockGroup]:
-        """Yield the posses whose REPLACE lock overlaps the interval."""
+        """Yield the lock groups whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
     def concerning(self, asked: TaskLock | LockRequest) -> Iterator[LockGroup]:
-        """Yield the posses whose lock overlaps a lock or request and may conflict with it.
+        """Yield the lock groups whose lock overlaps a lock or request and may conflict with it.
 
         Leaves out locks that never conflict with it, of which there may be thousands for one time:
         those of other groups, and those of other segments.
@@ -223,7 +223,7 @@ class LockTable:
         for kind, index in self._by_type.items():
             if not index:
                 continue
-            if kind is not asked.type or kind not in SOCIABLE:
+            if kind is not asked.type or kind not in SHARED_BY_GROUPS:
                 yield from index.overlapping(asked.interval)
             elif (mine := self._by_group.get((kind, asked.group))) is not None:
                 yield from mine.overlapping(asked.interval)
@@ -233,71 +233,71 @@ class LockTable:
             yield from self._of_segments.overlapping(asked.interval)
 
     def held_over(self, task_id: str, interval: Interval) -> list[LockGroup]:
-        """Return the posses of a task whose lock overlaps an interval."""
+        """Return the lock groups of a task whose lock overlaps an interval."""
         mine = self._by_task.get(task_id, {})
         if len(mine) <= _FEW:
-            return [posse for posse in mine if posse.lock.interval.overlaps(interval)]
-        return [posse for posse in self.overlapping(interval) if task_id in posse.tasks]
+            return [group for group in mine if group.lock.interval.overlaps(interval)]
+        return [group for group in self.overlapping(interval) if task_id in group.tasks]
 
     def of_task(self, task_id: str) -> list[LockGroup]:
-        """Return the posses of a task, oldest first."""
+        """Return the lock groups of a task, oldest first."""
         return list(self._by_task.get(task_id, ()))
 
     def every(self) -> Iterator[HeldLock]:
         """Yield each task's locks."""
-        for task_id, posses in self._by_task.items():
-            for posse in posses:
-                yield HeldLock(task_id, posse.lock)
+        for task_id, groups in self._by_task.items():
+            for group in groups:
+                yield HeldLock(task_id, group.lock)
 
-    def posses(self) -> Iterator[LockGroup]:
-        """Yield each posse once."""
-        for task_id, posses in self._by_task.items():
-            for posse in posses:
-                if next(iter(posse.tasks)) == task_id:
-                    yield posse
+    def groups(self) -> Iterator[LockGroup]:
+        """Yield each lock group once."""
+        for task_id, groups in self._by_task.items():
+            for group in groups:
+                if next(iter(group.tasks)) == task_id:
+                    yield group
 
-    def join(self, posse: LockGroup, task_id: str, *, stored: bool = False) -> None:
-        """Add a task to a posse, which may be new; `stored` if its row is stored."""
-        self._put(posse, task_id)
-        self.way_back.note(partial(self._take, posse, task_id))
-        self.way_back.note_row(task_id, posse, posse.lock if stored else None, posse.lock)
+    def join(self, group: LockGroup, task_id: str, *, stored: bool = False) -> None:
+        """Add a task to a lock group, which may be new; `stored` if its row is stored."""
+        self._put(group, task_id)
+        self.undo_log.note(partial(self._take, group, task_id))
+        self.undo_log.note_row(task_id, group, group.lock if stored else None, group.lock)
 
-    def leave(self, posse: LockGroup, task_id: str) -> None:
-        """Remove a task from a posse."""
-        self._take(posse, task_id)
-        self.way_back.note(partial(self._put, posse, task_id))
-        self.way_back.note_row(task_id, posse, posse.lock, None)
+    def leave(self, group: LockGroup, task_id: str) -> None:
+        """Remove a task from a lock group."""
+        self._take(group, task_id)
+        self.undo_log.note(partial(self._put, group, task_id))
+        self.undo_log.note_row(task_id, group, group.lock, None)
 
-    def revoke(self, posse: LockGroup) -> None:
+    def revoke(self, group: LockGroup) -> None:
         """Revoke a lock; its holders keep it, revoked."""
-        before = posse.lock
+        before = group.lock
         after = before.revoked_copy()
-        self._relock(posse, after)
-        self.way_back.note(partial(self._relock, posse, before))
-        for task_id in posse.tasks:
-            self.way_back.note_row(task_id, posse, before, after)
+        self._relock(group, after)
+        self.undo_log.note(partial(self._relock, group, before))
+        for task_id in group.tasks:
+            self.undo_log.note_row(task_id, group, before, after)
 
-    def _put(self, posse: LockGroup, task_id: str) -> None:
-        if not posse.tasks:
-            for index in self._indexes(posse.lock):
-                index.add(posse.lock.interval, posse)
-            self.active += not posse.lock.revoked
-        posse.tasks[task_id] = None
-        self._by_task.setdefault(task_id, {})[posse] = None
+    def _put(self, group: LockGroup, task_id: str) -> None:
+        if not group.tasks:
+            for index in self._indexes(group.lock):
+                index.add(group.lock.interval, group)
+            self.active += not group.lock.revoked
+        group.tasks[task_id] = None
+        self._by_task.setdefault(task_id, {})[group] = None
 
-    def _take(self, posse: LockGroup, task_id: str) -> None:
-        del posse.tasks[task_id]
+    def _take(self, group: LockGroup, task_id: str) -> None:
+        del group.tasks[task_id]
         held = self._by_task[task_id]
-        del held[posse]
+        del held[group]
         if not held:
             del self._by_task[task_id]
-        if not posse.tasks:
-            for index in self._indexes(posse.lock):
-                index.remove(posse.lock.interval, posse)
-            company = _company(posse.lock)
-            if company in self._by_group and not self._by_group[company]:
-                del self._by_group[company]
-            self.active -= not posse.lock.revoked
+        if not group.tasks:
+            for index in self._indexes(group.lock):
+                index.remove(group.lock.interval, group)
+            key = _type_and_group(group.lock)
+            if key in self._by_group and not self._by_group[key]:
+                del self._by_group[key]
+            self.active -= not group.lock.revoked
 
     def _indexes(
         self, lock: TaskLock
@@ -305,14 +305,14 @@ class LockTable:
         if lock.granularity is LockGranularity.SEGMENT:
             return [self._of_segments]
         of_type = self._by_type[lock.type]
-        if lock.type not in SOCIABLE:
+        if lock.type not in SHARED_BY_GROUPS:
             return [of_type]
-        return [of_type, self._by_group.setdefault(_company(lock), IntervalIndex())]
+        return [of_type, self._by_group.setdefault(_type_and_group(lock), IntervalIndex())]
 
-    def _relock(self, posse: LockGroup, lock: TaskLock) -> None:
-        self.active += posse.lock.revoked - lock.revoked
-        posse.lock = lock
+    def _relock(self, group: LockGroup, lock: TaskLock) -> None:
+        self.active += group.lock.revoked - lock.revoked
+        group.lock = lock
 
 
-def _company(lock: TaskLock) -> tuple[LockType, str]:
+def _type_and_group(lock: TaskLock) -> tuple[LockType, str]:
     return lock.type, lock.group

@@ -52,21 +52,21 @@ class Granting:
 
     Args:
         datasource: The datasource.
-        roster: The active tasks, and which of them wait for a worker.
+        active_tasks: The active tasks, and which of them wait for a worker.
         version_floor: Versions that are chosen here are greater than this one.
 
     Attributes:
-        holdings: The held locks.
+        table: The held locks.
         freed: Tasks that released or lost a lock since `begin`, so that requests that were refused
             before may be granted now.
         yielded: Tasks that no worker has and that lost all of their locks since `begin`.
     """
 
-    def __init__(self, datasource: str, roster: ActiveLockTasks, version_floor: str) -> None:
+    def __init__(self, datasource: str, active_tasks: ActiveLockTasks, version_floor: str) -> None:
         self._datasource = datasource
-        self._roster = roster
+        self._active_tasks = active_tasks
         self.version_floor = version_floor
-        self.holdings: Final = LockTable()
+        self.table: Final = LockTable()
         self.freed: list[str] = []
         self.yielded: list[str] = []
 
@@ -79,15 +79,15 @@ class Granting:
         self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
     ) -> list[Outcome]:
         """Answer the requests of one task, in order. Raises as `ActiveLockTasks.check`."""
-        mark = self.holdings.way_back.mark()
+        mark = self.table.undo_log.mark()
         freed = len(self.freed)
         outcomes: list[Outcome] = []
         for request in requests:
-            self._roster.check(request, requests[0])
-            self._roster.place(request.task_id, waits=waits)
+            self._active_tasks.check(request, requests[0])
+            self._active_tasks.place(request.task_id, waits=waits)
             outcome = self._create_or_find(request, now_ms)
             if together and not isinstance(outcome, Granted):
-                self.holdings.way_back.back_to(mark)
+                self.table.undo_log.rollback_to(mark)
                 del self.freed[freed:]
                 return [outcome] * len(requests)
             outcomes.append(outcome)
@@ -95,12 +95,10 @@ class Granting:
 
     def refusal_of_new(self, request: LockRequest) -> LockRefused | None:
         """Return why a new segment without a number would be refused, or None; changes nothing."""
-        found = [
-            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
-        ]
+        found = [group for group in self.table.concerning(request) if concerns(group.lock, request)]
         _, firm = self._in_the_way(request, found, None)
-        if all(self._revocable(posse, request) for posse in firm) or all(
-            _same_claim(posse.lock, request) for posse in firm
+        if all(self._revocable(group, request) for group in firm) or all(
+            _same_claim(group.lock, request) for group in firm
         ):
             return None
         return _refused(request, firm)
@@ -115,119 +113,117 @@ class Granting:
             task.priority,
         ):
             return f"it does not have group {task.group!r}, {task.datasource}, {task.priority}"
-        found = list(self.holdings.concerning(lock))
-        same = next((posse for posse in found if posse.lock == lock), None)
+        found = list(self.table.concerning(lock))
+        same = next((group for group in found if group.lock == lock), None)
         if same is not None and lock.type is LockType.REPLACE:
             return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
         if same is None and not lock.revoked:
-            for posse in found:
-                if not _both(posse.lock, lock):
-                    return f"{', '.join(posse.tasks)} holds an {posse.lock}"
-        self.holdings.join(same or LockGroup(lock), task.id, stored=True)
+            for group in found:
+                if not _both(group.lock, lock):
+                    return f"{', '.join(group.tasks)} holds an {group.lock}"
+        self.table.join(same or LockGroup(lock), task.id, stored=True)
         return ""
 
     def release(self, task_id: str, interval: Interval) -> None:
         """Release a task's locks on exactly this interval."""
-        for posse in self.holdings.held_over(task_id, interval):
-            if posse.lock.interval == interval:
-                self._leave(posse, task_id)
+        for group in self.table.held_over(task_id, interval):
+            if group.lock.interval == interval:
+                self._leave(group, task_id)
 
     def leave_all(self, task_id: str) -> None:
         """Release all locks of a task."""
-        for posse in self.holdings.of_task(task_id):
-            self._leave(posse, task_id)
+        for group in self.table.of_task(task_id):
+            self._leave(group, task_id)
 
-    def _leave(self, posse: LockGroup, task_id: str) -> None:
-        self.holdings.leave(posse, task_id)
+    def _leave(self, group: LockGroup, task_id: str) -> None:
+        self.table.leave(group, task_id)
         # Also if others of its group hold the lock: requests that waited for this task now wait
         # for them.
         self.freed.append(task_id)
-        if not posse.tasks:
-            self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+        if not group.tasks:
+            self.version_floor = raised_floor(self.version_floor, group.lock.version)
 
     def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
-        found = [
-            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
-        ]
+        found = [group for group in self.table.concerning(request) if concerns(group.lock, request)]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:
             outcome = self._reuse(mine, request)
             if outcome is not None:
                 return outcome
         yielding, firm = self._in_the_way(request, found, mine)
-        if all(self._revocable(posse, request) for posse in firm):
-            for posse in firm:
-                self._revoke(posse)
-        elif not all(_same_claim(posse.lock, request) for posse in firm):
+        if all(self._revocable(group, request) for group in firm):
+            for group in firm:
+                self._revoke(group)
+        elif not all(_same_claim(group.lock, request) for group in firm):
             return _refused(request, firm)
-        for task_id in dict.fromkeys(task_id for posse in yielding for task_id in posse.tasks):
+        for task_id in dict.fromkeys(task_id for group in yielding for task_id in group.tasks):
             self._yield(task_id)
-        posse = LockGroup(self._new_lock(request, now_ms), was_yielded=bool(yielding))
-        self.holdings.join(posse, request.task_id)
-        self._drop_superseded(posse, request.task_id)
-        return Granted(posse.lock, fresh=True)
+        group = LockGroup(self._new_lock(request, now_ms), was_yielded=bool(yielding))
+        self.table.join(group, request.task_id)
+        self._drop_superseded(group, request.task_id)
+        return Granted(group.lock, fresh=True)
 
     def _in_the_way(
         self, request: LockRequest, found: list[LockGroup], mine: LockGroup | None
     ) -> tuple[list[LockGroup], list[LockGroup]]:
-        """Return the posses that conflict with a request: those that yield, and the others."""
+        """Return the lock groups that conflict with a request: those that yield, and the others."""
         # A revoked lock conflicts with nothing.
         hindering = [
-            posse
-            for posse in found
-            if not posse.lock.revoked
+            group
+            for group in found
+            if not group.lock.revoked
             and (
-                posse is mine
-                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+                group is mine
+                or not coexist(request.type, request.interval, group.lock.type, group.lock.interval)
             )
         ]
-        yielding = [posse for posse in hindering if self._yields(posse, request)]
+        yielding = [group for group in hindering if self._yields(group, request)]
         if not yielding:
             return [], hindering
-        return yielding, [posse for posse in hindering if posse not in yielding]
+        return yielding, [group for group in hindering if group not in yielding]
 
-    def _reuse(self, posse: LockGroup, request: LockRequest) -> Outcome | None:
+    def _reuse(self, group: LockGroup, request: LockRequest) -> Outcome | None:
         """Use a lock that the request's group holds; None: the lock must yield to the request."""
-        if posse.lock.revoked:
-            return Revoked(posse.lock)
-        if request.task_id in posse.tasks:
-            return Granted(posse.lock, fresh=False)
-        if posse.lock.type is LockType.REPLACE:
+        if group.lock.revoked:
+            return Revoked(group.lock)
+        if request.task_id in group.tasks:
+            return Granted(group.lock, fresh=False)
+        if group.lock.type is LockType.REPLACE:
             # Segments that an append leaves for a replacing task must belong to exactly one task.
-            return None if self._yields(posse, request) else _refused(request, [posse])
-        if posse.lock.priority != request.priority:
+            return None if self._yields(group, request) else _refused(request, [group])
+        if group.lock.priority != request.priority:
             raise Conflict(
                 f"task {request.task_id!r} has priority {request.priority}, but its group holds"
-                f" the {posse.lock}: give all tasks of a group the same priority"
+                f" the {group.lock}: give all tasks of a group the same priority"
             )
-        self.holdings.join(posse, request.task_id)
-        self._drop_superseded(posse, request.task_id)
-        return Granted(posse.lock, fresh=True)
+        self.table.join(group, request.task_id)
+        self._drop_superseded(group, request.task_id)
+        return Granted(group.lock, fresh=True)
 
-    def _yields(self, posse: LockGroup, request: LockRequest) -> bool:
+    def _yields(self, group: LockGroup, request: LockRequest) -> bool:
         """Return whether all holders of a lock wait for a worker and must yield to the request.
 
         Otherwise a running task could wait forever, because the holders may wait for its slot.
         Among tasks that wait, a lower priority yields to a higher one; they have no work to lose.
         """
-        return self._roster.all_wait(posse.tasks) and (
-            not self._roster.waits(request.task_id) or posse.lock.priority < request.priority
+        return self._active_tasks.all_wait(group.tasks) and (
+            not self._active_tasks.waits(request.task_id) or group.lock.priority < request.priority
         )
 
-    def _revocable(self, posse: LockGroup, request: LockRequest) -> bool:
+    def _revocable(self, group: LockGroup, request: LockRequest) -> bool:
         """Return whether the request's priority revokes a lock.
 
         A task that had to yield a lock must not revoke it before it has a worker, or the running
         task would lose it again at once.
         """
-        took_turns = posse.was_yielded and self._roster.waits(request.task_id)
-        return posse.lock.priority < request.priority and not took_turns
+        took_turns = group.was_yielded and self._active_tasks.waits(request.task_id)
+        return group.lock.priority < request.priority and not took_turns
 
     def _yield(self, task_id: str) -> None:
         """Release all locks of a waiting task: it must request all of them together again."""
         self.leave_all(task_id)
         self.yielded.append(task_id)
-        self.holdings.way_back.note(partial(self.yielded.remove, task_id))
+        self.table.undo_log.note(partial(self.yielded.remove, task_id))
 
     def _new_lock(self, request: LockRequest, now_ms: int) -> TaskLock:
         version = request.version
@@ -245,33 +241,33 @@ class Granting:
             created_ms=now_ms,
         )
 
-    def _revoke(self, posse: LockGroup) -> None:
-        self.holdings.revoke(posse)
-        self.freed += posse.tasks
-        self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+    def _revoke(self, group: LockGroup) -> None:
+        self.table.revoke(group)
+        self.freed += group.tasks
+        self.version_floor = raised_floor(self.version_floor, group.lock.version)
 
     def _drop_superseded(self, new: LockGroup, task_id: str) -> None:
         """Release locks that the new one makes redundant, so that later requests find one lock."""
-        for posse in list(self.holdings.concerning(new.lock)):
-            if task_id in posse.tasks and supersedes(new.lock, posse.lock):
-                self._leave(posse, task_id)
+        for group in list(self.table.concerning(new.lock)):
+            if task_id in group.tasks and supersedes(new.lock, group.lock):
+                self._leave(group, task_id)
 
 
-def _best(posses: list[LockGroup], task_id: str) -> LockGroup | None:
-    """Return the posse that a request uses.
+def _best(groups: list[LockGroup], task_id: str) -> LockGroup | None:
+    """Return the lock group that a request uses.
 
     One with the task comes first, so that the task learns of a revocation; then one that is not
     revoked; then the largest, which also fits the group's next requests; then the earliest.
     """
-    if len(posses) < 2:
-        return posses[0] if posses else None
+    if len(groups) < 2:
+        return groups[0] if groups else None
 
-    def merit(posse: LockGroup) -> tuple[bool, bool, int, int]:
-        interval = posse.lock.interval
-        is_mine = task_id in posse.tasks
-        return is_mine, not posse.lock.revoked, interval.length_ms, -interval.start_ms
+    def merit(group: LockGroup) -> tuple[bool, bool, int, int]:
+        interval = group.lock.interval
+        is_mine = task_id in group.tasks
+        return is_mine, not group.lock.revoked, interval.length_ms, -interval.start_ms
 
-    return max(posses, key=merit)
+    return max(groups, key=merit)
 
 
 def _same_claim(lock: TaskLock, request: LockRequest) -> bool:
@@ -290,24 +286,24 @@ def _both(one: TaskLock, other: TaskLock) -> bool:
     return coexist(one.type, one.interval, other.type, other.interval)
 
 
-def _refused(request: LockRequest, posses: list[LockGroup]) -> LockRefused:
+def _refused(request: LockRequest, groups: list[LockGroup]) -> LockRefused:
     # Locks that can never be revoked first; of equal priority, those held longest.
-    posses = sorted(posses, key=lambda p: (-p.lock.priority, p.lock.created_ms))
+    groups = sorted(groups, key=lambda p: (-p.lock.priority, p.lock.created_ms))
     return LockRefused(
         request,
         tuple(
             LockRefusal(
-                task_ids=tuple(posse.tasks),
-                group=posse.lock.group,
-                type=posse.lock.type,
-                interval=posse.lock.interval,
-                priority=posse.lock.priority,
-                since_ms=posse.lock.created_ms,
-                partition_number=posse.lock.partition_number,
+                task_ids=tuple(group.tasks),
+                group=group.lock.group,
+                type=group.lock.type,
+                interval=group.lock.interval,
+                priority=group.lock.priority,
+                since_ms=group.lock.created_ms,
+                partition_number=group.lock.partition_number,
             )
-            for posse in posses[:REFUSALS_MAX]
+            for group in groups[:REFUSALS_MAX]
         ),
-        more=max(0, len(posses) - REFUSALS_MAX),
+        more=max(0, len(groups) - REFUSALS_MAX),
     )
 
 
@@ -390,10 +386,10 @@ class Lockbox:
 
     def __init__(self, datasource: str, *, version_floor: str = "") -> None:
         self.datasource: Final = datasource
-        self._roster = ActiveLockTasks(datasource)
-        self._granting = Granting(datasource, self._roster, version_floor)
-        self._holdings = self._granting.holdings
-        self._way_back = self._holdings.way_back
+        self._active_tasks = ActiveLockTasks(datasource)
+        self._granting = Granting(datasource, self._active_tasks, version_floor)
+        self._table = self._granting.table
+        self._undo_log = self._table.undo_log
 
     @property
     def version_floor(self) -> str:
@@ -403,12 +399,12 @@ class Lockbox:
     @property
     def is_empty(self) -> bool:
         """Whether the lockbox has no state that must be kept."""
-        return not (self._roster or self._holdings)
+        return not (self._active_tasks or self._table)
 
     @property
     def active_locks(self) -> int:
         """Number of locks that are held and not revoked."""
-        return self._holdings.active
+        return self._table.active
 
     def handle(self, commands: Sequence[Command], now_ms: int) -> Step:
         """Execute commands in order; the caller must then call `accept` or `undo`.
@@ -417,30 +413,30 @@ class Lockbox:
             commands: The commands.
             now_ms: The time, for versions.
         """
-        assert not self._way_back, "the last step was neither accepted nor undone"
+        assert not self._undo_log, "the last step was neither accepted nor undone"
         granting = self._granting
         granting.begin()
-        for task_id in self._roster.ended:
+        for task_id in self._active_tasks.ended:
             granting.leave_all(task_id)
         answers = tuple(self._answer(command, now_ms) for command in commands)
         freed, yielded = frozenset(granting.freed), tuple(granting.yielded)
-        return Step(answers, self._way_back.changes(), freed, yielded)
+        return Step(answers, self._undo_log.changes(), freed, yielded)
 
     def accept(self) -> None:
         """Keep the changes of the last `handle`."""
-        self._way_back.settle()
+        self._undo_log.commit()
 
     def undo(self) -> None:
         """Undo the last `handle`, except that added tasks stay active."""
-        self._way_back.back()
+        self._undo_log.rollback()
 
     def retire(self, task_id: str) -> None:
         """Stop granting locks to a task whose removal could not be stored.
 
         The next `handle` releases its locks.
         """
-        if self._roster.find(task_id) is not None:
-            self._roster.keep_ended(self._dismiss(task_id))
+        if self._active_tasks.find(task_id) is not None:
+            self._active_tasks.keep_ended(self._dismiss(task_id))
 
     def adopt(self, task: LockTask, lock: TaskLock) -> str:
         """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
@@ -455,9 +451,9 @@ class Lockbox:
             LockRevoked: A covering lock was revoked, or the task is not active.
             Conflict: No lock covers a segment or an interval.
         """
-        self._roster.require(task_id)
-        require_covered(self._holdings, task_id, segments=segments, intervals=intervals)
-        return CoveringLocks(task_id, self._holdings)
+        self._active_tasks.require(task_id)
+        require_covered(self._table, task_id, segments=segments, intervals=intervals)
+        return CoveringLocks(task_id, self._table)
 
     def room_for(self, request: LockRequest, now_ms: int) -> LockRefused | str:
         """Return the version of a new segment where none exists, or the conflicting locks.
@@ -469,55 +465,55 @@ class Lockbox:
         Raises:
             LockRevoked: The task is not active.
         """
-        self._roster.require(request.task_id)
+        self._active_tasks.require(request.task_id)
         refused = self._granting.refusal_of_new(request)
         return refused or next_version(request.type, now_ms, self.version_floor)
 
     def locks(self, task_id: str | None = None) -> list[HeldLock]:
         """Return all locks with their holders, or those of one task."""
         if task_id is None:
-            return list(self._holdings.every())
-        return [HeldLock(task_id, posse.lock) for posse in self._holdings.of_task(task_id)]
+            return list(self._table.every())
+        return [HeldLock(task_id, group.lock) for group in self._table.of_task(task_id)]
 
-    def posse_locks(self) -> Iterator[TaskLock]:
+    def group_locks(self) -> Iterator[TaskLock]:
         """Yield each lock once, regardless of its number of holders."""
-        return (posse.lock for posse in self._holdings.posses())
+        return (group.lock for group in self._table.groups())
 
     def _answer(self, command: Command, now_ms: int) -> Answer:
-        mark = self._way_back.mark()
+        mark = self._undo_log.mark()
         try:
             match command:
                 case Acquire(requests, together, waits):
                     return self._granting.acquire(requests, now_ms, together=together, waits=waits)
                 case PlaceCommand(task_id, waits):
-                    self._roster.place(task_id, waits=waits)
+                    self._active_tasks.place(task_id, waits=waits)
                 case Release(task_id, interval):
                     self._granting.release(task_id, interval)
                 case Add(task):
                     # Never undone: a task is not a row, and it is not added again.
-                    if self._roster.is_new(task):
-                        self._roster.enter(task)
+                    if self._active_tasks.is_new(task):
+                        self._active_tasks.enter(task)
                 case Remove(task_id):
                     return self._remove(task_id)
         except PenstockError as error:
-            self._way_back.back_to(mark)
+            self._undo_log.rollback_to(mark)
             return error
         return None
 
     def _remove(self, task_id: str) -> Removal:
-        task = self._roster.find(task_id)
+        task = self._active_tasks.find(task_id)
         if task is not None:
             removal = self._dismiss(task_id)
-            self._way_back.note(partial(self._roster.enter, task))
+            self._undo_log.note(partial(self._active_tasks.enter, task))
             self._granting.leave_all(task_id)
             return removal
-        ended = self._roster.take_ended(task_id)
+        ended = self._active_tasks.take_ended(task_id)
         if ended is None:
             return Removal(task_id)
-        self._way_back.note(partial(self._roster.keep_ended, ended))
+        self._undo_log.note(partial(self._active_tasks.keep_ended, ended))
         return ended
 
     def _dismiss(self, task_id: str) -> Removal:
-        held = self._holdings.of_task(task_id)
-        replaces = any(posse.lock.type is LockType.REPLACE for posse in held)
-        return Removal(task_id, replaces, self._roster.leave(task_id))
+        held = self._table.of_task(task_id)
+        replaces = any(group.lock.type is LockType.REPLACE for group in held)
+        return Removal(task_id, replaces, self._active_tasks.leave(task_id))

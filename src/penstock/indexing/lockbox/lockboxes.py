@@ -129,7 +129,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _News:
+class _Releases:
     """Notifications of a round: see `Step`."""
 
     freed: frozenset[str] = frozenset()
@@ -424,7 +424,7 @@ class Lockboxes:
     def _not_begun(self, datasource: str, place: _Place, error: BaseException) -> None:
         with self._mutex:
             waiting, place.inbox = place.inbox, []
-        self._tell(datasource, _News(self._refuse(place, waiting, error)))
+        self._report(datasource, _Releases(self._refuse(place, waiting, error)))
 
     def _refuse(
         self, place: _Place, works: Sequence[_Work], error: BaseException
@@ -456,11 +456,11 @@ class Lockboxes:
             if place.owed:
                 works = [*place.owed, *works]
                 place.owed = []
-        news = _News()
+        releases = _Releases()
         try:
-            self._do_all(place, works, news)
+            self._do_all(place, works, releases)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
-            news.freed |= self._refuse(place, works, error)
+            releases.freed |= self._refuse(place, works, error)
         with self._mutex:
             place.active_locks = place.box.active_locks
             is_idle = place.box.is_empty and not (place.inbox or place.owed or place.broken)
@@ -469,10 +469,10 @@ class Lockboxes:
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
-        if news.freed or news.yielded:
-            self._tell(datasource, news)
+        if releases.freed or releases.yielded:
+            self._report(datasource, releases)
 
-    def _do_all(self, place: _Place, works: Sequence[_Work], news: _News) -> None:
+    def _do_all(self, place: _Place, works: Sequence[_Work], releases: _Releases) -> None:
         """Execute the work of one round, in order."""
         batch: list[_Asked] = []
         for work in works:
@@ -482,15 +482,15 @@ class Lockboxes:
                 batch.append(work)
                 if len(batch) < BATCH_COMMANDS_MAX:
                     continue
-            self._do(place, batch, news)
+            self._do(place, batch, releases)
             batch = []
             if isinstance(work, _Call):
                 if place.broken is not None:
                     raise _must_be_read_again(place)
                 work.answer(place.box)
-        self._do(place, batch, news)
+        self._do(place, batch, releases)
 
-    def _do(self, place: _Place, batch: Sequence[_Asked], news: _News) -> None:
+    def _do(self, place: _Place, batch: Sequence[_Asked], releases: _Releases) -> None:
         """Execute commands in one transaction and answer them; collect the notifications."""
         if not batch:
             return
@@ -514,13 +514,13 @@ class Lockboxes:
                 asked.future.set_exception(_unstored(place.box, error))
             # Tasks that wait for locks of ended tasks may try again: the next batch releases these
             # locks, once it can be stored.
-            news.freed |= ended
+            releases.freed |= ended
             return
         place.box.accept()
         if step.freed:
-            news.freed |= step.freed
+            releases.freed |= step.freed
         if step.yielded:
-            news.yielded += step.yielded
+            releases.yielded += step.yielded
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
             if isinstance(answer, PenstockError):
@@ -548,12 +548,12 @@ class Lockboxes:
             place.broken = error
             self._on_failure(error)
 
-    def _tell(self, datasource: str, news: _News) -> None:
+    def _report(self, datasource: str, releases: _Releases) -> None:
         try:
-            if news.yielded:
-                self._on_yielded(news.yielded)
-            if news.freed:
-                self._on_released(datasource, news.freed)
+            if releases.yielded:
+                self._on_yielded(releases.yielded)
+            if releases.freed:
+                self._on_released(datasource, releases.freed)
         except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
             # Otherwise tasks that wait for these locks would wait forever.
             # Tasks that wait for these locks would wait for ever.
@@ -598,7 +598,7 @@ def _unstored(box: Lockbox, error: BaseException) -> BaseException:
 def _locked(policy: LockPolicy, box: Lockbox) -> list[Interval]:
     return condensed(
         lock.interval
-        for lock in box.posse_locks()
+        for lock in box.group_locks()
         if not lock.revoked
         and lock.type is not LockType.KILL
         and lock.priority >= policy.priority

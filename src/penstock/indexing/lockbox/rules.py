@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import LockRequest, TaskLock
 
-SOCIABLE: Final = frozenset({LockType.SHARED, LockType.APPEND})
+SHARED_BY_GROUPS: Final = frozenset({LockType.SHARED, LockType.APPEND})
 """Types whose locks never conflict with others of the same type, however they overlap."""
 
 
@@ -61,7 +61,7 @@ def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b
         return interval_a.covers(interval_b)
     if type_a is LockType.APPEND and type_b is LockType.REPLACE:
         return interval_b.covers(interval_a)
-    return type_a is type_b and type_a in SOCIABLE
+    return type_a is type_b and type_a in SHARED_BY_GROUPS
 
 
 def supersedes(lock: TaskLock, other: TaskLock) -> bool:

@@ -42,10 +42,10 @@ class Overlord:
         options: Its options.
 
     Attributes:
-        desk: Queries and commands about tasks.
-        supervisor_desk: Queries and commands about supervisors.
-        compaction_desk: Queries and commands about automatic compaction.
-        upkeep: Administration: locks, compaction plans, segments.
+        task_service: Queries and commands about tasks.
+        supervisor_service: Queries and commands about supervisors.
+        compaction_service: Queries and commands about automatic compaction.
+        admin_service: Administration: locks, compaction plans, segments.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Overlord:
         # Set on the mailbox thread, read by any thread.
         self._term: LeaderTerm | None = None
         self._waits = WaitTable(ports.clock)
-        self.desk = TaskService(self._lead, ports, processor)
-        self.supervisor_desk = SupervisorService(self._full, ports, processor)
-        self.compaction_desk = CompactionService(self._full, ports, processor)
-        self.upkeep = AdminService(self._lead)
+        self.task_service = TaskService(self._lead, ports, processor)
+        self.supervisor_service = SupervisorService(self._full, ports, processor)
+        self.compaction_service = CompactionService(self._full, ports, processor)
+        self.admin_service = AdminService(self._lead)
 
     def start(self, term: Term | None = None) -> Future[None]:
         """Start to lead: read the stored state. Until the future is done, calls raise NotLeading.
@@ -82,21 +82,21 @@ class Overlord:
         """Stop leading; tasks continue for the next leader. It may `start` again."""
         return self._call(self._stop, "stop")
 
-    # Tasks; `desk` has more
+    # Tasks; `task_service` has more
 
     def tasks(
         self, *, active: bool | None = None, datasource: str | None = None, limit: int | None = None
     ) -> list[TaskView]:
         """Return tasks, the newest first."""
-        return self.desk.tasks(active=active, datasource=datasource, limit=limit)
+        return self.task_service.tasks(active=active, datasource=datasource, limit=limit)
 
     def task(self, task_id: str) -> TaskView:
         """Return a task. Raises NotFound if there is none."""
-        return self.desk.task(task_id)
+        return self.task_service.task(task_id)
 
     def shutdown_task(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
         """End a task without publishing; return false if it is not active."""
-        return self.desk.shutdown(task_id, reason)
+        return self.task_service.shutdown(task_id, reason)
 
     def perform_action(self, task_id: str, action: object, worker: str | None = None) -> object:
         """Perform a task's action, in JSON, and return its answer, in JSON. Blocks.

@@ -163,7 +163,7 @@ class SegmentAllocator:
     def __init__(
         self, metadata: MetadataStore, lockboxes: Lockboxes, lanes: Lanes, clock: Clock
     ) -> None:
-        self._patience = RefusalTracker(clock)
+        self._refusals = RefusalTracker(clock)
         self._metadata = metadata
         self._lockboxes = lockboxes
         self._lanes = lanes
@@ -192,13 +192,13 @@ class SegmentAllocator:
             places = self._places(task, action)
         except PlaceWithheld as error:  # narrow: counts refusals
             limit_ms = read_context(task.context, priority=task.priority).lock_timeout_ms
-            if self._patience.refused(task.id) < limit_ms:
+            if self._refusals.refused(task.id) < limit_ms:
                 raise
-            self._patience.served(task.id)
+            self._refusals.served(task.id)
             raise PlaceRefused(
                 f"no segment id could be allocated within taskLockTimeout ({limit_ms} ms): {error}"
             ) from error
-        self._patience.served(task.id)
+        self._refusals.served(task.id)
         return places
 
     def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[AllocatedSegment]:

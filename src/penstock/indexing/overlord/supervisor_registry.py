@@ -81,7 +81,7 @@ class StreamSupervisors:
 
     def waits(self) -> list[tuple[DependencyWait, ...]]:
         """Return the waits of the supervisors themselves, without their tasks'. Any thread."""
-        return [one.standing.own_waits() for one in self._running.copy().values()]
+        return [one.snapshot.own_waits() for one in self._running.copy().values()]
 
     def run(self, spec: SupervisorSpec) -> Supervisor:
         """Start a supervisor whose id is not running."""

@@ -157,7 +157,7 @@ class SupervisorService:
 
         def look() -> dict[str, object]:
             supervisor = self._find(supervisor_id)
-            status = supervisor_status(supervisor.standing, self._ports.clock.now_ms())
+            status = supervisor_status(supervisor.snapshot, self._ports.clock.now_ms())
             payload = status["payload"]
             assert isinstance(payload, dict)
             more = {**self._shortage(), **self._task_waits(supervisor)}
@@ -168,13 +168,13 @@ class SupervisorService:
     def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return the row counts of a supervisor's tasks, in Druid's JSON."""
         return self._call(
-            lambda: supervisor_stats(self._find(supervisor_id).standing), "supervisor stats"
+            lambda: supervisor_stats(self._find(supervisor_id).snapshot), "supervisor stats"
         )
 
     def parse_errors(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return samples of messages that the tasks could not parse; may raise NotFound."""
         return self._call(
-            lambda: supervisor_parse_errors(self._find(supervisor_id).standing), "parse errors"
+            lambda: supervisor_parse_errors(self._find(supervisor_id).snapshot), "parse errors"
         )
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
@@ -200,7 +200,7 @@ class SupervisorService:
             supervisors = self._full().supervisors
             shortage = self._shortage()
             streams = [
-                SupervisorView({**supervisor_summary(one.standing), **shortage}, one.spec)
+                SupervisorView({**supervisor_summary(one.snapshot), **shortage}, one.spec)
                 for one in supervisors.streams.all()
             ]
             compaction = [
@@ -236,7 +236,7 @@ class SupervisorService:
 
     def _task_waits(self, supervisor: Supervisor) -> dict[str, object]:
         queue = self._full().queue
-        task_ids = [task for group in supervisor.standing.groups() for task in group.replicas]
+        task_ids = [task for group in supervisor.snapshot.groups() for task in group.replicas]
         active = [one for task in task_ids if (one := queue.index.get(task)) is not None]
         waiting = [one.task.id for one in active if one.state is not RunnerState.RUNNING]
         texts = {wait.text for task_id in waiting[:_EXPLAINED_MAX] for wait in queue.why(task_id)}

@@ -281,7 +281,7 @@ class TaskService:
             if active is not None and not isinstance(active.task, StreamTaskSpec):
                 shortage = term.shortage()
                 found = [_with_shortage(one, shortage) for one in found]
-            running = term.desk.why(task_id)
+            running = term.access.why(task_id)
             return [*found, WaitReason("publish", running)] if running and not found else found
 
         return self._call(explain, "explain a task")

@@ -16,7 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, Transition, go
+from penstock.core.state_machine import (
+    IGNORED,
+    IMPOSSIBLE,
+    Refusal,
+    Row,
+    StateMachine,
+    Symbol,
+    Transition,
+    go,
+)
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -117,44 +126,57 @@ def _answer(
 ) -> Row[ActiveTaskState, TaskEffect]:
     """Return the row of an answer to `SEND`, which is late in states that follow `SENDING`."""
     late = dict.fromkeys((_S.RUNNING, _S.ENDING, _S.ENDED), IGNORED)
-    return Row({_S.SENDING: transition, **late})
+    return Row({_S.SENDING: transition, **late}, otherwise=IMPOSSIBLE)
 
 
 TASK_MACHINE: Final = StateMachine(
     ActiveTaskState,
     {
-        _E.ADDED: Row({_S.NEW: go(_S.WAITING, _F.ADD_TO_LOCKBOX, _F.PUBLISH, _F.ACQUIRE_LOCKS)}),
-        _E.FOUND: Row({_S.NEW: go(_S.WAITING, _F.PUBLISH, _F.LET_LOCKS_YIELD)}),
-        _E.FOUND_AT_WORKER: Row({_S.NEW: go(_S.RESTORED, _F.ASSIGN_WORKER, _F.PUBLISH)}),
+        _E.ADDED: Row(
+            {_S.NEW: go(_S.WAITING, _F.ADD_TO_LOCKBOX, _F.PUBLISH, _F.ACQUIRE_LOCKS)},
+            otherwise=IMPOSSIBLE,
+        ),
+        _E.FOUND: Row(
+            {_S.NEW: go(_S.WAITING, _F.PUBLISH, _F.LET_LOCKS_YIELD)}, otherwise=IMPOSSIBLE
+        ),
+        _E.FOUND_AT_WORKER: Row(
+            {_S.NEW: go(_S.RESTORED, _F.ASSIGN_WORKER, _F.PUBLISH)}, otherwise=IMPOSSIBLE
+        ),
         _E.TERM_BEGAN: Row(
             {
                 _S.WAITING: go(_S.WAITING, _F.ACQUIRE_LOCKS),
                 _S.RESTORED: IGNORED,
                 _S.ENDING: IGNORED,
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _E.LOCKS_GRANTED: Row(
-            {_S.WAITING: go(_S.PENDING, _F.REPORT_LOCK_WAIT, _F.PUBLISH, _F.PLACE_TASKS)}
+            {_S.WAITING: go(_S.PENDING, _F.REPORT_LOCK_WAIT, _F.PUBLISH, _F.PLACE_TASKS)},
+            otherwise=IMPOSSIBLE,
         ),
-        _E.LOCKS_DENIED: Row({_S.WAITING: _ENDS, _S.RESTORED: _ENDS}),
+        _E.LOCKS_DENIED: Row({_S.WAITING: _ENDS, _S.RESTORED: _ENDS}, otherwise=IMPOSSIBLE),
         _E.LOCKS_YIELDED: Row(
             {_S.PENDING: go(_S.WAITING, _F.PUBLISH, _F.ACQUIRE_LOCKS)}, otherwise=IGNORED
         ),
         _E.WORKER_STORED: Row(
-            {_S.PENDING: go(_S.SENDING, _F.KEEP_LOCKS, _F.ASSIGN_WORKER, _F.PUBLISH, _F.SEND)}
+            {_S.PENDING: go(_S.SENDING, _F.KEEP_LOCKS, _F.ASSIGN_WORKER, _F.PUBLISH, _F.SEND)},
+            otherwise=IMPOSSIBLE,
         ),
         _E.ACCEPTED: _answer(go(_S.ACCEPTED, _F.PUBLISH, _F.PLACE_TASKS)),
         _E.REFUSED: _answer(_ENDS),
         _E.WORKER_FULL: _answer(go(_S.PENDING, _F.CLEAR_WORKER, _F.PUBLISH, _F.STORE_NO_WORKER)),
         _E.UNANSWERED: _answer(go(_S.UNSURE, _F.PUBLISH, _F.REST_WORKER, _F.POLL_WORKER)),
-        _E.NO_WORKER_STORED: Row({_S.PENDING: go(_S.PENDING, _F.LET_LOCKS_YIELD)}),
+        _E.NO_WORKER_STORED: Row(
+            {_S.PENDING: go(_S.PENDING, _F.LET_LOCKS_YIELD)}, otherwise=IMPOSSIBLE
+        ),
         _E.WORKER_RENAMED: Row(
             {
                 # A report that lists the task twice renames its worker once.
                 **dict.fromkeys(_ASSIGNED, IGNORED),
                 _S.RESTORED: go(_S.RESTORED, _F.ASSIGN_WORKER, _F.STORE_WORKER),
                 _S.ENDING: go(_S.ENDING, _F.ASSIGN_WORKER, _F.STORE_WORKER),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         _E.RUNS: Row(
             {
@@ -175,10 +197,14 @@ TASK_MACHINE: Final = StateMachine(
                 ),
                 **dict.fromkeys(_ASSIGNED, go(_S.RUNNING, _F.REPORT_SLOT_WAIT, _F.PUBLISH)),
                 _S.ENDING: IGNORED,
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _E.RUNS_ELSEWHERE: Row({state: go(state, _F.DISMISS) for state in (*_ASSIGNED, _S.ENDING)}),
-        _E.ENDED_AT_WORKER: Row({_S.RUNNING: _ENDS, _S.ENDING: IGNORED}),
+        _E.RUNS_ELSEWHERE: Row(
+            {state: go(state, _F.DISMISS) for state in (*_ASSIGNED, _S.ENDING)},
+            otherwise=IMPOSSIBLE,
+        ),
+        _E.ENDED_AT_WORKER: Row({_S.RUNNING: _ENDS, _S.ENDING: IGNORED}, otherwise=IMPOSSIBLE),
         _E.ABSENT: Row(
             {
                 _S.UNSURE: go(_S.PENDING, _F.CLEAR_WORKER, _F.PUBLISH, _F.STORE_NO_WORKER),
@@ -187,17 +213,24 @@ TASK_MACHINE: Final = StateMachine(
                 _S.RUNNING: _ENDS,
                 _S.SENDING: IGNORED,
                 _S.ENDING: IGNORED,
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _E.WORKER_LOST: Row({**dict.fromkeys(_ASSIGNED, _ENDS), _S.ENDING: IGNORED}),
+        _E.WORKER_LOST: Row(
+            {**dict.fromkeys(_ASSIGNED, _ENDS), _S.ENDING: IGNORED}, otherwise=IMPOSSIBLE
+        ),
         _E.SHUT_DOWN: Row(
             {
                 **dict.fromkeys(_UNENDED, go(_S.ENDING)),
                 _S.ENDING: Refusal("its end is being stored"),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
-        _E.END_STORED: Row({_S.ENDING: _LEAVES}),
-        _E.GONE: Row({**dict.fromkeys((*_UNENDED, _S.ENDING), _LEAVES), _S.ENDED: IGNORED}),
+        _E.END_STORED: Row({_S.ENDING: _LEAVES}, otherwise=IMPOSSIBLE),
+        _E.GONE: Row(
+            {**dict.fromkeys((*_UNENDED, _S.ENDING), _LEAVES), _S.ENDED: IGNORED},
+            otherwise=IMPOSSIBLE,
+        ),
     },
     initial=[_S.NEW],
     final=[_S.ENDED],

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 _WANT_NOTHING: Final = frozenset({"SUSPENDED", "STOPPING", "IDLE", "COMPLETED"})
-_MEND: Final = (
+_REMEDY: Final = (
     "give workers more slots (--worker-capacity), suspend a supervisor, or lower taskCount or"
     " replicas"
 )
@@ -90,16 +90,16 @@ class SlotDemand:
         return (
             f"{who} {counted(self.reading, 'slot')} for reading tasks, and up to {publishing}"
             f" while the tasks before them publish, of {self.capacity} available: {when} batch"
-            f" tasks wait. To fix it, {_MEND}"
+            f" tasks wait. To fix it, {_REMEDY}"
         )
 
 
 def tasks_wanted(supervisor: Supervisor) -> int:
     """Return how many tasks of a supervisor read at a time, over all its groups."""
-    if supervisor.standing.state in _WANT_NOTHING:
+    if supervisor.snapshot.state in _WANT_NOTHING:
         return 0
     io = supervisor.spec.io
-    partitions = len(supervisor.standing.latest()[0])
+    partitions = len(supervisor.snapshot.latest()[0])
     # Without a stream partition there is no group; before they are known, assume all groups.
     groups = min(io.task_count, partitions) if partitions else io.task_count
     return groups * io.replicas
@@ -129,7 +129,7 @@ class OverlordPorts:
     Attributes:
         metadata: The metadata store, not bound to a term.
         broker: The topics.
-        peons: Client of running tasks; finds a peon's address with `TaskDesk.location`.
+        peons: Client of running tasks; finds a peon's address with `TaskService.location`.
         workers: The announced workers.
         lanes: Lanes for blocking calls.
         lock_lanes: A lane for the locks, allocations and commits of each datasource. Separate from
@@ -201,9 +201,9 @@ class LeaderTerm:
             compared=self._tasks_compared,
             options=options.queue,
         )
-        self.desk: Final = ActionDesk(self, processor)
+        self.access: Final = TermAccess(self, processor)
         self.handler: Final = ActionHandler(
-            metadata, self.lockboxes, ports.lock_lanes, self.desk, self.desk, ports.clock
+            metadata, self.lockboxes, ports.lock_lanes, self.access, self.access, ports.clock
         )
         self.supervisors: Final = Supervisors(
             SupervisorPorts(
@@ -278,7 +278,7 @@ class LeaderTerm:
         return self.queue.runner.capacity
 
     def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
-        self.desk.ended(task.id)
+        self.access.ended(task.id)
         self.supervisors.streams.task_ended(task, state, error)
 
     def _tasks_compared(self) -> None:
@@ -303,8 +303,8 @@ class LeaderTerm:
             self._processor.report_throwable(error)
 
 
-class ActionDesk:
-    """Facade of the term for the action handler. Any thread.
+class TermAccess:
+    """Thread-safe access to the term, for the action handler.
 
     Args:
         term: The term.

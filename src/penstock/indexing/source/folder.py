@@ -101,12 +101,12 @@ class FolderSupplier:
         while True:
             self._look()
             done = dict(self._done(after or {}))
-            news = after is None or any(
+            has_new = after is None or any(
                 self._tails[p].lines > offset if p in self._tails else p not in done
                 for p, offset in after.items()
             )
             left_s = until_s - self._clock.monotonic_s()
-            if news or left_s <= 0:
+            if has_new or left_s <= 0:
                 found = {p: _available(t) for p, t in self._tails.items()}
                 done = {p: a for p, a in self._done(after or {}) if p not in found}
                 return SeenTopic("", dict(sorted({**found, **done}.items())))

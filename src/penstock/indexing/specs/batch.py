@@ -242,7 +242,7 @@ class IndexParallelSpec(_BatchTask):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_twins(cls, data: object) -> object:
+    def _drop_duplicates(cls, data: object) -> object:
         """Drop the copies of the datasource, and in old forms of the parts, that Druid writes."""
         inside = ("dataSchema", "dataSource")
         return without_duplicates("IndexParallelSpec", data, beside="dataSource", inside=inside)

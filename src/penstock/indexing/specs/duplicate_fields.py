@@ -34,31 +34,31 @@ def without_duplicates(title: str, data: object, *, beside: str, inside: tuple[s
     spec = data.get("spec") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(spec, dict):
         return data
-    twins = {name: (f"spec.{name}", spec.get(name)) for name in _PARTS}
+    duplicates = {name: (f"spec.{name}", spec.get(name)) for name in _PARTS}
     part, field = inside
     holder = spec.get(part)
-    twin = holder.get(field) if isinstance(holder, dict) else None
-    return _without(title, data, twins | {beside: (f"spec.{part}.{field}", twin)})
+    duplicate = holder.get(field) if isinstance(holder, dict) else None
+    return _without(title, data, duplicates | {beside: (f"spec.{part}.{field}", duplicate)})
 
 
 def _without(
-    title: str, data: dict[str, object], twins: Mapping[str, tuple[str, object]]
+    title: str, data: dict[str, object], duplicates: Mapping[str, tuple[str, object]]
 ) -> dict[str, object]:
     """Return an object without the fields that are copies.
 
     Args:
         title: The name of the model.
         data: The object.
-        twins: The place and the value of the other copy, None if there is none.
+        duplicates: The place and the value of the other copy, None if there is none.
     """
     found: list[tuple[_Steps, object, str]] = []
     kept = dict(data)
-    for name, (place, twin) in twins.items():
+    for name, (place, duplicate) in duplicates.items():
         value = data.get(name)
         # An empty field, or one without a copy, is kept: the model reports where it belongs.
-        if twin is None or value in (None, {}, []):
+        if duplicate is None or value in (None, {}, []):
             continue
-        steps = _difference(_typed(value, twin), twin)
+        steps = _difference(_typed(value, duplicate), duplicate)
         if steps is None:
             del kept[name]
         else:
@@ -70,12 +70,12 @@ def _without(
     return kept
 
 
-def _typed(value: object, twin: object) -> object:
+def _typed(value: object, duplicate: object) -> object:
     """Return the value with its copy's type if it has none, or without if the copy has none."""
-    if not isinstance(value, dict) or not isinstance(twin, dict):
+    if not isinstance(value, dict) or not isinstance(duplicate, dict):
         return value
-    if value.get(_TYPE) is None or twin.get(_TYPE) is None:
-        return value | {_TYPE: twin.get(_TYPE)}
+    if value.get(_TYPE) is None or duplicate.get(_TYPE) is None:
+        return value | {_TYPE: duplicate.get(_TYPE)}
     return value
 
 

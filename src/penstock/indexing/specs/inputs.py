@@ -18,10 +18,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
 from penstock.indexing.secrets import (
-    HEADER_MASK_MEND,
+    HEADER_MASK_REMEDY,
     MASK,
-    MASK_MEND,
-    URL_MASK_MEND,
+    MASK_REMEDY,
+    URL_MASK_REMEDY,
     masked_url,
 )
 from penstock.indexing.specs.filters import Filter
@@ -105,7 +105,7 @@ class HttpInput(SpecModel):
                 begin = re.split(r"[^\w-]", name, maxsplit=1)[0]  # its text may follow
                 raise mistake(f"invalid HTTP header {begin!r}: no control characters nor spaces")
             if text == MASK:
-                raise mistake(f"{name!r} {HEADER_MASK_MEND}")
+                raise mistake(f"{name!r} {HEADER_MASK_REMEDY}")
         return value
 
     @field_validator("http_authentication_password")
@@ -114,7 +114,7 @@ class HttpInput(SpecModel):
         cls, value: EnvironmentSecret | str | None
     ) -> EnvironmentSecret | str | None:
         if value == MASK:
-            raise mistake(MASK_MEND)
+            raise mistake(MASK_REMEDY)
         return value
 
     @model_validator(mode="after")
@@ -532,7 +532,7 @@ def _check_url(url: str, schemes: tuple[str, ...], number: int) -> None:
 def _mistake_in_url(url: str, schemes: tuple[str, ...]) -> str | None:
     """Return the mistake in a URL; without schemes any scheme is allowed."""
     if MASK in url:
-        return URL_MASK_MEND
+        return URL_MASK_REMEDY
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.core.column_case import twins_in
+from penstock.core.column_case import case_variants_in
 from penstock.core.intervals import Granularity, parse_time
 from penstock.core.time_patterns import TimePattern
 from penstock.indexing.specs.aggregators import Aggregator, field_of
@@ -209,7 +209,7 @@ class DataSchema(SpecModel):
     def has_exact_names(self) -> bool:
         """Whether names are case-sensitive, because rows have columns that differ only in case."""
         dimensions = [dimension.name for dimension in self.dimensions]
-        if twins_in([*dimensions, *(metric.name for metric in self.metrics)]):
+        if case_variants_in([*dimensions, *(metric.name for metric in self.metrics)]):
             return True
         if not self.dimensions_spec.discovers:
             return False

@@ -29,7 +29,7 @@ from penstock.indexing.specs.scalars import SUBMITTED
 
 _BYTES_MAX: Final = 1024 * 1024
 # There are at most as many values as bytes.
-_LIMITS: Final = YamlLimits(_BYTES_MAX, depth=100, values=_BYTES_MAX, mend="write JSON")
+_LIMITS: Final = YamlLimits(_BYTES_MAX, depth=100, values=_BYTES_MAX, remedy="write JSON")
 _BOOL: Final = {"true": True, "True": True, "TRUE": True}
 _BOOL.update({"false": False, "False": False, "FALSE": False})
 _INT: Final = re.compile(r"[-+]?[0-9]+")

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.broker.names import mistake_text, name_mistake
-from penstock.indexing.secrets import MASK, MASK_MEND
+from penstock.indexing.secrets import MASK, MASK_REMEDY
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
 from penstock.indexing.specs.inputs import (
     CsvFormat,
@@ -361,7 +361,7 @@ class IoConfig(SpecModel):
             text = 'needs "bootstrap.servers", such as "localhost:9092"'
             found.append((("consumerProperties",), None, text))
         found.extend(
-            (("consumerProperties", name), value, MASK_MEND)
+            (("consumerProperties", name), value, MASK_REMEDY)
             for name, value in (self.consumer_properties or {}).items()
             if value == MASK
         )

@@ -107,7 +107,7 @@ class SupervisorSpec(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_twins(cls, data: object) -> object:
+    def _drop_duplicates(cls, data: object) -> object:
         """Drop the copies of the parts of `spec` that Druid writes beside it."""
         inside = ("ioConfig", "topic")
         return without_duplicates("SupervisorSpec", data, beside="source", inside=inside)

@@ -95,13 +95,13 @@ def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
         if _share_of_critical(config, load) >= _HIGH_LAG:
             a_partition = load.lag / load.partitions
             seconds *= 1 + config.high_lag_cost_factor * math.log(max(a_partition, 1.0))
-    wished = config.optimal_task_idle_ratio
-    idle = wished if load.idle is None else 1 - _least_work(load, load.idle) / groups
-    if idle < wished:
-        penalty = _OVERWORKED * ((wished - idle) / wished) ** 2
+    target = config.optimal_task_idle_ratio
+    idle = target if load.idle is None else 1 - _least_work(load, load.idle) / groups
+    if idle < target:
+        penalty = _OVERWORKED * ((target - idle) / target) ** 2
     else:
-        penalty = _UNUSED * ((idle - wished) / (1 - wished)) ** 2
-    return Costs(config.lag_weight * seconds, config.idle_weight * groups * (wished + penalty))
+        penalty = _UNUSED * ((idle - target) / (1 - target)) ** 2
+    return Costs(config.lag_weight * seconds, config.idle_weight * groups * (target + penalty))
 
 
 def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
@@ -330,12 +330,12 @@ class Autoscaler:
 
     Args:
         state: The supervisor.
-        standing: Determines its lag.
+        snapshot: Determines its lag.
     """
 
-    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
+    def __init__(self, state: SupervisorState, snapshot: SupervisorSnapshot) -> None:
         self._state = state
-        self._standing = standing
+        self._snapshot = snapshot
         self._idleness = Idleness()
         self._scaler: LagScaler | CostScaler | None = None
 
@@ -347,8 +347,8 @@ class Autoscaler:
         """
         state = self._state
         now_s = state.ports.clock.monotonic_s()
-        lag = self._standing.lag()
-        latest, _ = self._standing.latest()
+        lag = self._snapshot.lag()
+        latest, _ = self._snapshot.latest()
         limit_ms = state.spec.io.inactive_after_ms
         state.idle = self._idleness.is_idle(latest, sum(lag.values()), limit_ms, now_s)
         config = state.spec.io.scaler
@@ -392,7 +392,7 @@ class Autoscaler:
             return scaler.decide(count, partitions, now_s)
         behind = sum(lag.values())
         load = load_of(self._efforts(), lag=behind, partitions=partitions, groups=count)
-        rolls = any(self._standing.remaining_s(group) <= 0 for group in self._reading())
+        rolls = any(self._snapshot.remaining_s(group) <= 0 for group in self._reading())
         return scaler.decide(load, now_s, rolls=rolls)
 
 

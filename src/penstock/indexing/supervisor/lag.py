@@ -30,22 +30,22 @@ class LagEvents:
 
     Args:
         state: The supervisor.
-        standing: Determines its lag.
+        snapshot: Determines its lag.
     """
 
-    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
+    def __init__(self, state: SupervisorState, snapshot: SupervisorSnapshot) -> None:
         self._state = state
-        self._standing = standing
+        self._snapshot = snapshot
         self._again_s = 0.0
 
     def tell(self) -> None:
         """Report the lag in messages, and in time if the spec enables it, if that is due."""
         now_s = self._state.ports.clock.monotonic_s()
-        if now_s < self._again_s or self._standing.state not in _STEADY:
+        if now_s < self._again_s or self._snapshot.state not in _STEADY:
             return
         self._again_s = now_s + PERIOD_S
-        self._measure("", self._standing.lag())
-        self._measure("/time", self._standing.time_lag_ms() or {})
+        self._measure("", self._snapshot.lag())
+        self._measure("/time", self._snapshot.time_lag_ms() or {})
 
     def _measure(self, suffix: str, lag: Mapping[int, int | None]) -> None:
         known = {partition: n for partition, n in lag.items() if n is not None}
@@ -75,12 +75,12 @@ class TimeLag:
 
     Args:
         state: The supervisor.
-        standing: Determines the unread messages.
+        snapshot: Determines the unread messages.
     """
 
-    def __init__(self, state: SupervisorState, standing: SupervisorSnapshot) -> None:
+    def __init__(self, state: SupervisorState, snapshot: SupervisorSnapshot) -> None:
         self._state = state
-        self._standing = standing
+        self._snapshot = snapshot
         self._asks = False
         self._again_s = 0.0
 
@@ -90,7 +90,7 @@ class TimeLag:
         if not state.spec.io.emit_time_lag_metrics:
             state.time_lag_ms, self._again_s = None, 0.0
             return
-        ranges = self._standing.unread()
+        ranges = self._snapshot.unread()
         unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
         if not unread or state.time_lag_ms is not None:
             self._set({})  # Stream partitions that were read to their end have no lag.
@@ -119,5 +119,5 @@ class TimeLag:
         before = self._state.time_lag_ms or {}
         self._state.time_lag_ms = {
             p: spans.get(p, before.get(p)) if start < end else 0
-            for p, (start, end) in self._standing.unread().items()
+            for p, (start, end) in self._snapshot.unread().items()
         }

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
 
 
-def check_backfill(standing: SupervisorSnapshot, task_context: Mapping[str, object]) -> None:
+def check_backfill(snapshot: SupervisorSnapshot, task_context: Mapping[str, object]) -> None:
     """Check that a supervisor may leave its unpublished messages to another one.
 
     Args:
-        standing: The supervisor.
+        snapshot: The supervisor.
         task_context: Default context of tasks.
 
     Raises:
         InvalidRequest: Its spec or its state does not allow it.
     """
-    spec = standing.spec
+    spec = snapshot.spec
     name = f"supervisor {spec.supervisor_id}"
     if spec.io.use_earliest_offset:
         raise InvalidRequest(
@@ -53,25 +53,25 @@ def check_backfill(standing: SupervisorSnapshot, task_context: Mapping[str, obje
             " useConcurrentLocks in its context",
             place="context.useConcurrentLocks",
         )
-    if standing.state != "RUNNING":
-        raise InvalidRequest(f"{name} is {standing.state}: a backfill requires state RUNNING")
-    _piece(standing)
+    if snapshot.state != "RUNNING":
+        raise InvalidRequest(f"{name} is {snapshot.state}: a backfill requires state RUNNING")
+    _piece(snapshot)
 
 
 def backfill_spec(
-    standing: SupervisorSnapshot, token: str, task_count: int | None
+    snapshot: SupervisorSnapshot, token: str, task_count: int | None
 ) -> SupervisorSpec:
     """Return the spec of a supervisor that reads from the committed offsets up to the latest.
 
     Args:
-        standing: The supervisor that leaves the messages.
+        snapshot: The supervisor that leaves the messages.
         token: Makes the new id unique.
         task_count: Number of task groups, None for the same number.
 
     Raises:
         InvalidRequest: All messages are published.
     """
-    spec, piece = standing.spec, _piece(standing)
+    spec, piece = snapshot.spec, _piece(snapshot)
     bounds = BoundedStreamConfig(
         start_sequence_numbers={p: start for p, (start, _) in piece.items()},
         end_sequence_numbers={p: end for p, (_, end) in piece.items()},
@@ -91,17 +91,17 @@ def backfill_spec(
     )
 
 
-def _piece(standing: SupervisorSnapshot) -> dict[str, tuple[int, int]]:
+def _piece(snapshot: SupervisorSnapshot) -> dict[str, tuple[int, int]]:
     """Return the uncommitted range of each stream partition, up to its last seen end."""
-    latest, _ = standing.latest()
+    latest, _ = snapshot.latest()
     piece = {
         str(p): (offset, latest[p])
-        for p, offset in standing.committed().items()
+        for p, offset in snapshot.committed().items()
         if offset < latest.get(p, offset)
     }
     if not piece:
         raise InvalidRequest(
-            f"supervisor {standing.spec.supervisor_id} has published all messages: there is"
+            f"supervisor {snapshot.spec.supervisor_id} has published all messages: there is"
             " nothing to backfill"
         )
     return piece
@@ -112,7 +112,7 @@ class OffsetMoves:
 
     Args:
         state: The supervisor.
-        standing: Its status.
+        snapshot: Its status.
         protocol: Its communication with its tasks.
         reconciler: Runs a round after a move.
         polls: Reports to the source which messages to keep.
@@ -121,13 +121,13 @@ class OffsetMoves:
     def __init__(
         self,
         state: SupervisorState,
-        standing: SupervisorSnapshot,
+        snapshot: SupervisorSnapshot,
         protocol: TaskProtocol,
         reconciler: Reconciler,
         polls: SupervisorPolls,
     ) -> None:
         self._state = state
-        self._standing = standing
+        self._snapshot = snapshot
         self._protocol = protocol
         self._reconciler = reconciler
         self._polls = polls
@@ -176,14 +176,14 @@ class OffsetMoves:
             Unavailable: The metadata store does not answer.
         """
         state = self._state
-        check_backfill(self._standing, state.options.task_context)
+        check_backfill(self._snapshot, state.options.task_context)
         adopt(state, self._protocol)
         for group in list(state.groups.values()):
             reason = "the supervisor leaves what it has not published to another"
             state.end_group(group, reason)
         # Read after the tasks have ended, so that no publish can move the offsets any further.
         state.committed.read()
-        return backfill_spec(self._standing, state.ports.new_token(), task_count)
+        return backfill_spec(self._snapshot, state.ports.new_token(), task_count)
 
     def leave_behind(self, piece: SupervisorSpec) -> None:
         """Continue after the messages that another supervisor reads.

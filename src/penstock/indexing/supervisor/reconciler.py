@@ -60,9 +60,9 @@ class RollOver:
         self._state = state
         self._protocol = protocol
         self._first_seen_s: dict[int, float] = {}
-        # Whether each group, by name, differs from what spec `_judge` creates. Cached, because
+        # Whether each group, by name, differs from what `_expected_spec` creates. Cached, because
         # computing a name takes longer than the rest of a round without changes.
-        self._judge = state.spec
+        self._expected_spec = state.spec
         self._strange: dict[str, bool] = {}
 
     def advance(self) -> None:
@@ -101,8 +101,8 @@ class RollOver:
 
     def _is_strange(self, group: TaskGroup) -> bool:
         spec = self._state.spec
-        if spec is not self._judge:
-            self._judge, self._strange = spec, {}
+        if spec is not self._expected_spec:
+            self._expected_spec, self._strange = spec, {}
         found = self._strange.get(group.name)
         if found is None:
             there = self._state.groups
@@ -131,9 +131,9 @@ class RollOver:
         fitting = set(partitions_of(group_id, task_count, known | group.partitions))
         if not group.partitions <= fitting:
             return True
-        patience_s = state.spec.tuning.repartition_transition_duration / 1000
+        limit_s = state.spec.tuning.repartition_transition_duration / 1000
         now_s = state.ports.clock.monotonic_s()
-        return any(now_s - self._since_s(p) >= patience_s for p in fitting - group.partitions)
+        return any(now_s - self._since_s(p) >= limit_s for p in fitting - group.partitions)
 
     def _note_partitions(self) -> None:
         """Record when each stream partition appeared; those of the first poll may be old."""

@@ -151,65 +151,65 @@ class SupervisorSnapshot:
         return max(0, (self.spec.io.task_duration - read_ms) // 1000)
 
 
-def supervisor_status(standing: SupervisorSnapshot, now_ms: int) -> dict[str, object]:
+def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/status``."""
-    io = standing.spec.io
-    groups = standing.groups()
-    lag = standing.lag()
-    latest, looked_ms = standing.latest()
-    state = standing.state
+    io = snapshot.spec.io
+    groups = snapshot.groups()
+    lag = snapshot.lag()
+    latest, looked_ms = snapshot.latest()
+    state = snapshot.state
     return {
-        "id": standing.spec.supervisor_id,
+        "id": snapshot.spec.supervisor_id,
         "generationTime": format_time(now_ms),
         "payload": {
-            "type": standing.spec.type,
-            "dataSource": standing.spec.data_schema.data_source,
+            "type": snapshot.spec.type,
+            "dataSource": snapshot.spec.data_schema.data_source,
             "stream": io.stream,
-            "streamId": standing.stream_id,
+            "streamId": snapshot.stream_id,
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,
-            "activeTasks": _tasks(standing, [g for g in groups if not g.is_publishing]),
-            "publishingTasks": _tasks(standing, [g for g in groups if g.is_publishing]),
+            "activeTasks": _tasks(snapshot, [g for g in groups if not g.is_publishing]),
+            "publishingTasks": _tasks(snapshot, [g for g in groups if g.is_publishing]),
             "latestOffsets": offsets_to_json(latest),
-            "committedOffsets": offsets_to_json(standing.committed()),
+            "committedOffsets": offsets_to_json(snapshot.committed()),
             "minimumLag": offsets_to_json(lag),
             "aggregateLag": sum(lag.values()),
             "maxLag": max(lag.values(), default=0),
             "avgLag": sum(lag.values()) / len(lag) if lag else 0,
-            **_time_lag(standing),
+            **_time_lag(snapshot),
             "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
-            "suspended": standing.spec.suspended,
-            "healthy": standing.healthy,
+            "suspended": snapshot.spec.suspended,
+            "healthy": snapshot.healthy,
             "state": _coarse(state),
             "detailedState": state,
-            "waits": [wait.to_json() for wait in standing.waits()],
-            "recentErrors": standing.errors(),
+            "waits": [wait.to_json() for wait in snapshot.waits()],
+            "recentErrors": snapshot.errors(),
         },
     }
 
 
-def supervisor_summary(standing: SupervisorSnapshot) -> dict[str, object]:
+def supervisor_summary(snapshot: SupervisorSnapshot) -> dict[str, object]:
     """Return one entry of ``GET …/supervisor?state=true``."""
-    state = standing.state
+    state = snapshot.state
     return {
-        "id": standing.spec.supervisor_id,
-        "type": standing.spec.type,
-        "dataSource": standing.spec.data_schema.data_source,
+        "id": snapshot.spec.supervisor_id,
+        "type": snapshot.spec.type,
+        "dataSource": snapshot.spec.data_schema.data_source,
         "state": _coarse(state),
         "detailedState": state,
-        "healthy": standing.healthy,
-        "suspended": standing.spec.suspended,
-        "waits": [wait.to_json() for wait in standing.waits()],
-        "aggregateLag": sum(standing.lag().values()),
-        **{name: ms for name, ms in _time_lag(standing).items() if name != "minimumLagMillis"},
+        "healthy": snapshot.healthy,
+        "suspended": snapshot.spec.suspended,
+        "waits": [wait.to_json() for wait in snapshot.waits()],
+        "aggregateLag": sum(snapshot.lag().values()),
+        **{name: ms for name, ms in _time_lag(snapshot).items() if name != "minimumLagMillis"},
     }
 
 
-def supervisor_stats(standing: SupervisorSnapshot) -> dict[str, object]:
+def supervisor_stats(snapshot: SupervisorSnapshot) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/stats``: the row counts of its tasks."""
     stats: dict[str, dict[str, object]] = {}
-    for group in standing.groups():
+    for group in snapshot.groups():
         for task_id, replica in group.replicas.items():
             if replica.report is None:
                 continue
@@ -227,10 +227,10 @@ def supervisor_stats(standing: SupervisorSnapshot) -> dict[str, object]:
     return dict(stats)
 
 
-def supervisor_parse_errors(standing: SupervisorSnapshot) -> dict[str, object]:
+def supervisor_parse_errors(snapshot: SupervisorSnapshot) -> dict[str, object]:
     """Return the answer to ``GET …/supervisor/{id}/parseErrors``: samples of each task."""
     found: dict[str, dict[str, object]] = {}
-    for group in standing.groups():
+    for group in snapshot.groups():
         for task_id, replica in group.replicas.items():
             samples = replica.report.unparseable if replica.report is not None else ()
             by_task = found.setdefault(str(group.group_id), {})
@@ -238,12 +238,12 @@ def supervisor_parse_errors(standing: SupervisorSnapshot) -> dict[str, object]:
     return dict(found)
 
 
-def _time_lag(standing: SupervisorSnapshot) -> dict[str, object]:
+def _time_lag(snapshot: SupervisorSnapshot) -> dict[str, object]:
     """Return the lag in milliseconds, empty if it is not enabled.
 
     A total is known only if the lag of every stream partition is.
     """
-    found = standing.time_lag_ms()
+    found = snapshot.time_lag_ms()
     if found is None:
         return {}
     known = [ms for ms in found.values() if ms is not None]
@@ -266,21 +266,21 @@ def _coarse(state: str) -> str:
     return state
 
 
-def _tasks(standing: SupervisorSnapshot, groups: list[TaskGroup]) -> list[dict[str, object]]:
-    return [_task(standing, g, replica) for g in groups for replica in g.replicas.values()]
+def _tasks(snapshot: SupervisorSnapshot, groups: list[TaskGroup]) -> list[dict[str, object]]:
+    return [_task(snapshot, g, replica) for g in groups for replica in g.replicas.values()]
 
 
-def _task(standing: SupervisorSnapshot, group: TaskGroup, replica: Replica) -> dict[str, object]:
+def _task(snapshot: SupervisorSnapshot, group: TaskGroup, replica: Replica) -> dict[str, object]:
     report = replica.report
     current = report.current if report is not None else replica.task.start_offsets
-    latest, _ = standing.latest()
+    latest, _ = snapshot.latest()
     return {
         "id": replica.task.id,
         "groupId": group.group_id,
         "startingOffsets": offsets_to_json(group.task.start_offsets),
         "endOffsets": None if group.end is None else offsets_to_json(group.end),
         "startTime": format_time(replica.since_ms),
-        "remainingSeconds": standing.remaining_s(group),
+        "remainingSeconds": snapshot.remaining_s(group),
         "type": "PUBLISHING" if group.is_publishing else "ACTIVE",
         "serverPriority": replica.task.server_priority,
         "phase": report.phase.value if report is not None else _phase_before_reports(replica),

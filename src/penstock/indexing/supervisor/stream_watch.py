@@ -36,7 +36,7 @@ class StreamWatch:
         self._hold_name = hold_name
         self._calls = calls
         self._lane = lane
-        self._looking = False
+        self._is_polling = False
         self._looks = 0
         self._looks_begun = 0
         self._looks_at_loss = 0
@@ -91,14 +91,14 @@ class StreamWatch:
 
     def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
         """Poll the stream, unless a poll is running; then call one of the callbacks."""
-        if self._looking:
+        if self._is_polling:
             return
-        self._looking = True
+        self._is_polling = True
         self._looks_begun += 1
         number = self._looks_begun
 
         def done(found: SeenTopic) -> None:
-            self._looking = False
+            self._is_polling = False
             self._vanished = {}
             if self._seen is not None and found.is_another(self._seen.id):
                 # Results and holds of the previous stream are void.
@@ -111,7 +111,7 @@ class StreamWatch:
             seen()
 
         def not_done(error: PenstockError) -> None:
-            self._looking = False
+            self._is_polling = False
             failed(error)
 
         self._calls.call(self._lane, self._source.available, done, not_done)

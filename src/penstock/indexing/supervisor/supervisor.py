@@ -61,7 +61,7 @@ class Supervisor:
         stopped: Called when it was stopped and its last task has ended.
 
     Attributes:
-        standing: Its status.
+        snapshot: Its status.
         offsets: Operations on its committed offsets.
     """
 
@@ -93,17 +93,17 @@ class Supervisor:
         self._protocol = TaskProtocol(state, calls)
         self._stopped = stopped
         self._reconciler = Reconciler(state, self._protocol)
-        self.standing: Final = SupervisorSnapshot(state)
+        self.snapshot: Final = SupervisorSnapshot(state)
         self._polls = SupervisorPolls(
             state,
             self._protocol,
-            Autoscaler(state, self.standing),
-            TimeLag(state, self.standing),
-            LagEvents(state, self.standing),
+            Autoscaler(state, self.snapshot),
+            TimeLag(state, self.snapshot),
+            LagEvents(state, self.snapshot),
             self._reconciler,
         )
         self.offsets: Final = OffsetMoves(
-            state, self.standing, self._protocol, self._reconciler, self._polls
+            state, self.snapshot, self._protocol, self._reconciler, self._polls
         )
 
     @property

@@ -2,7 +2,7 @@
 
 Pure: records and decisions, no I/O. Stream partition p belongs to group p mod taskCount. A group
 has at most one task group that reads, and any number that have agreed on their end and publish.
-`MACHINE` has the states of a task group; `task_protocol` carries out its effects.
+`TASK_GROUP_MACHINE` has the states of a task group; `task_protocol` carries out its effects.
 
 The tasks of a task group are replicas: they have the same base sequence name, start and end
 offsets, and checkpoints. They would publish the same, so the first publish suffices. A replica that
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.state_machine import IGNORED, Refusal, Row, StateMachine, Symbol, go
+from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -90,7 +90,7 @@ _F = GroupEffect
 _AGREED: Final = (_F.END_REFUSING_TASKS, _F.RECONCILE)
 _CHECKPOINT_AGREED: Final = (_F.NOTE_ERRORS, _F.ADD_CHECKPOINT, _F.END_REFUSING_TASKS)
 
-MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
+TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
     GroupState,
     {
         GroupEvent.REPORTED: Row({_S.UNKNOWN: go(_S.READING)}, IGNORED),
@@ -110,7 +110,8 @@ MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
                     for state in (_S.UNKNOWN, _S.READING, _S.ROLLING, _S.CHECKPOINTING)
                 },
                 _S.PUBLISHING: go(_S.PUBLISHING, _F.RESTART_DURATION, _F.SET_DEADLINE),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         # Tasks that agree on an end get it from the agreement.
         GroupEvent.LAGGING: Row(
@@ -132,37 +133,44 @@ MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
                 _S.ROLLING: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE, *_AGREED),
                 _S.PUBLISHING: go(_S.PUBLISHING, *_AGREED),
                 _S.ENDED: go(_S.ENDED, *_AGREED),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         GroupEvent.END_NOT_AGREED: Row(
             {
                 _S.ROLLING: go(_S.READING, _F.NOTE_ERRORS),
                 _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
                 _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         GroupEvent.CHECKPOINT_AGREED: Row(
             {
                 _S.CHECKPOINTING: go(_S.READING, *_CHECKPOINT_AGREED),
                 _S.PUBLISHING: go(_S.PUBLISHING, *_CHECKPOINT_AGREED),
                 _S.ENDED: go(_S.ENDED, *_CHECKPOINT_AGREED),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         GroupEvent.CHECKPOINT_NOT_AGREED: Row(
             {
                 _S.CHECKPOINTING: go(_S.READING, _F.NOTE_ERRORS),
                 _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
                 _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
-            }
+            },
+            otherwise=IMPOSSIBLE,
         ),
         GroupEvent.SPARE: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.END_SPARE_TASKS)}, IGNORED),
-        GroupEvent.OVERDUE: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.END_OVERDUE_TASKS)}),
+        GroupEvent.OVERDUE: Row(
+            {_S.PUBLISHING: go(_S.PUBLISHING, _F.END_OVERDUE_TASKS)}, otherwise=IMPOSSIBLE
+        ),
         GroupEvent.SUCCEEDED: Row(
             {state: go(state, _F.END_REPLICAS) for state in GroupState if state is not _S.ENDED},
             IGNORED,
         ),
         GroupEvent.EMPTY: Row(
-            {state: go(_S.ENDED) for state in GroupState if state is not _S.ENDED}
+            {state: go(_S.ENDED) for state in GroupState if state is not _S.ENDED},
+            otherwise=IMPOSSIBLE,
         ),
     },
     initial=(_S.UNKNOWN,),
@@ -285,7 +293,7 @@ class TaskGroup:
 
     def on(self, event: GroupEvent) -> tuple[GroupEffect, ...]:
         """Change its state after an event; return the effects to carry out, in order."""
-        outcome = MACHINE.transition(self.state, event)
+        outcome = TASK_GROUP_MACHINE.transition(self.state, event)
         assert not isinstance(outcome, Refusal), "no event of a group is a request"
         self.state = outcome.state
         return outcome.effects

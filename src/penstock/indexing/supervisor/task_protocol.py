@@ -217,18 +217,18 @@ class Agreement:
         """Do some work for each task, on its lane; then call `then`."""
         waiting = set(task_ids)
 
-        def settle(task_id: str) -> None:
+        def task_done(task_id: str) -> None:
             waiting.discard(task_id)
             if not waiting:
                 then()
 
         def succeeded(task_id: str, result: T) -> None:
             done(task_id, result)
-            settle(task_id)
+            task_done(task_id)
 
         def failed(task_id: str, error: PenstockError) -> None:
             self._errors[task_id] = error
-            settle(task_id)
+            task_done(task_id)
 
         for task_id in tuple(waiting):
             self._calls.call(

@@ -1,7 +1,7 @@
 """The streaming task, which runs in a peon.
 
-`StreamingTask` combines the parts; `Sequences` and `Commit` are pure, and are the whole stored
-state of a task.
+`StreamingTask` combines the parts; `TaskSequences` and `CommitFile` are pure and hold the whole
+stored state of a task.
 """
 
 from penstock.indexing.task.streaming_task import StreamingTask

@@ -127,7 +127,7 @@ class LongPoll:
     def ask(self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int) -> None:
         """Answer when something changed after a position, or when the time is over."""
         if wait_ms <= 0 or after != self._history.place:
-            _settle(answer, self._since(after))
+            _complete(answer, self._since(after))
             return
         if len(self._waiting) >= self._waiters_max:
             self._forget_gone()
@@ -149,7 +149,7 @@ class LongPoll:
         waiting, self._waiting = self._waiting, {}
         for answer, (place, timer) in waiting.items():
             timer.cancel()
-            _settle(answer, self._since(place))
+            _complete(answer, self._since(place))
 
     def _forget_gone(self) -> None:
         for answer in [answer for answer in self._waiting if answer.cancelled()]:
@@ -159,7 +159,7 @@ class LongPoll:
     def _expire(self, answer: Future[WorkerChanges]) -> None:
         found = self._waiting.pop(answer, None)
         if found is not None:
-            _settle(answer, self._since(found[0]))
+            _complete(answer, self._since(found[0]))
 
     def _since(self, place: HistoryPlace) -> WorkerChanges:
         now, enabled = self._history.place, self._told.enabled
@@ -176,7 +176,7 @@ class LongPoll:
         )
 
 
-def _settle(answer: Future[WorkerChanges], changes: WorkerChanges) -> None:
+def _complete(answer: Future[WorkerChanges], changes: WorkerChanges) -> None:
     # The caller may have disconnected.
     if answer.set_running_or_notify_cancel():
         answer.set_result(changes)

@@ -60,7 +60,7 @@ def instead_of(path: str) -> str:
     """Return the replacement of a path; empty if there is none."""
     if path in _PATHS:
         return _PATHS[path]
-    return next((mend for top, mend in _BELOW.items() if f"{path}/".startswith(f"{top}/")), "")
+    return next((remedy for top, remedy in _BELOW.items() if f"{path}/".startswith(f"{top}/")), "")
 
 
 logger = logging.getLogger(__name__)
@@ -206,8 +206,8 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
     """Answer in JSON if the path does not exist, or not with this method."""
     assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path} is not served here"
-    if mend := instead_of(request.url.path):
-        text += f": {mend}"
+    if remedy := instead_of(request.url.path):
+        text += f": {remedy}"
     elif error.status_code == 405:
         text += ": use another method"
     elif error.status_code != 404:  # whose detail repeats the text

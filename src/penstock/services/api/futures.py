@@ -14,7 +14,7 @@ T = TypeVar("T")
 MAILBOX_TIMEOUT_S = 8.0
 
 
-def settled(answer: Future[T]) -> T:
+def result_of(answer: Future[T]) -> T:
     """Return a mailbox's answer, or raise its error.
 
     Raises:

@@ -35,7 +35,7 @@ from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
 from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.process_clients import PAUSE_ANSWER_S, offsets_of, report_to_json
 from penstock.services.http_errors import error_body
 
@@ -157,7 +157,7 @@ class _Control:
 
         def show(request: Request) -> Response:
             self._check(request)
-            return JsonResponse(pick(report_to_json(settled(self._task.report()))))
+            return JsonResponse(pick(report_to_json(result_of(self._task.report()))))
 
         return show
 
@@ -176,7 +176,7 @@ class _Control:
         if not wait([paused], PAUSE_ANSWER_S).done:
             return JsonResponse("accepted, but the task has not paused yet: try again", 202)
         try:
-            offsets = settled(paused)
+            offsets = result_of(paused)
         except Conflict as error:
             return JsonResponse(error_body(error), 409)
         return JsonResponse({str(p): offset for p, offset in offsets.items()})
@@ -184,7 +184,7 @@ class _Control:
     def resume(self, request: Request) -> Response:
         """Resume the task."""
         self._check(request)
-        settled(self._task.resume())
+        result_of(self._task.resume())
         return JsonResponse({})
 
     async def set_end_offsets(self, request: Request) -> Response:
@@ -195,5 +195,5 @@ class _Control:
         except (TypeError, ValueError):
             raise InvalidRequest("the body must map stream partitions to offsets") from None
         finish = request.query_params.get("finish", "true") != "false"
-        await run_in_threadpool(lambda: settled(self._task.set_end_offsets(end, finish=finish)))
+        await run_in_threadpool(lambda: result_of(self._task.set_end_offsets(end, finish=finish)))
         return JsonResponse({})

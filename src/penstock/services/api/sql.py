@@ -48,7 +48,7 @@ from penstock.services.api.sql_results import (
 from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_client import TRUNCATED_HEADER
-from penstock.spark.projections.selector import wish_of
+from penstock.spark.projections.selector import projection_options
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class SqlRoutes:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._service = service
-        self._slots = _Turns(RUNNING_MAX, f"{RUNNING_MAX} others run")
-        self._large_slots = _Turns(
+        self._slots = _QuerySlots(RUNNING_MAX, f"{RUNNING_MAX} others run")
+        self._large_slots = _QuerySlots(
             LARGE_MAX, "other large answers are written", CapacityLimiter(LARGE_MAX)
         )
         self._waiting: dict[str, _Waiting] = {}
@@ -244,7 +244,7 @@ class SqlRoutes:
                 return await self._turn(query.query_id, self._large_slots, answer.run)
             return answer
 
-    async def _turn(self, query_id: str, turns: _Turns, run: Callable[[], T]) -> T:
+    async def _turn(self, query_id: str, turns: _QuerySlots, run: Callable[[], T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         self._waiting[query_id] = _Waiting(task, turns.reason)
@@ -273,7 +273,7 @@ class SqlRoutes:
         return Response(status_code=202 if found else 404)
 
 
-class _Turns:
+class _QuerySlots:
     """Limit of queries that run at once, and the threads in which they run.
 
     Args:
@@ -357,7 +357,7 @@ class _Wanted:
             query_id=_query_id(context),
             row_limit=_whole(context, "sqlOuterLimit", "rows"),
             timeout_ms=_whole(context, "timeout", "milliseconds"),
-            projections=wish_of(context),
+            projections=projection_options(context),
         )
 
 

@@ -161,10 +161,10 @@ class Backup:
         with ExitStack() as stack:
             stack.callback(self._hold.end)
             self._hold.begin()
-            keeper = _Keeper(self._hold, self._source.store, self._clock, self._id)
-            stack.callback(keeper.stop)
-            keeper.start()
-            self._check = keeper.require
+            renewer = _HoldRenewer(self._hold, self._source.store, self._clock, self._id)
+            stack.callback(renewer.stop)
+            renewer.start()
+            self._check = renewer.require
             topics = self._copy_progress()
             self._copy("journals", self._journal_files())
             segments = self._copy_metadata()
@@ -177,7 +177,7 @@ class Backup:
             for folder in ("", *folders_of(list(self._files))):
                 self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
             # If the hold lasted until now, nothing that the backup needs was deleted.
-            keeper.renew()
+            renewer.renew()
         manifest = Manifest(
             id=self._id,
             created=created,
@@ -367,7 +367,7 @@ def _is_log(name: str) -> bool:
     return len(parts) == 4 and parts[2].isdecimal() and parts[3].endswith(".log")
 
 
-class _Keeper:
+class _HoldRenewer:
     """Renews the hold and the lease of a backup from a thread of its own.
 
     The condition's mutex guards the flag and the failure that the backup's thread reads.

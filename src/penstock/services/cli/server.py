@@ -177,8 +177,8 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     else:
         for finding in findings:
             say(f"{finding.verdict.value:<5} {finding.subject:<13} {finding.text}")
-            if finding.mend:
-                say(f"{'':<19} → {finding.mend}")
+            if finding.remedy:
+                say(f"{'':<19} → {finding.remedy}")
     if not all(finding.passes for finding in findings):
         raise typer.Exit(exit_codes.FAILED)
 

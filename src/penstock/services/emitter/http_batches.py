@@ -85,7 +85,7 @@ class EventBatches:
 
     Attributes:
         dropped: Lost events: too many, too large, or unsent at the end.
-        settled: Batches that were sent, failed or dropped, each counted once.
+        completed: Batches that were sent, failed or dropped, each counted once.
         begun: Batches that were ever sealed.
     """
 
@@ -99,7 +99,7 @@ class EventBatches:
         self._failed: deque[EventBatch] = deque()
         self._retry_is_due = False
         self.dropped = 0
-        self.settled = 0
+        self.completed = 0
         self.begun = 0
         self.last_fill_s = 0.0
 
@@ -178,18 +178,18 @@ class EventBatches:
 
     def sent(self, batch: EventBatch) -> None:
         """Record that a taken batch was sent."""
-        self._settle(batch)
+        self._complete(batch)
 
     def fail(self, batch: EventBatch) -> None:
         """Keep a batch that could not be sent, for a retry."""
-        self._settle(batch)
+        self._complete(batch)
         batch.is_retry = True
         self._failed.append(batch)
         self._keep_bound(self._failed)
 
     def give_up(self, batch: EventBatch) -> None:
         """Drop a taken batch."""
-        self._settle(batch)
+        self._complete(batch)
         self.dropped += len(batch.events)
 
     def _queue(self, queue: deque[EventBatch], batch: EventBatch) -> None:
@@ -200,11 +200,11 @@ class EventBatches:
     def _keep_bound(self, queue: deque[EventBatch]) -> None:
         while len(queue) > self._options.waiting:
             oldest = queue.popleft()
-            self._settle(oldest)
+            self._complete(oldest)
             self.dropped += len(oldest.events)
 
-    def _settle(self, batch: EventBatch) -> None:
-        self.settled += not batch.is_retry
+    def _complete(self, batch: EventBatch) -> None:
+        self.completed += not batch.is_retry
 
     def _is_full_for(self, batch: EventBatch, size: int) -> bool:
         return batch.size_bytes + size + 1 + _FRAMING_BYTES > self._options.batch_bytes

@@ -172,7 +172,7 @@ class HttpSink:
             self._batches.seal(self._clock.monotonic_s())
             self._changed.notify_all()
             wanted = self._batches.begun
-            while self._batches.settled < wanted:
+            while self._batches.completed < wanted:
                 left_s = None if until_s is None else until_s - self._clock.monotonic_s()
                 if left_s is not None and left_s <= 0:
                     raise Unavailable(f"events for {self._options.url} were not sent in time")

@@ -1,9 +1,9 @@
 """Parent of all processes of one Penstock: starts, restarts and stops them.
 
 Owns the loop of `penstock up`: children, their restarts, readiness and the end. It does not know
-what its children do (`plan` defines how each is started) nor when one is restarted (`supervision`).
-Everything runs on the main thread, because the kernel regards the thread that starts a child as its
-parent.
+what its children do (`host_plan` defines how each is started) nor when one is restarted
+(`restart_policy`). Everything runs on the main thread, because the kernel regards the thread that
+starts a child as its parent.
 
 A child inherits a pipe, on which it reports why it is not ready yet, and that it is ready. The JVM
 cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore only the JVM's port
@@ -39,7 +39,7 @@ from penstock.services.host.liveness import LivenessCheck
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
 from penstock.services.host.restart_policy import (
     ENDS_BEFORE_READY_MAX,
-    MEND_IT,
+    INVALID_OPTIONS,
     ChildLife,
     next_wait_s,
 )
@@ -336,7 +336,7 @@ class Launcher:
             wait_s = child.life.on_ended(self._clock.monotonic_s(), was_ready=was_ready)
             words = self._last_words(child)
             if child.life.hopeless(code, was_ready=self._was_ready):
-                if code == MEND_IT:
+                if code == INVALID_OPTIONS:
                     raise InvalidRequest(words)
                 how = f"{child.plan.name} does not start ({_describe(code)})"
                 raise Unavailable(

@@ -1,7 +1,7 @@
 """Operating system processes: children that die with their parent, and sockets passed to them.
 
 Owns how a child is started, its output file, and the listening sockets that the launcher keeps for
-it. The restart of children is decided elsewhere (`supervision`).
+it. The restart of children is decided elsewhere (`restart_policy`).
 
 The launcher opens a listening socket, and the child inherits it. A taken port is therefore found
 before anything starts, no other program can take the port while a child restarts, and clients
@@ -148,15 +148,15 @@ def listen(address: HostPort, option: str) -> socket.socket:
     return listener
 
 
-def listen_patiently(
-    address: HostPort, option: str, clock: Clock, patience_s: float
+def listen_with_retries(
+    address: HostPort, option: str, clock: Clock, timeout_s: float
 ) -> socket.socket:
     """Open a listening socket; retry a taken port for a while.
 
     After a launcher was killed, the kernel may still be ending its children, which hold the port.
     Raises as `listen`.
     """
-    until_s = clock.monotonic_s() + patience_s
+    until_s = clock.monotonic_s() + timeout_s
     pause = threading.Condition()  # only waited on: the clock ends the wait
     while True:
         try:

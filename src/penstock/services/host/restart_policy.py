@@ -21,7 +21,7 @@ ENDS_BEFORE_READY_MAX = 3
 # leaves the components stopped. Before the first readiness, it is given up only after that one.
 FLOW_ENDS_MAX = 5
 # Exit code of a child with an invalid option: a restart would not help.
-MEND_IT = 2
+INVALID_OPTIONS = 2
 # The exit code of a process that ended itself because one of its threads ended unexpectedly.
 DEAD_THREAD = 70
 
@@ -77,7 +77,7 @@ class ChildLife:
     def hopeless(self, exit_code: int, *, was_ready: bool) -> bool:
         """Return whether it failed before the first readiness in a way that restarts cannot fix."""
         too_often = self.ends_in_a_row >= self.ends_before_ready_max
-        return not was_ready and (exit_code == MEND_IT or too_often)
+        return not was_ready and (exit_code == INVALID_OPTIONS or too_often)
 
 
 def next_wait_s(lives: list[ChildLife], now_s: float, otherwise_s: float) -> float:

@@ -18,7 +18,7 @@ from penstock.services.host.data_folder import DataFolderLock, about_process, br
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
-from penstock.services.host.process import listen_patiently
+from penstock.services.host.process import listen_with_retries
 from penstock.services.options.table import Options
 from penstock.storage.deletion_hold import clear_expired
 
@@ -61,10 +61,10 @@ def up(
     try:
         clear_expired(str(folder.path), clock)
         # The addresses still exist if the last launcher was killed.
-        patience_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
+        timeout_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
         folder.remove_client_file()
         log_to_file(folder.log / "launcher.log")
-        plan.open(lambda address, option: listen_patiently(address, option, clock, patience_s))
+        plan.open(lambda address, option: listen_with_retries(address, option, clock, timeout_s))
         say(f"Penstock {penstock.__version__} is starting in {folder.path}")
         logger.info("%s", plan.queries.reason)
         if plan.queries.is_warning:

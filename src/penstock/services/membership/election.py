@@ -126,7 +126,7 @@ class LeaderSelector:
         self._look_asked = False
         self._term: Term | None = None
         self._until_s = 0.0
-        self._settled = threading.Event()
+        self._decided = threading.Event()
         self._thread = OwnedThread("election", self._run)
         self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
 
@@ -152,9 +152,9 @@ class LeaderSelector:
             self._look_asked = True
             self._changed.notify_all()
 
-    def wait_settled(self, timeout_s: float) -> bool:
+    def wait_decided(self, timeout_s: float) -> bool:
         """Wait, in real time, until this process leads for the first time, or follows."""
-        return self._settled.wait(timeout_s)
+        return self._decided.wait(timeout_s)
 
     @property
     def is_leader(self) -> bool:
@@ -186,7 +186,7 @@ class LeaderSelector:
         try:
             term = self._asked(self._contest.seek)
             if term is None and self._asked(self._contest.leader) is not None:
-                self._settled.set()
+                self._decided.set()
             self.waits.ended(_SEEK)
             return term  # noqa: TRY300
         except PenstockError as error:
@@ -267,7 +267,7 @@ class LeaderSelector:
 
     def _note_begun(self, begun: Future[None]) -> None:
         if begun.exception() is None:
-            self._settled.set()
+            self._decided.set()
         self.look()
 
     def _extend(self, term: Term, asked_s: float) -> None:

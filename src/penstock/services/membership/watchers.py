@@ -167,12 +167,12 @@ class RoleWatcher:
             fresh = {key: node for key, node in right.items() if key not in self._nodes}
             self._nodes.update(fresh)
             self._tell_changes(list(fresh.values()), gone)
-            self._settle(ViewState.INITIALISED)
+            self._initialise(ViewState.INITIALISED)
 
     def initialise(self) -> None:
         """Record that all initial nodes are known."""
         with self._changed:
-            self._settle(ViewState.INITIALISED)
+            self._initialise(ViewState.INITIALISED)
 
     def _time_out(self) -> None:
         with self._changed:
@@ -182,11 +182,11 @@ class RoleWatcher:
                     self._within_s,
                     self.role,
                 )
-            self._settle(ViewState.TIMED_OUT)
+            self._initialise(ViewState.TIMED_OUT)
 
     # With the mutex held
 
-    def _settle(self, state: ViewState) -> None:
+    def _initialise(self, state: ViewState) -> None:
         if self._state is ViewState.NOT_INITIALISED:
             self._state = state
             self._changed.notify_all()

@@ -19,7 +19,7 @@ from penstock.core.printable import escaped_lines
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
-from penstock.services.host.restart_policy import MEND_IT
+from penstock.services.host.restart_policy import INVALID_OPTIONS
 from penstock.services.host.up import log_to_file
 from penstock.services.options import resolution
 from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     except PenstockError as error:
         logging.getLogger(__name__).exception("%s ends", given.role)
         sys.stderr.write(f"{escaped_lines(str(error))}\n")
-        return MEND_IT if isinstance(error, InvalidRequest) else 1
+        return INVALID_OPTIONS if isinstance(error, InvalidRequest) else 1
     return 0
 
 

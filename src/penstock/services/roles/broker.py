@@ -200,8 +200,8 @@ class _Announcement:
         services = broker_service(context.tcp_listener.getsockname()[1])
         is_announced = False
         try:
-            presence = Membership(context.options, store, context.clock)
-            presence.add_to(announced, "broker", context.instance, context.address, services)
+            membership = Membership(context.options, store, context.clock)
+            membership.add_to(announced, "broker", context.instance, context.address, services)
             announced.start()
             is_announced = True
         finally:

@@ -255,20 +255,20 @@ def compose(context: RoleContext) -> Lifecycle:
     """Build the process."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    presence = Membership(options, store, context.clock)
-    host = FlowHost(context, BrokerFinder(options, presence.directory.broker))
+    membership = Membership(options, store, context.clock)
+    host = FlowHost(context, BrokerFinder(options, membership.directory.broker))
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
             Check("open the flow", Dependency.DISK, host.controller),
             Check("sync the flow", Dependency.DISK, host.check_synced),
         ],
-        presence.waits,
+        membership.waits,
     )
     metrics = process_metrics(
         "flow",
         more=lambda: itertools.chain(context.samples(), readiness.samples(), host.metrics()),
-        faults={"discovery": presence.faults},
+        faults={"discovery": membership.faults},
     )
 
     def metrics_text(_request: Request) -> Response:
@@ -283,7 +283,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
     lifecycle.add_handler(LifecycleHandler("flow", host.start, host.stop))
     lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
-    presence.add_to(lifecycle, "flow", context.instance, context.address)
+    membership.add_to(lifecycle, "flow", context.instance, context.address)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )

@@ -142,14 +142,14 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=clock)
     mailbox, mailbox_handler = role_mailbox(context)
     deep_store = DeepStore(options.deep_storage_address)
-    presence = Membership(options, store, clock)
-    broker = BrokerFinder(options, presence.directory.broker)
-    workers = LeasedWorkers(presence.directory, options.token)
+    membership = Membership(options, store, clock)
+    broker = BrokerFinder(options, membership.directory.broker)
+    workers = LeasedWorkers(membership.directory, options.token)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")
 
     def locate(task_id: str) -> TaskLocation | None:
-        return overlord.desk.location(task_id)
+        return overlord.task_service.location(task_id)
 
     overlord = Overlord(
         mailbox.processor,
@@ -171,7 +171,7 @@ def compose(context: RoleContext) -> Lifecycle:
     address = context.address
     url = f"http://{address}"
     selector = LeaderSelector(
-        presence.contest("overlord", url),
+        membership.contest("overlord", url),
         LeadingOverlord(overlord),
         clock,
         context.emitter,
@@ -182,7 +182,7 @@ def compose(context: RoleContext) -> Lifecycle:
             Check("read the metadata", Dependency.METADATA, store.leases.list),
             Check("know the leader", Dependency.OVERLORD, lambda: _led(overlord, selector)),
         ],
-        lambda: merged([presence.waits(), selector.waits.all(), overlord.waits()]),
+        lambda: merged([membership.waits(), selector.waits.all(), overlord.waits()]),
     )
     server = HttpServer(
         application(
@@ -191,7 +191,7 @@ def compose(context: RoleContext) -> Lifecycle:
             metrics=process_metrics(
                 "overlord",
                 more=lambda: itertools.chain(context.samples(), readiness.samples()),
-                faults={"discovery": presence.faults, "election": lambda: selector.faults},
+                faults={"discovery": membership.faults, "election": lambda: selector.faults},
             ),
             body_bytes_max=ACTION_BYTES_MAX,
             inside=[Middleware(LeaderOnly, leadership=selector, address=url)],
@@ -209,7 +209,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(
         LifecycleHandler("election", selector.start, selector.stop), StartStage.SERVER
     )
-    presence.add_to(lifecycle, "overlord", context.instance, context.address)
+    membership.add_to(lifecycle, "overlord", context.instance, context.address)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )

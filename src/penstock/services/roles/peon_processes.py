@@ -3,7 +3,7 @@
 Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it has a
 Spark session, and waits for the name of a task's folder on its standard input. One process runs one
 task and ends. Processes are forked from an idle process that has imported everything
-(`host.forkserver`); if that is not possible, they are started anew, and import everything
+(`host.fork_server`); if that is not possible, they are started anew, and import everything
 themselves. All of this runs on the worker's mailbox thread, because the kernel ends children with
 the thread that started them. `docs/indexing.md` states the memory that a spare takes.
 
@@ -169,7 +169,7 @@ class PeonProcesses:
         self._server_is_ready = False
         self._server_since_s = 0.0
         self._server_ends = 0
-        self._server_settled = threading.Event()
+        self._server_decided = threading.Event()
         self.waits = WaitTable(clock)
         self._deaths = 0
         self._refilling = False
@@ -189,7 +189,7 @@ class PeonProcesses:
             else:
                 logger.warning("this kernel cannot adopt processes: each task starts a new one")
         if self._server is None:
-            self._server_settled.set()
+            self._server_decided.set()
         self._fill()
 
     def wait_for_server(self, timeout_s: float) -> None:
@@ -198,7 +198,7 @@ class PeonProcesses:
         Returns when the fork server is ready, if there is none, or when the time is over. Not to be
         called on the mailbox thread.
         """
-        self._server_settled.wait(timeout_s)
+        self._server_decided.wait(timeout_s)
 
     def launch(self, task_id: str, folder: str) -> PeonChild:
         """Start a peon in a task's folder.
@@ -380,7 +380,7 @@ class PeonProcesses:
             lambda: self._heard_of_server(server), "fork server %d", server.process.pid
         )
         # Later launches are processed after this mail.
-        self._server_settled.set()
+        self._server_decided.set()
 
     def _heard_of_server(self, server: ForkServer) -> None:
         if self._stopping or server is not self._server:

@@ -71,9 +71,9 @@ def sql_parts(
 ) -> SqlParts:
     """Build the parts that answer queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
-    shelf, known = ProjectionFiles(deep_storage, clock), KnownProjections(tables)
-    maker = ProjectionBuilder(for_queries, shelf, tables, known, clock, options)
-    projections = Projections(for_queries, shelf, known, maker, clock)
+    file_store, known = ProjectionFiles(deep_storage, clock), KnownProjections(tables)
+    maker = ProjectionBuilder(for_queries, file_store, tables, known, clock, options)
+    projections = Projections(for_queries, file_store, known, maker, clock)
     sql = SqlService(for_queries, tables, clock, bounds, projections, answers)
     return SqlParts(sql, projections, maker)
 
@@ -124,7 +124,7 @@ def compose(context: RoleContext) -> Lifecycle:
     )
     sql, maker = answering.sql, answering.maker
     expressions = ExpressionCheck(sessions)
-    presence = Membership(options, store, clock)
+    membership = Membership(options, store, clock)
     deep_store = DeepStore(options.deep_storage_address)
     # The first query pays for the Spark session and for class loading, so it is sent here.
     readiness = context.readiness(
@@ -133,12 +133,12 @@ def compose(context: RoleContext) -> Lifecycle:
             Check("reach the deep storage", Dependency.STORAGE, deep_store.probe),
             Check("answer a query", Dependency.SPARK, lambda: sql.query(_PROBE)),
         ],
-        presence.waits,
+        membership.waits,
     )
-    directory = presence.directory
+    directory = membership.directory
     broker = BrokerFinder(options, directory.broker)
     registry = MetricRegistry()
-    registry.read("counter", "penstock_faults_total", FAULTS, presence.faults, part="discovery")
+    registry.read("counter", "penstock_faults_total", FAULTS, membership.faults, part="discovery")
     _count_projections(registry, answering)
     parts = RouterParts(
         store=store,
@@ -190,7 +190,7 @@ def compose(context: RoleContext) -> Lifecycle:
         LifecycleHandler("Spark session that makes projections", stop=maker.close)
     )
     lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
-    presence.add_to(lifecycle, "router", context.instance, context.address)
+    membership.add_to(lifecycle, "router", context.instance, context.address)
     # Before HTTP, whose stop waits for the requests that they answer.
     lifecycle.add_handler(
         LifecycleHandler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)),

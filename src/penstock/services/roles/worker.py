@@ -80,7 +80,7 @@ def compose(context: RoleContext) -> Lifecycle:
             " give --spark-connect sc://HOST:PORT, or start penstock up, which brings one"
         )
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    presence = Membership(options, store, context.clock)
+    membership = Membership(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
     fs = OsFileSystem()
     folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
@@ -96,7 +96,7 @@ def compose(context: RoleContext) -> Lifecycle:
     worker_options = _worker_options(options)
     surroundings = (folders, fs, peons, mailbox.processor, context.clock, lanes)
     worker = Worker(*surroundings, worker_options, logs)
-    directory = presence.directory
+    directory = membership.directory
 
     named = (str(context.address), worker, logs, lambda: directory.find("overlord"))
     broker = BrokerFinder(options, directory.broker)
@@ -110,7 +110,7 @@ def compose(context: RoleContext) -> Lifecycle:
             Check("reach Spark", Dependency.SPARK, partial(check_answers, options.spark_connect)),
             Check("answer for tasks", Dependency.WORKER, worker.report),
         ],
-        lambda: merged([presence.waits(), peons.waits.all(), _waits_of(worker)]),
+        lambda: merged([membership.waits(), peons.waits.all(), _waits_of(worker)]),
     )
     server = HttpServer(
         application(
@@ -119,7 +119,7 @@ def compose(context: RoleContext) -> Lifecycle:
             metrics=process_metrics(
                 "worker",
                 more=lambda: itertools.chain(context.samples(), readiness.samples()),
-                faults={"discovery": presence.faults},
+                faults={"discovery": membership.faults},
             ),
             ready=readiness.state,
             body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
@@ -144,7 +144,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
     lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), StartStage.SERVER)
     offered = _offered(context.address, worker_options)
-    presence.add_to(lifecycle, "worker", instance, context.address, offered)
+    membership.add_to(lifecycle, "worker", instance, context.address, offered)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )

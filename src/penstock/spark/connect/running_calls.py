@@ -87,7 +87,7 @@ class RunningCall:
         if self.stopped:
             self._end_late(_LATE_S)
 
-    def settle(self) -> None:
+    def end_late_work(self) -> None:
         """End late work of a stopped call, and wait for that.
 
         For a call whose Spark session or process ends with it, for which `end` is too late. Takes

@@ -92,7 +92,7 @@ def spark_conf(
         "spark.connect.grpc.binding.port": str(port),
         # Sessions are few, and made again when lost, so a quiet one is kept.
         "spark.connect.session.manager.defaultSessionTimeout": "24h",
-        # Ids of ended operations become free at once: see `leftovers`.
+        # Ids of ended operations become free at once: see `running_calls`.
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         **STUCK_CONF,

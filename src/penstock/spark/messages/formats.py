@@ -35,7 +35,7 @@ class TextFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class BesideColumns:
+class MetadataColumns:
     """Names of the columns beside those of values, and how what is in them is written.
 
     Headers are read if `encoding` is given, keys if `key_format` is.
@@ -72,11 +72,11 @@ def text_format(format_: MessageFormat | None) -> TextFormat:
     return TextFormat(format_.columns, format_.separator, format_.list_delimiter)
 
 
-def beside_columns(format_: KafkaFormat | None) -> BesideColumns | None:
+def metadata_columns(format_: KafkaFormat | None) -> MetadataColumns | None:
     """Return the columns beside values of a format of a spec; None: there are none."""
     if format_ is None:
         return None
-    return BesideColumns(
+    return MetadataColumns(
         format_.timestamp_column_name,
         format_.topic_column_name,
         format_.partition_column_name,

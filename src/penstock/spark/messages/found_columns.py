@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import DataFile
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.rows.dimensions import DimensionType
-    from penstock.spark.messages.formats import BesideColumns, TextFormat
+    from penstock.spark.messages.formats import MetadataColumns, TextFormat
     from penstock.spark.topic.records import WholeRecords
     from penstock.spark.topic.splits import Split
 
@@ -71,12 +71,12 @@ _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
 class LookWork:
     """Splits whose columns are asked for, one for each piece of work.
 
-    With `beside` the columns beside the values of records are among them.
+    With `metadata` the columns beside the values of records are among them.
     """
 
     splits: tuple[Split, ...]
     format: TextFormat
-    beside: BesideColumns | None = None
+    metadata: MetadataColumns | None = None
 
     def look(self, number: int) -> Found:
         """Return the columns of the messages of one split."""
@@ -85,13 +85,13 @@ class LookWork:
 
     def _look(self, number: int) -> Found:
         found: Found = {}
-        if self.beside is None:
+        if self.metadata is None:
             for messages in read_messages(OsFileSystem(), self.splits[number]):
                 _look_at(messages, self.format, found)
             return found
         for records in read_whole(OsFileSystem(), self.splits[number], topic=""):
             _look_at(records.values.drop_null(), self.format, found)
-            merge_found(found, columns_beside(records, self.beside))
+            merge_found(found, metadata_column_types(records, self.metadata))
         return found
 
 
@@ -110,7 +110,7 @@ def found_in(texts: Iterable[str]) -> Found:
     return found
 
 
-def columns_beside(records: WholeRecords, names: BesideColumns) -> Found:
+def metadata_column_types(records: WholeRecords, names: MetadataColumns) -> Found:
     """Return the columns beside the values of records that one of them has."""
     found: Found = {}
     if records.headers is not None and names.encoding is not None:
@@ -224,7 +224,7 @@ class AlikeWork:
 
     def write(self, number: int) -> WrittenParquet:
         """Write one file."""
-        # Imported here: see `chunkfiles.write_table`.
+        # Imported here: see `chunk_files.write_table`.
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         path = self.paths[number]

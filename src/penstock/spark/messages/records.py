@@ -26,7 +26,7 @@ from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape
 from penstock.spark.topic.times import as_times
 
 if TYPE_CHECKING:
-    from penstock.spark.messages.formats import BesideColumns, TextFormat
+    from penstock.spark.messages.formats import MetadataColumns, TextFormat
     from penstock.spark.topic.records import WholeRecords
 
 _Places = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class RecordRows:
         columns: Columns of the other fields.
     """
 
-    def __init__(self, shape: RowShape, value_format: TextFormat, columns: BesideColumns) -> None:
+    def __init__(self, shape: RowShape, value_format: TextFormat, columns: MetadataColumns) -> None:
         time = shape.time
         assert time is not None, "rows of streams have a time"
         self._shape = shape
@@ -51,7 +51,7 @@ class RecordRows:
         # It is missing only if the other fields have none either.
         value_time = replace(time, missing_ms=None, optional=True) if self._has_time else time
         self._values = value_format.parser(replace(shape, time=value_time))
-        self._beside = RowShape(
+        self._metadata = RowShape(
             tuple((name, type_) for name, type_ in shape.fields if columns.has(name)),
             value_time if self._has_time else None,
         )
@@ -60,7 +60,7 @@ class RecordRows:
         """Return the rows and the bad records of a batch."""
         bad: dict[int, str] = {}
         rows, places = self._rows_of_values(records, bad)
-        rows, places = self._with_beside(rows, places, records, bad)
+        rows, places = self._with_metadata(rows, places, records, bad)
         rows = self._timed(rows, places, bad)
         return Parsed(rows, tuple(BadMessage(at, bad[at]) for at in sorted(bad)))
 
@@ -83,11 +83,11 @@ class RecordRows:
         wanted = row[places]
         return parsed.rows.take(pa.array(wanted, mask=wanted < 0)), places
 
-    def _with_beside(
+    def _with_metadata(
         self, rows: pa.RecordBatch, places: _Places, records: WholeRecords, bad: dict[int, str]
     ) -> tuple[pa.RecordBatch, _Places]:
         """Return the rows with missing values replaced by the other fields."""
-        names = [name for name, _ in self._beside.fields]
+        names = [name for name, _ in self._metadata.fields]
         if not names and not self._has_time:
             return rows, places
         if len(places) < len(records):
@@ -102,12 +102,12 @@ class RecordRows:
             bad.update((int(places[at]), reason) for at, reason in wrong.items())
             raw, rows = raw.take(pa.array(kept)), rows.take(pa.array(kept))
             places = places[kept]
-        beside, more = conformed(raw, self._beside)
+        metadata, more = conformed(raw, self._metadata)
         if more:
             kept = _without(np.arange(len(places)), (index for index, _ in more))
             bad.update((int(places[index]), reason) for index, reason in more)
             rows, places = rows.take(pa.array(kept)), places[kept]
-        return self._filled(rows, beside), places
+        return self._filled(rows, metadata), places
 
     def _column(
         self, name: str, records: WholeRecords, rows: pa.RecordBatch, wrong: dict[int, str]
@@ -150,17 +150,17 @@ class RecordRows:
         """Return the keys' values for rows that may use them; None: there are no keys."""
         if records.keys is None or self._columns.key_format is None:
             return None
-        type_ = dict(self._beside.fields).get(name, FieldType.STRING)
+        type_ = dict(self._metadata.fields).get(name, FieldType.STRING)
         keys = pc.if_else(open_, records.keys, None)
         column, bad = KeyReader(self._columns.key_format, name, type_).read(keys)
         _note(wrong, bad)
         return column
 
-    def _filled(self, rows: pa.RecordBatch, beside: pa.RecordBatch) -> pa.RecordBatch:
+    def _filled(self, rows: pa.RecordBatch, metadata: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with missing values filled from the other fields."""
-        known = set(beside.schema.names)
+        known = set(metadata.schema.names)
         columns = [
-            pc.coalesce(column, beside.column(field.name)) if field.name in known else column
+            pc.coalesce(column, metadata.column(field.name)) if field.name in known else column
             for field, column in zip(rows.schema, rows.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._shape.arrow_schema)

@@ -1,6 +1,7 @@
-"""Druid's projections: sums of a segment's rows, kept beside them, for queries that ask for such.
+"""Druid's projections: aggregated rows of a segment, stored beside it for matching queries.
 
-No answer is another because of one. `plan` says what one holds, `matching` which query it answers
-and how that query then reads, `making` and `shelf` make and keep the files, `relation` puts made
-and not yet made parts together.
+A projection never changes the answer of a query. `plan` defines the rows of a projection, `matcher`
+which queries it answers, `rewriter` how such a query reads it. `builder` and `build_job` create the
+files and `file_store` keeps them; `relation` joins existing files with rows that have none yet, and
+`selector` chooses the projection of a query.
 """

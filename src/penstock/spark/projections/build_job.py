@@ -136,7 +136,7 @@ def _write(path: Path, parts: Iterator[pa.RecordBatch]) -> int:
     rows, held = 0, [first]
     text = [field.name for field in schema if field.type == pa.string()]
     form = {"compression": "zstd", "compression_level": _LEVEL, "use_dictionary": text or False}
-    # NaN is not included in the extremes, so rows would be skipped: see `chunkfiles`.
+    # NaN is not included in the extremes, so rows would be skipped: see `chunk_files`.
     told = [field.name for field in schema if not pa.types.is_floating(field.type)]
     with pq.ParquetWriter(
         path, schema, store_schema=False, write_statistics=told, **form

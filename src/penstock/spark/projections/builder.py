@@ -70,7 +70,7 @@ class BuilderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _BuildRequest:
     """A file to make."""
 
     datasource: str
@@ -89,7 +89,7 @@ class ProjectionBuilder:
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: Store of the files.
+        file_store: Store of the files.
         source: Returns the visible files, to find unneeded ones.
         known: The plans.
         clock: Clock.
@@ -99,14 +99,14 @@ class ProjectionBuilder:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: ProjectionFiles,
+        file_store: ProjectionFiles,
         source: TableSource,
         known: KnownProjections,
         clock: Clock,
         options: BuilderOptions | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(_CONF)
-        self._shelf = shelf
+        self._file_store = file_store
         self._source = source
         self._known = known
         self._clock = clock
@@ -114,7 +114,7 @@ class ProjectionBuilder:
         self.made, self.failed, self.dropped = Counter(), Counter(), Counter()
         self._log = RateLimitedLog(logger, clock)
         self._changed = threading.Condition()
-        self._queue: dict[str, _Wish] = {}  # by target; the first is made next
+        self._queue: dict[str, _BuildRequest] = {}  # by target; the first is made next
         self._barred_until_s: dict[str, float] = {}
         self._paused_until_s = clock.monotonic_s()
         self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
@@ -143,14 +143,14 @@ class ProjectionBuilder:
             if self._stopped or now_s < self._paused_until_s:
                 return
             for file in files:
-                wish = _Wish(datasource, plan, columns, file)
-                target = wish.target
+                request = _BuildRequest(datasource, plan, columns, file)
+                target = request.target
                 if target in self._queue or now_s < self._barred_until_s.get(target, now_s):
                     continue
                 if len(self._queue) >= self.options.queued_files:
                     self.dropped.add()
                 else:
-                    self._queue[target] = wish
+                    self._queue[target] = request
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -185,16 +185,16 @@ class ProjectionBuilder:
         Raises:
             PenstockError: The metadata or the deep storage does not answer.
         """
-        self._shelf.look()
-        if self._shelf.is_empty:
+        self._file_store.look()
+        if self._file_store.is_empty:
             return
-        if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
+        if deleted := self._file_store.tidy(self._known.needed(self._source.tables())):
             files = counted(deleted, "file")
             logger.info("deleted %s of projections that are no longer needed", files)
 
     def _run(self) -> None:
         # Files made before this process began are used from its first query on.
-        self._try(self._shelf.look)
+        self._try(self._file_store.look)
         while True:
             with self._changed:
                 wait_s = self._tidy_from_s - self._clock.monotonic_s()
@@ -213,30 +213,33 @@ class ProjectionBuilder:
         except PenstockError as error:
             self._log.warning("the files of projections cannot be listed: %s", error)
 
-    def _next_batch(self) -> list[_Wish]:
-        batch: list[_Wish] = []
+    def _next_batch(self) -> list[_BuildRequest]:
+        batch: list[_BuildRequest] = []
         read_bytes = 0
         with self._changed:
-            for target, wish in list(self._queue.items()):
-                if batch and (wish.datasource, wish.plan) != (batch[0].datasource, batch[0].plan):
+            for target, request in list(self._queue.items()):
+                if batch and (request.datasource, request.plan) != (
+                    batch[0].datasource,
+                    batch[0].plan,
+                ):
                     continue
-                read_bytes += wish.file.size_bytes
+                read_bytes += request.file.size_bytes
                 if batch and read_bytes > self.options.batch_bytes:
                     break
                 del self._queue[target]
-                batch.append(wish)
+                batch.append(request)
                 if len(batch) >= self.options.batch_files:
                     break
         return batch
 
-    def _make(self, batch: Sequence[_Wish]) -> None:
+    def _make(self, batch: Sequence[_BuildRequest]) -> None:
         """Make the files of one plan in one job; after a failure, try them one by one."""
         try:
-            self._shelf.look()
-            made = self._shelf.made(batch[0].datasource, batch[0].plan.digest)
+            self._file_store.look()
+            made = self._file_store.made(batch[0].datasource, batch[0].plan.digest)
             missing = [one for one in batch if projection_file(one.file.path) not in made]
             if wanted := [one for one in missing if not self._is_there(one)]:
-                self._insist(wanted)
+                self._retry(wanted)
         except EngineFailure as error:
             if self._stopped:
                 return
@@ -263,22 +266,22 @@ class ProjectionBuilder:
                 *(name, batch[0].datasource, error),
             )
 
-    def _bar(self, wish: _Wish, error: PenstockError) -> None:
+    def _bar(self, request: _BuildRequest, error: PenstockError) -> None:
         self.failed.add()
         now_s = self._clock.monotonic_s()
         with self._changed:
             barred = {one: until for one, until in self._barred_until_s.items() if until > now_s}
-            self._barred_until_s = barred | {wish.target: now_s + self.options.pause_s}
+            self._barred_until_s = barred | {request.target: now_s + self.options.pause_s}
         self._log.warning(
             "the projection %s of %s is not made of %s, queries read its rows: %s",
-            *(wish.plan.name, wish.datasource, wish.file.path, error),
+            *(request.plan.name, request.datasource, request.file.path, error),
         )
 
-    def _is_there(self, wish: _Wish) -> bool:
+    def _is_there(self, request: _BuildRequest) -> bool:
         """Return whether another process made the file meanwhile."""
-        return self._shelf.find(wish.datasource, wish.plan.digest, wish.file.path)
+        return self._file_store.find(request.datasource, request.plan.digest, request.file.path)
 
-    def _insist(self, batch: Sequence[_Wish]) -> None:
+    def _retry(self, batch: Sequence[_BuildRequest]) -> None:
         """Aggregate; if Spark was restarted, the lost session is replaced once."""
         try:
             self._sum_up(batch)
@@ -287,10 +290,10 @@ class ProjectionBuilder:
                 raise
             self._sum_up(batch)
 
-    def _sum_up(self, batch: Sequence[_Wish]) -> None:
+    def _sum_up(self, batch: Sequence[_BuildRequest]) -> None:
         first = batch[0]
         folder = ProjectionFolder(
-            self._shelf.root, projection_folder(first.datasource, first.plan.digest)
+            self._file_store.root, projection_folder(first.datasource, first.plan.digest)
         )
         files = [one.file for one in batch]
         running = RunningCall()
@@ -313,7 +316,7 @@ class ProjectionBuilder:
             # This process must see the files that the workers wrote.
             if not self._is_there(one):
                 raise EngineFailure(
-                    f"{self._shelf.root} is not the same folder here and where Spark's workers"
+                    f"{self._file_store.root} is not the same folder here and where Spark's workers"
                     f" are: {one.target} was written, but does not exist"
                 )
         self.made.add(len(wrote))

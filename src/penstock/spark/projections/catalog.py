@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from penstock.core.column_case import twins_in
+from penstock.core.column_case import case_variants_in
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token, tokens
@@ -115,8 +115,8 @@ class KnownProjections:
                 self._known[datasource] = known
                 return known
         columns = union_columns(files)
-        # Projections ignore the case of names, so datasources with twins have none.
-        plans = () if twins_in(n for n, _ in columns) else _resolved(declared, columns)
+        # Projections ignore the case of names, so datasources with case variants have none.
+        plans = () if case_variants_in(n for n, _ in columns) else _resolved(declared, columns)
         missing = {one.name for one in declared} - {plan.name for plan in plans}
         known = Known(files, declared, columns, plans, tuple(sorted(missing)))
         self._known[datasource] = known

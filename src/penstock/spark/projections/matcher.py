@@ -1,7 +1,7 @@
 """Decide whether a projection answers a query, and rewrite the query. Pure: uses only its text.
 
 A query is accepted if every token of it is known, and refused otherwise: the rows give the same
-answer more slowly. An accepted query keeps its form (`rewriting`), so Spark checks and computes it
+answer more slowly. An accepted query keeps its form (`rewriter`), so Spark checks and computes it
 as over the rows. Names compare as in Spark. Long queries are refused, so the cost is bounded.
 """
 

@@ -1,7 +1,7 @@
 """A projection as a table: existing files are read, the remaining rows are aggregated on the fly.
 
 Owns the plan of both, and the temporary views of projections in one Spark session. Not thread-safe:
-`choosing` holds its mutex during calls.
+`selector` holds its mutex during calls.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class _Defined:
     parts: Parts
 
 
-def summed(rows: DataFrame, plan: ProjectionPlan, *beside: Column) -> DataFrame:
+def summed(rows: DataFrame, plan: ProjectionPlan, *extra_keys: Column) -> DataFrame:
     """Return rows of a datasource aggregated as a projection's rows.
 
     Args:
         rows: The rows, with all columns of the datasource.
         plan: The projection.
-        beside: Further named grouping columns, before the projection's own keys.
+        extra_keys: Further named grouping columns, before the projection's own keys.
     """
     for condition in plan.conditions:
         rows = rows.where(sf.expr(condition))
     keys = [sf.expr(key.sql).alias(key.stored) for key in plan.keys]
-    grouped = rows.groupBy(*beside, *keys) if beside or keys else rows.groupBy()
+    grouped = rows.groupBy(*extra_keys, *keys) if extra_keys or keys else rows.groupBy()
     found = grouped.agg(*(_measured(one) for one in plan.measures))
-    if keys or beside:
+    if keys or extra_keys:
         return found
     # Without rows there is one group if there are no grouping columns, and none otherwise.
     return found.where(column(_rows_of(plan)) > 0)

@@ -1,8 +1,8 @@
 """Choice of the projection that answers a query, and the query run over it.
 
 Chooses the coarsest projection that fits, once files of it exist for half of the visible bytes, or
-at once if the query insists. If anything fails over a projection, the query runs over the rows:
-`answered` returns None. Files that are found damaged count as not made.
+at once if the query requires one. If anything fails over a projection, the query runs over the
+rows: `answered` returns None. Files that are found damaged count as not made.
 
 The views of projections live in a Spark session of their own, so that SHOW TABLES does not list
 them. A mutex, shared by all queries over projections, is held while a view is defined.
@@ -42,7 +42,7 @@ USED_FROM: Final = 0.5
 """A projection is used once files of it exist for this part of the visible bytes."""
 # Maximum number of files requested at once; later queries request the rest.
 _WANTED_MAX: Final = 1_000
-_STANDINGS_MAX: Final = 1_000
+_STATES_MAX: Final = 1_000
 # A file that is found damaged while it is read is left out of the next attempt.
 _TRIES: Final = 2
 _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
@@ -61,7 +61,7 @@ F = TypeVar("F", bound=FetchedRows)
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectionWish:
+class ProjectionOptions:
     """Options of a query's context about projections; the names are Druid's.
 
     Attributes:
@@ -75,24 +75,24 @@ class ProjectionWish:
     none: bool = False
 
     def __post_init__(self) -> None:
-        if self.none and self.insists:
+        if self.none and self.is_required:
             raise InvalidRequest(
                 "useProjection and forceProjections contradict it: leave one out",
                 place="context.noProjections",
             )
 
     @property
-    def insists(self) -> bool:
+    def is_required(self) -> bool:
         """Return whether the query must not be answered from the rows."""
         return self.force or bool(self.use)
 
     @property
     def place(self) -> str:
-        """Return the field that insists."""
+        """Return the field that requires or names a projection."""
         return "context.useProjection" if self.use else "context.forceProjections"
 
 
-NO_WISH: Final = ProjectionWish()
+NO_PROJECTION_OPTIONS: Final = ProjectionOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ProjectionChoice:
         sql: The query over the projection's view.
         files: The visible files of the datasource.
         revision: Metadata revision at which the files are visible.
-        wish: The options of the query's context.
+        options: The options of the query's context.
     """
 
     datasource: str
@@ -115,11 +115,11 @@ class ProjectionChoice:
     sql: str
     files: tuple[TableFile, ...]
     revision: int
-    wish: ProjectionWish
+    options: ProjectionOptions
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ProjectionState:
     """Files of a projection that exist, at one digest and one version of the file store.
 
     `missing` are the newest files that may have a file of the projection and have none.
@@ -137,7 +137,7 @@ class Projections:
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: The files of projections.
+        file_store: The files of projections.
         known: The plans.
         maker: Makes the files that queries miss.
         clock: Limits how often a failure is logged.
@@ -146,54 +146,54 @@ class Projections:
     def __init__(
         self,
         sessions: SparkSessions,
-        shelf: ProjectionFiles,
+        file_store: ProjectionFiles,
         known: KnownProjections,
         maker: ProjectionBuilder,
         clock: Clock,
     ) -> None:
         self._sessions = sessions.another()
         self._log = RateLimitedLog(logger, clock)
-        self._shelf = shelf
+        self._file_store = file_store
         self._known = known
         self._maker = maker
         self._mutex = threading.Lock()
         self._views: ProjectionViews | None = None
         # By datasource and projection; valid while files, digest and file store are unchanged.
-        self._standings: dict[tuple[str, str], _Standing] = {}
+        self._states: dict[tuple[str, str], _ProjectionState] = {}
         self.used = Counter()
 
     def choice(
-        self, sql: str, wish: ProjectionWish, names: Sequence[str], tables: Tables
+        self, sql: str, options: ProjectionOptions, names: Sequence[str], tables: Tables
     ) -> ProjectionChoice | None:
         """Return the projection query that replaces a query, if one fits; request missing files.
 
         Args:
             sql: The query.
-            wish: The options of its context.
+            options: The options of its context.
             names: The datasources that it may read.
             tables: The visible files.
 
         Raises:
-            InvalidRequest: The query insists on a projection and none fits.
+            InvalidRequest: The query requires a projection and none fits.
         """
-        if wish.none:
+        if options.none:
             return None
         fitting: list[ProjectionChoice] = []
         reasons: list[str] = []
         for name in names:
             known = self._known.of(name, tables.files[name])
             if known is not None:
-                fitting += self._fitting(sql, wish, name, known, tables.revision, reasons)
+                fitting += self._fitting(sql, options, name, known, tables.revision, reasons)
         if not fitting:
-            if wish.insists:
-                raise InvalidRequest(_none_fits(wish, reasons), place=wish.place)
+            if options.is_required:
+                raise InvalidRequest(_none_fits(options, reasons), place=options.place)
             return None
         fitting.sort(key=lambda one: _fineness(one.plan))  # stable: ties keep the spec's order
         for number, one in enumerate(fitting):
-            standing = self._standing_of(one)
-            if number == 0 and standing.missing:
-                self._maker.want(one.datasource, one.plan, one.columns, standing.missing)
-            if standing.share >= USED_FROM or wish.insists:
+            state = self._state_of(one)
+            if number == 0 and state.missing:
+                self._maker.want(one.datasource, one.plan, one.columns, state.missing)
+            if state.share >= USED_FROM or options.is_required:
                 return one
         return None
 
@@ -215,9 +215,9 @@ class Projections:
             running: Called when the query starts.
 
         Raises:
-            InvalidRequest: The query insists, and the types differ.
+            InvalidRequest: The query requires a projection, and the types differ.
             PenstockError: The query was stopped; or its answer cannot be kept, for which the
-                projection is not the cause; or the query insists, and Spark raised this error.
+                projection is not the cause; or the query requires it, and Spark raised this error.
         """
         of_answer: PenstockError | None = None
         for attempt in range(1, _TRIES + 1):
@@ -238,7 +238,7 @@ class Projections:
                     raise
                 # Without a file to read again, the next attempt would fail in the same way.
                 if not self._forget(choice, error) or attempt == _TRIES:
-                    if choice.wish.insists:
+                    if choice.options.is_required:
                         raise
                     return None
             else:
@@ -256,7 +256,7 @@ class Projections:
     def _fitting(
         self,
         sql: str,
-        wish: ProjectionWish,
+        options: ProjectionOptions,
         name: str,
         known: Known,
         revision: int,
@@ -264,35 +264,35 @@ class Projections:
     ) -> list[ProjectionChoice]:
         found = []
         for plan in known.plans:
-            if wish.use and plan.name != wish.use:
+            if options.use and plan.name != options.use:
                 continue
             table = view_name(name, plan)
             text = matched_query(sql, name, plan, known.columns, table)
             if text is not None:
                 of_files = (known.columns, text, known.files, revision)
-                found.append(ProjectionChoice(name, plan, *of_files, wish))
-            elif wish.insists:
+                found.append(ProjectionChoice(name, plan, *of_files, options))
+            elif options.is_required:
                 why = why_not(sql, name, plan, known.columns)
                 reasons.append(f"{plan.name!r} of {name}: {why}")
-        if wish.insists:
+        if options.is_required:
             reasons += [
                 f"{one!r} of {name} cannot be made: it names a column that does not exist, or an"
                 " expression or its filter has no exact counterpart in Spark SQL, or columns of the"
                 " datasource differ in case alone"
                 for one in known.unresolved
-                if not wish.use or one == wish.use
+                if not options.use or one == options.use
             ]
         return found
 
-    def _standing_of(self, choice: ProjectionChoice) -> _Standing:
+    def _state_of(self, choice: ProjectionChoice) -> _ProjectionState:
         """Return which files of a projection exist and which are missing."""
         datasource, plan, files = choice.datasource, choice.plan, choice.files
-        key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
-        kept = self._standings.get(key)
+        key, found_at = (datasource, plan.name), (plan.digest, self._file_store.version)
+        kept = self._states.get(key)
         if kept is not None and kept.files is files and kept.found_at == found_at:
             return kept
         made, rest, missing = [], [], []
-        sizes, made_bytes = self._shelf.made(datasource, plan.digest), 0
+        sizes, made_bytes = self._file_store.made(datasource, plan.digest), 0
         for file in files:
             own = projection_file(file.path)
             if file.announced or file.clip is not None or own not in sizes:
@@ -300,36 +300,36 @@ class Projections:
                 if self._maker.eligible(file):
                     missing.append(file)
                 continue
-            path = self._shelf.location(datasource, plan.digest, own)
+            path = self._file_store.location(datasource, plan.digest, own)
             made.append(TableFile(path, (), file.interval, size_bytes=sizes[own]))
             made_bytes += file.size_bytes
         missing.sort(key=lambda file: file.interval.start_ms, reverse=True)
         all_bytes = sum(file.size_bytes for file in files)
-        standing = _Standing(
+        state = _ProjectionState(
             files,
             found_at,
             Parts(tuple(made), tuple(rest)),
             made_bytes / all_bytes if all_bytes else 0.0,
             tuple(missing[:_WANTED_MAX]),
         )
-        if len(self._standings) >= _STANDINGS_MAX:
-            self._standings.clear()  # includes entries of deleted datasources
-        self._standings[key] = standing
-        return standing
+        if len(self._states) >= _STATES_MAX:
+            self._states.clear()  # includes entries of deleted datasources
+        self._states[key] = state
+        return state
 
     def _bring(self, spark: SparkSession, choice: ProjectionChoice) -> None:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
             name = view_name(choice.datasource, choice.plan)
-            parts = self._standing_of(choice).parts
+            parts = self._state_of(choice).parts
             if self._views.shows(name, choice.revision, parts):
                 return
             names = (file.path.rpartition("/")[2] for file in parts.made)
-            if damaged := self._shelf.damaged(choice.datasource, choice.plan.digest, names):
+            if damaged := self._file_store.damaged(choice.datasource, choice.plan.digest, names):
                 # Spark reads an empty file as no rows, without an error.
-                self._shelf.forget(choice.datasource, choice.plan.digest, damaged)
-                parts = self._standing_of(choice).parts
+                self._file_store.forget(choice.datasource, choice.plan.digest, damaged)
+                parts = self._state_of(choice).parts
                 self._tell_damage(choice, len(damaged))
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
@@ -338,11 +338,11 @@ class Projections:
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
-        made = self._shelf.made(choice.datasource, choice.plan.digest)
+        made = self._file_store.made(choice.datasource, choice.plan.digest)
         named = {name for name in _NAME.findall(f"{error}\n{said}") if name in made}
         if not named and isinstance(error, SparkRefusal):
             return 0  # the query is the cause: the rows fail the same way
-        self._shelf.forget(choice.datasource, choice.plan.digest, named)
+        self._file_store.forget(choice.datasource, choice.plan.digest, named)
         with self._mutex:
             if self._views is not None:
                 self._views.forget(view_name(choice.datasource, choice.plan))
@@ -363,8 +363,8 @@ class Projections:
 
     def _refuse(self, choice: ProjectionChoice, why: str) -> None:
         text = f"the projection {choice.plan.name!r} does not answer this query: {why}"
-        if choice.wish.insists:
-            raise InvalidRequest(text, place=choice.wish.place)
+        if choice.options.is_required:
+            raise InvalidRequest(text, place=choice.options.place)
         self._log.warning("%s", text)
 
 
@@ -379,14 +379,18 @@ def _length_ms(fixed_ms: int, months: int) -> float:
     return float(fixed_ms or months * 28 * 86_400_000) or float("inf")
 
 
-def _none_fits(wish: ProjectionWish, reasons: Sequence[str]) -> str:
-    what = f"the projection {wish.use!r} does not answer" if wish.use else "no projection answers"
-    none = f"none called {wish.use!r}" if wish.use else "none"
+def _none_fits(options: ProjectionOptions, reasons: Sequence[str]) -> str:
+    what = (
+        f"the projection {options.use!r} does not answer"
+        if options.use
+        else "no projection answers"
+    )
+    none = f"none called {options.use!r}" if options.use else "none"
     why = "; ".join(reasons[:10]) or f"its datasource has {none}"
     return f"{what} this query: {why}. Leave it out, and the rows answer"
 
 
-def wish_of(context: Mapping[str, object]) -> ProjectionWish:
+def projection_options(context: Mapping[str, object]) -> ProjectionOptions:
     """Read the options about projections from a query's context.
 
     Raises:
@@ -401,4 +405,4 @@ def wish_of(context: Mapping[str, object]) -> ProjectionWish:
         if not (value is None or isinstance(value, bool) or value in ("true", "false")):
             raise InvalidRequest("must be true or false", place=f"context.{name}")
         flags.append(value in (True, "true"))
-    return ProjectionWish(use or "", *flags)
+    return ProjectionOptions(use or "", *flags)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.column_case import shown_twins, twins_in
+from penstock.core.column_case import case_variants_in, shown_case_variants
 from penstock.spark.sql_guard import OUTLINE_CONF
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
@@ -88,7 +88,7 @@ class QuerySessions:
 
 
 class CaseTables:
-    """The datasources of a query that have twins, with all their columns; false if there is none.
+    """Datasources of a query that have case variants, with all their columns; false if none has.
 
     Args:
         files: The files of all datasources.
@@ -109,7 +109,7 @@ class CaseTables:
         self._columns: dict[str, Columns] = {}
         for name in names:
             columns = known.of(name, files[name])
-            if twins_in(column for column, _ in columns):
+            if case_variants_in(column for column, _ in columns):
                 self._columns[name] = columns
 
     def __bool__(self) -> bool:
@@ -124,8 +124,8 @@ class CaseTables:
     def why(self) -> str:
         """Say why case counts."""
         name, columns = next(iter(self._columns.items()))
-        twins = twins_in(column for column, _ in columns)
-        return f'case counts in this query, as {shown_twins(twins)} of "{name}" differ in it alone'
+        shown = shown_case_variants(case_variants_in(column for column, _ in columns))
+        return f'case counts in this query, as {shown} of "{name}" differ in it alone'
 
     def explained(self, text: str) -> str:
         """Return what Spark says of a query, with the names that are meant in another case."""

@@ -1,14 +1,14 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that name the
-remedy. `views` makes the views, `statement` decides which statements are allowed, `sqlwall` checks
-how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the visible
-files. Rows are read by the JVM and come back as Arrow; none passes through Python.
+remedy. `views` makes the views, `statement` decides which statements are allowed, `sql_guard`
+checks how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the
+visible files. Rows are read by the JVM and come back as Arrow; none passes through Python.
 
 There are two Spark sessions. The first has an empty outline of each datasource under its own name:
 Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
 that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
-(`exactness`), hold datasources with columns that differ in case alone.
+(`column_case`), hold datasources with columns that differ in case alone.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change anything never reaches Spark.
@@ -47,10 +47,10 @@ from penstock.spark.connect.session import (
     message_of,
 )
 from penstock.spark.projections.selector import (
-    NO_WISH,
+    NO_PROJECTION_OPTIONS,
     ProjectionChoice,
+    ProjectionOptions,
     Projections,
-    ProjectionWish,
 )
 from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
 from penstock.spark.sql.column_case import CaseTables, QuerySessions
@@ -91,7 +91,7 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Otherwise parquet.`/any/path` would read any file of the host.
     "spark.sql.runSQLOnFiles": "false",
-    # The names in a query come before those that Penstock writes around it: see `sqlwall`.
+    # The names in a query come before those that Penstock writes around it: see `sql_guard`.
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
@@ -161,7 +161,7 @@ class SqlQuery:
     timeout_ms: int | None = None
     is_probe: bool = False
     is_large: bool = False
-    projections: ProjectionWish = NO_WISH
+    projections: ProjectionOptions = NO_PROJECTION_OPTIONS
     arrived_s: float | None = None
 
 
@@ -239,7 +239,7 @@ class SqlService:
         self._known = KnownColumns()
         own = sessions.with_conf(QUERY_CONF)
         self._sessions = QuerySessions(own, self._known)
-        # Connected at their first use, because datasources with twins are rare.
+        # Connected at their first use, because datasources with case variants are rare.
         self._exact = QuerySessions(own.with_conf(EXACT_CONF), self._known)
         self._projections = projections
         self._spark = own
@@ -385,7 +385,7 @@ class SqlService:
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
-        twins: CaseTables | None = None
+        case_variants: CaseTables | None = None
         began_s = self._clock.monotonic_s()
         try:
             running.check()
@@ -400,8 +400,10 @@ class SqlService:
             every = not statement.query
             named = [name for name in files if every or mentions(text, name)]
             self._known.keep(files.keys())
-            twins = CaseTables(files, named, self._known)
-            return self._run_in(_Asked(asked, statement, running, tables, files, named), twins)
+            case_variants = CaseTables(files, named, self._known)
+            return self._run_in(
+                _Asked(asked, statement, running, tables, files, named), case_variants
+            )
         except PenstockError as error:  # narrow: translates
             if isinstance(error, EngineLost) and not query.is_probe:
                 self._suspect(query, began_s)
@@ -418,7 +420,7 @@ class SqlService:
                 path = unquote(unreadable[1].removeprefix("file://"))
                 raise self._damaged(path, "cannot be read") from error
             if isinstance(error, SparkRefusal):
-                explained = self._explained(error, statement.query, twins)
+                explained = self._explained(error, statement.query, case_variants)
                 if isinstance(explained, Conflict):
                     raise explained from error
                 hint = in_spark(query.sql, str(error))
@@ -431,13 +433,14 @@ class SqlService:
         if not ended_for_another and self._spark.has_ended():
             self._suspects.ended(query.sql, query.parameters, began_s)
 
-    def _run_in(self, asked: _Asked, twins: CaseTables) -> SqlResult | None:
+    def _run_in(self, asked: _Asked, case_variants: CaseTables) -> SqlResult | None:
         """Run a query in the sessions for its datasources."""
-        if not twins:
+        if not case_variants:
             return self._answered(self._sessions, asked, self._understood(self._sessions, asked))
         if not _lists_datasources(asked.statement):
-            # The query may name datasources with twins in other places, but read only others.
-            others = twins.without(asked.files)
+            # The query may name datasources with case variants in other places, but read only
+            # others.
+            others = case_variants.without(asked.files)
             rest = replace(asked, files=others, named=[n for n in asked.named if n in others])
             try:
                 answer = self._understood(self._sessions, rest)
@@ -446,13 +449,13 @@ class SqlService:
                     raise
             else:
                 return self._answered(self._sessions, rest, answer)
-        twins.are_read = True
-        if asked.query.projections.insists:
-            wish = asked.query.projections
+        case_variants.are_read = True
+        if asked.query.projections.is_required:
+            options = asked.query.projections
             raise InvalidRequest(
-                f"no projection answers this query: {twins.why()}, and such datasources have none."
-                " Leave it out, and the rows answer",
-                place=wish.place,
+                f"no projection answers this query: {case_variants.why()}, and such datasources"
+                " have none. Leave it out, and the rows answer",
+                place=options.place,
             )
         return self._answered(self._exact, asked, self._understood(self._exact, asked))
 
@@ -538,7 +541,7 @@ class SqlService:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
     def _explained(
-        self, error: SparkRefusal, query: str, twins: CaseTables | None
+        self, error: SparkRefusal, query: str, case_variants: CaseTables | None
     ) -> str | Conflict:
         """Return why Spark refuses a query, in the words of its user.
 
@@ -546,7 +549,9 @@ class SqlService:
         """
         text = relocated_error(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
-            return twins.explained(text) if twins and twins.are_read else text
+            return (
+                case_variants.explained(text) if case_variants and case_variants.are_read else text
+            )
         missing = _MISSING_TABLE.search(text)
         tables = self._source.tables()
         if missing:
@@ -558,7 +563,11 @@ class SqlService:
                     f"{names} differ in case alone, which SQL does not tell apart: ingest one of"
                     " them under another name"
                 )
-            if twins and twins.are_read and (meant := twins.explained_table(name, tables.files)):
+            if (
+                case_variants
+                and case_variants.are_read
+                and (meant := case_variants.explained_table(name, tables.files))
+            ):
                 return meant
             if why := why_empty(self._source, name):
                 # The statement is right, and may be sent again as it is.

@@ -2,7 +2,7 @@
 
 Owns the rule of how a statement may begin, and the text that is sent to Spark. Spark does parsing
 and name resolution; this module ensures that nothing that could write, configure or run foreign
-code reaches it. `sqlwall` checks how Spark resolved a query before it runs.
+code reaches it. `sql_guard` checks how Spark resolved a query before it runs.
 
 In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is a query,
 whatever follows. WITH may precede an INSERT, so the text after its definitions is checked.
@@ -46,14 +46,14 @@ _COMMAND_REMEDY: Final = (
 _COMMAND_WORDS_MAX: Final = 12
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
-_MEND: Final = "only queries are supported: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
-_EXTERN_MEND: Final = (
+_REMEDY: Final = "only queries are supported: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
+_EXTERN_REMEDY: Final = (
     "only tasks read files: POST INSERT INTO … SELECT … FROM TABLE(EXTERN(…)) PARTITIONED BY … to"
     " /druid/v2/sql/task, or pass it to penstock sql, and query the datasource then"
 )
 # Statements that change rows elsewhere; INSERT and REPLACE are handled before.
 _CHANGES: Final = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
-_CHANGE_MEND: Final = (
+_CHANGE_REMEDY: Final = (
     "rows are changed by rewriting their interval: REPLACE INTO … OVERWRITE … SELECT the rows to"
     " keep, or a task that reads the datasource into itself with a filter"
 )
@@ -206,7 +206,7 @@ def _check_tables(sql: str, found: list[Token]) -> None:
     for at, token in enumerate(found):
         if token.name.upper() == "EXTERN" and is_table_call(found, at):
             where = place(sql, token.position)
-            raise InvalidRequest(f"EXTERN is not supported in queries, {where}: {_EXTERN_MEND}")
+            raise InvalidRequest(f"EXTERN is not supported in queries, {where}: {_EXTERN_REMEDY}")
 
 
 def _check_start(sql: str, found: list[Token], at: int) -> int:
@@ -237,7 +237,7 @@ def _check_query(sql: str, found: list[Token], at: int) -> None:
             return
         if body < len(found):
             raise _refused(sql, found[body])
-        raise InvalidRequest(f"WITH defines tables, but no query follows: {_MEND}")
+        raise InvalidRequest(f"WITH defines tables, but no query follows: {_REMEDY}")
     raise _refused(sql, found[min(at, len(found) - 1)])
 
 
@@ -276,5 +276,5 @@ def _past_parenthesis(found: list[Token], at: int) -> int:
 
 def _refused(sql: str, token: Token) -> InvalidRequest:
     what = f"{token.text} is not allowed" if token.text else "this is not a statement"
-    mend = _CHANGE_MEND if token.text in _CHANGES else _MEND
-    return InvalidRequest(f"{what}, {place(sql, token.position)}: {mend}")
+    remedy = _CHANGE_REMEDY if token.text in _CHANGES else _REMEDY
+    return InvalidRequest(f"{what}, {place(sql, token.position)}: {remedy}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from penstock.core.column_case import twins_in
+from penstock.core.column_case import case_variants_in
 from penstock.spark.tables.model import Columns, TableFile
 
 _NUMBERS: Final = ("bigint", "float", "double")
@@ -23,12 +23,12 @@ _NUMBERS: Final = ("bigint", "float", "double")
 def union_columns(files: Sequence[TableFile]) -> Columns:
     """Return the columns of all files together, in the order of their first appearance.
 
-    Some of them are twins only if names are exact.
+    Some of them are case variants only if names are exact.
     """
     # Most files have the same columns, and the wider of two types stays the wider.
     distinct = list(dict.fromkeys(file.columns for file in files))
     found = _united(distinct, fold=False)
-    if not twins_in(name for name, _ in found) or _are_exact(files):
+    if not case_variants_in(name for name, _ in found) or _are_exact(files):
         return found
     return _united(distinct, fold=True)
 
@@ -45,14 +45,15 @@ def _united(distinct: Iterable[Columns], *, fold: bool) -> Columns:
 
 
 def _are_exact(files: Iterable[TableFile]) -> bool:
-    """Tell whether the rows of one segment have twins."""
+    """Tell whether the rows of one segment have case variants."""
     segments: dict[str, set[Columns]] = {}
     published: set[Columns] = set()
     for file in files:
         kinds = segments.setdefault(file.part_of, set()) if file.part_of else published
         kinds.add(file.columns)
-    return any(twins_in(name for name, _ in columns) for columns in published) or any(
-        twins_in(name for columns in kinds for name, _ in columns) for kinds in segments.values()
+    return any(case_variants_in(name for name, _ in columns) for columns in published) or any(
+        case_variants_in(name for columns in kinds for name, _ in columns)
+        for kinds in segments.values()
     )
 
 

@@ -35,7 +35,7 @@ def read_file(
     Args:
         file: The file.
         schema: Names and types of the batches, each type the file's own or a wider one.
-        exact: Whether case counts in names, as the table has twins (`core.column_case`).
+        exact: Whether case counts in names, as the table has case variants (`core.column_case`).
 
     Raises:
         Unavailable: The file is gone or cannot be read now: ask for the visible files again.

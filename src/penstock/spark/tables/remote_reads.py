@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock.core.column_case import twins_in
+from penstock.core.column_case import case_variants_in
 from penstock.spark.pieces import limited
 from penstock.spark.schema_text import ddl
 from penstock.spark.tables.parquet_reader import read_file
@@ -50,7 +50,7 @@ def read_by_workers(
     """Return the counting rows of files, each file read by one Python worker."""
     text = ddl(columns)
     schema = to_arrow_schema(session.createDataFrame([], text).schema, timezone="UTC")
-    exact = bool(twins_in(name for name, _ in columns))
+    exact = bool(case_variants_in(name for name, _ in columns))
     numbers = session.range(0, len(files), 1, len(files))
     return numbers.mapInArrow(limited(functools.partial(_read, tuple(files), schema, exact)), text)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.indexing.engine import StreamRange
-    from penstock.indexing.source.kafka import Beside, RecordBatch
+    from penstock.indexing.source.kafka import RecordBatch, RecordMetadata
     from penstock.storage.filesystem import FileSystem
 
 _LINES: Final = "lines:"
@@ -73,7 +73,7 @@ class RecordSlice:
 
     offsets: npt.NDArray[np.int64]
     messages: pa.BinaryArray
-    beside: Beside
+    metadata: RecordMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def read_whole_place(
         yield from read_place(fs, source, block_bytes)
         return
     for batch in _read_kafka(source, block_bytes, whole=True):
-        assert batch.beside is not None, "whole records were requested"
-        yield RecordSlice(batch.offsets, batch.values, batch.beside)
+        assert batch.metadata is not None, "whole records were requested"
+        yield RecordSlice(batch.offsets, batch.values, batch.metadata)
 
 
 def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterator[RecordBatch]:

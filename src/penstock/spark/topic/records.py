@@ -80,9 +80,9 @@ def whole_records(
             partition,
             values,
             pa.array(np.concatenate([piece.offsets for piece in of_kafka])),
-            pa.concat_arrays([piece.beside.times_ms for piece in of_kafka]),
-            pa.concat_arrays([piece.beside.keys for piece in of_kafka]),
-            pa.concat_arrays([piece.beside.headers for piece in of_kafka]),
+            pa.concat_arrays([piece.metadata.times_ms for piece in of_kafka]),
+            pa.concat_arrays([piece.metadata.keys for piece in of_kafka]),
+            pa.concat_arrays([piece.metadata.headers for piece in of_kafka]),
         )
     messages = [piece for piece in slices if isinstance(piece, MessageSlice)]
     counts = np.array([len(piece.messages) for piece in messages])

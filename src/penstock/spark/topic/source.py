@@ -1,6 +1,6 @@
 """The Spark data source `penstock.topic`: stream partitions of a topic, by offset.
 
-Owns the options and Spark's data source API; reading itself is in `reading`. Its classes
+Owns the options and Spark's data source API; reading itself is in `split_reader`. Its classes
 travel to Spark's Python workers by name, so Penstock must be installed there, and the topic's
 folders must be reachable under their paths.
 

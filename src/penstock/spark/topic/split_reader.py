@@ -224,7 +224,7 @@ def _gather(slices: Iterable[_Slice]) -> Iterator[list[_Slice]]:
             batch.append(piece)
             size += max(_payload_bytes(piece.messages), len(piece.messages) * _MESSAGE_BYTES)
             if isinstance(piece, RecordSlice):
-                size += piece.beside.bytes
+                size += piece.metadata.bytes
             if size >= BATCH_BYTES:
                 yield batch
                 batch, size = [], 0

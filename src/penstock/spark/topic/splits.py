@@ -15,8 +15,9 @@ class SourceRange:
     """Messages [start, end) of a stream partition whose log files are in `folder`.
 
     `size` is the approximate number of bytes; it only decides where ranges are divided. Messages
-    outside of log files have a location in `folder`, too (see `places`); for another service,
-    `properties` has the settings of the client, which are not shown because they contain secrets.
+    outside of log files have a location in `folder`, too (see `record_locations`); for another
+    service, `properties` has the settings of the client, which are not shown because they contain
+    secrets.
     """
 
     partition: int

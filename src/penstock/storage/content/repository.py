@@ -1,6 +1,6 @@
 """Content: bytes in shared append-only files, each deleted with its last reference.
 
-Owns: the folder, and the deletion of files. Does not own: the files being written (`written`), the
+Owns: the folder, and the deletion of files. Does not own: the files being written (`writer`), the
 number of references to each (`references`), the referrers (`flow.repository` counts them), nor the
 meaning of the bytes.
 
@@ -60,7 +60,7 @@ class ContentRepository:
         references: The number of references to each file, and the released files.
         on_release: Called after `release`, so that the owner of the deletions checks the released
             files even if there is no commit.
-        headroom: Keeps some space free; checked before each write.
+        disk_space: Keeps some space free; checked before each write.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class ContentRepository:
         options: ContentOptions,
         stamp_ms: int,
         lock: FolderLock,
-        headroom: DiskSpace,
+        disk_space: DiskSpace,
     ) -> None:
         self.on_release: Callable[[], None] | None = None
-        self.headroom = headroom
+        self.disk_space = disk_space
         self._folder = folder
         self._fs = fs
         self._options = options
@@ -104,20 +104,20 @@ class ContentRepository:
         except BaseException:
             lock.release()
             raise
-        headroom = DiskSpace(
+        disk_space = DiskSpace(
             folder,
             lambda: fs.free_bytes(folder),
             options.min_free_bytes,
             clock,
             "let the flow process its FlowFiles, or free space there",
         )
-        return cls(folder, fs, options, stamp_ms, lock, headroom)
+        return cls(folder, fs, options, stamp_ms, lock, disk_space)
 
     # -- writing and reading
 
     def write(self) -> ContentWriter:
         """Start a claim."""
-        return ContentWriter(self._written, self._options.buffer_bytes, self.headroom)
+        return ContentWriter(self._written, self._options.buffer_bytes, self.disk_space)
 
     def put(self, data: Buffer) -> ContentClaim | None:
         """Write a small claim in one call; see `ContentWriter.finish`.
@@ -128,7 +128,7 @@ class ContentRepository:
         content = bytes(data)
         if not content:
             return None
-        self.headroom.require(len(content))
+        self.disk_space.require(len(content))
         resource = self._written.take()
         try:
             resource.write(content)

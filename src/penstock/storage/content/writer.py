@@ -61,23 +61,23 @@ class ContentWriter:
     Args:
         resources: Supplies its file.
         buffer_bytes: Small writes are buffered up to this.
-        headroom: Checked before each write to the file.
+        disk_space: Checked before each write to the file.
     """
 
     __slots__ = (
         "_buffer_bytes",
         "_crc",
+        "_disk_space",
         "_ended",
         "_gathered",
-        "_headroom",
         "_parts",
         "_resource",
         "_resources",
     )
 
-    def __init__(self, resources: OpenResources, buffer_bytes: int, headroom: DiskSpace) -> None:
+    def __init__(self, resources: OpenResources, buffer_bytes: int, disk_space: DiskSpace) -> None:
         self._resources = resources
-        self._headroom = headroom
+        self._disk_space = disk_space
         self._buffer_bytes = buffer_bytes
         self._parts: list[bytes] = []
         self._gathered = 0
@@ -158,7 +158,7 @@ class ContentWriter:
         if not self._parts:
             return
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._headroom.require(len(data))
+        self._disk_space.require(len(data))
         if self._resource is None:
             self._resource = self._resources.take()
         self._resource.write(data)

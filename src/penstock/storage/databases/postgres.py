@@ -480,8 +480,8 @@ def _connected(
     except psycopg.Error as error:
         said = f"cannot open the database {address.shown} ({_line(error)})"
         if _CUT_OFF not in said and any(word in said for word in _REFUSED):
-            mend = "correct user, password, database or sslmode, or change the server's rules"
-            raise InvalidRequest(f"{said}: {mend}") from None
+            remedy = "correct user, password, database or sslmode, or change the server's rules"
+            raise InvalidRequest(f"{said}: {remedy}") from None
         raise Unavailable(f"{said}: check the server, or correct its host and port") from None
 
 

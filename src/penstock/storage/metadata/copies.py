@@ -115,7 +115,7 @@ def read_copy(path: str, database: Transactions, clock: Clock) -> None:
             )
 
     try:
-        database.write(work, patient=True)
+        database.write(work, unlimited=True)
     finally:
         source.close()
 

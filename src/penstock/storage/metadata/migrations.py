@@ -218,7 +218,7 @@ def migrate(database: Database) -> None:
     # The usual start has nothing to do, and must not wait for writers.
     if database.read(lambda c: _format_number(c, database.name)) < FORMAT_NUMBER:
         # Rewriting a large table may take long; no mailbox waits for it.
-        database.write(lambda c: _take_steps(c, database.name), patient=True)
+        database.write(lambda c: _take_steps(c, database.name), unlimited=True)
 
 
 def _take_steps(connection: Connection, name: str) -> None:

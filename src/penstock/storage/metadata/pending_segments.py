@@ -1,6 +1,6 @@
 """Rows of the pending table: allocated segments that are not published yet.
 
-Owns reading and writing them; `allocation` and `commits` decide about them.
+Owns reading and writing them; `allocation` and `publish` decide about them.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Transactions(Protocol):
         """Run `work` in one read transaction."""
         ...
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Run `work` in one write transaction."""
         ...
 
@@ -94,14 +94,14 @@ class GuardedDatabase:
         """Run `work` in one read transaction, unchecked. Raises as `Database.read`."""
         return self._database.read(work)
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Check, then run `work`, in one write transaction. Raises as `Database.write`."""
 
         def checked(connection: Connection) -> T:
             self._check(connection)
             return work(connection)
 
-        return self._database.write(checked, patient=patient)
+        return self._database.write(checked, unlimited=unlimited)
 
     def close(self) -> None:
         """Do nothing: `Database` owns the connections."""
@@ -151,12 +151,12 @@ class Database:
         """
         return self._run(work, write=False)
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+    def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Run `work` in one write transaction; an exception from it undoes all of it.
 
         Args:
             work: Runs the statements on the connection.
-            patient: Whether to run statements without a time limit. Not for a mailbox.
+            unlimited: Whether to run statements without a time limit. Not for a mailbox.
 
         Raises:
             Closed: After `close`.
@@ -165,7 +165,7 @@ class Database:
                 a server broke during the commit, the transaction may be committed.
             CorruptData: The database file is damaged.
         """
-        return self._run(postgres.patiently(work) if patient else work, write=True)
+        return self._run(postgres.without_time_limit(work) if unlimited else work, write=True)
 
     def close(self) -> None:
         """Close the unused connections, and refuse new work."""
@@ -213,7 +213,9 @@ class Database:
 
 
 def _checked_url(url: str) -> URL:
-    mend = "use sqlite:////absolute/path.db or postgresql+psycopg://user:secret@host:5432/database"
+    remedy = (
+        "use sqlite:////absolute/path.db or postgresql+psycopg://user:secret@host:5432/database"
+    )
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
@@ -222,8 +224,8 @@ def _checked_url(url: str) -> URL:
         if backend == "sqlite" and parsed.database and ":memory:" not in parsed.database:
             return parsed
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise InvalidRequest(f"invalid database URL: {mend}", place="metadata_url") from error
-    raise InvalidRequest(f"unsupported database {backend}: {mend}", place="metadata_url")
+        raise InvalidRequest(f"invalid database URL: {remedy}", place="metadata_url") from error
+    raise InvalidRequest(f"unsupported database {backend}: {remedy}", place="metadata_url")
 
 
 def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:

@@ -294,7 +294,7 @@ def _clashing(
 
     With both visible the datasource could not be read. Of two unused ones, the longer one is
     allowed. Appends have one version for all times, so a day and an hour of it may overlap. Pending
-    segments are ignored: their publish is refused instead (`commits.beside`).
+    segments are ignored: their publish is refused instead (`publish.conflicts`).
     """
     at: defaultdict[str, IntervalIndex[Interval]] = defaultdict(IntervalIndex)
     for interval, version in there:

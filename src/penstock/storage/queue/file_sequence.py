@@ -1,7 +1,7 @@
 """The sequence of log files of one queue: their sizes, and which are not synced yet.
 
 Owns: creating a log file, rolling to the next one, and the list of unsynced files. Does not own:
-the messages (`diskqueue`), writing and searching a file (`logfiles`), nor the choice of files to
+the messages (`log`), writing and searching a file (`log_files`), nor the choice of files to
 delete (`retention`).
 
 Invariants:

@@ -1,8 +1,8 @@
 """The log files of one queue's folder: their names, writing one, and finding a position in one.
 
 Owns: names (``<base offset, 20 digits>.log``), the writing side with its fsync state, and the
-search for an offset or a time inside a file. Does not own: the set of files (`diskqueue`), the
-handling of damage (`quarantine`), recovery.
+search for an offset or a time inside a file. Does not own: the set of files (`file_sequence`), the
+handling of damage (`quarantine`), recovery (`log`).
 
 Invariants:
 

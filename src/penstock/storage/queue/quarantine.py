@@ -2,7 +2,7 @@
 
 Owns: the ``<file>-<position>-<crc32c>.bad`` files of a queue's folder and the counts of loss since
 the queue was opened. Does not own: finding damage (`blocks`), nor cutting off a torn tail
-(`queue.recovery`).
+(`log`).
 
 Invariants:
 

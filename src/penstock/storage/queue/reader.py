@@ -1,8 +1,8 @@
 """Reads in the writing process: blocks by offset, and an offset by time.
 
 Owns: iteration over the log files of a queue as they were at one moment, and the positions where
-readers stopped. Does not own: the extent of the queue (`extent` returns it), and the handling of
-damage.
+readers stopped. Does not own: the extent of the queue (`log`), and the handling of damage
+(`quarantine`).
 
 Invariants:
 

@@ -1,7 +1,7 @@
 """Deletion of log files of a queue: consumed and old ones, the oldest, or all.
 
 Owns: the choice of log files (`choose_deletable`, a pure decision) and the steps of the deletion
-(`Retention`). Does not own the sequence of log files (`sequence`), nor the schedule.
+(`Retention`). Does not own the sequence of log files (`file_sequence`), nor the schedule.
 
 Invariants:
 

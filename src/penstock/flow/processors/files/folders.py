@@ -1,7 +1,7 @@
 """Folders for reading and writing files: on this machine, or at any URL of fsspec.
 
 Owns the translation between users' paths and fsspec, and of the errors of its file systems. Does
-not own the selection of files (`listing`), nor the memory of taken ones (`taken`).
+not own the selection of files, nor the record of files that were taken (`list_source`).
 
 Invariants: all errors that leave this module are Penstock errors without options, and so without
 secrets. A listing holds one folder at a time in memory.

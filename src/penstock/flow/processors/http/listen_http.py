@@ -211,14 +211,14 @@ class RequestReceiver:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
 
-        def settle(taken: bool) -> None:
+        def resolve(taken: bool) -> None:
             if not future.done():
                 future.set_result(taken)
 
         received = ReceivedRequest(
             body,
             self._sink.attributes_of(request),
-            lambda taken: _post(loop, settle, taken),
+            lambda taken: _post(loop, resolve, taken),
         )
         self._waiting.append(received)
         if self._closed:
@@ -294,9 +294,9 @@ class ReceivingServer:
             await asyncio.wait([self._serving])
 
 
-def _post(loop: asyncio.AbstractEventLoop, settle: Callable[[bool], None], taken: bool) -> None:
+def _post(loop: asyncio.AbstractEventLoop, resolve: Callable[[bool], None], taken: bool) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(settle, taken)
+        loop.call_soon_threadsafe(resolve, taken)
 
 
 def _has_token(request: Request, token: str) -> bool:

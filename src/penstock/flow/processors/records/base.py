@@ -131,11 +131,11 @@ def accept_only(ids: AbstractSet[int]) -> Callable[[FlowFile], FilterVerdict]:
     """Return a filter that accepts these FlowFiles, and stops as early as possible."""
     left = len(ids)
 
-    def judge(flowfile: FlowFile) -> FilterVerdict:
+    def decide(flowfile: FlowFile) -> FilterVerdict:
         nonlocal left
         if flowfile.id not in ids:
             return FilterVerdict.REJECT
         left -= 1
         return FilterVerdict.ACCEPT if left else FilterVerdict.ACCEPT_AND_STOP
 
-    return judge
+    return decide

@@ -2,8 +2,8 @@
 
 Owns the two outputs and the search for invalid records (`sift`): a batch is judged as a whole,
 and only an invalid batch is divided in halves until the invalid records are found, so a few
-invalid records among many cost little. `LineJudge` judges lines of JSON, `BatchJudge` judges
-columnar batches. The matching rules belong to `formats`.
+invalid records among many cost little. `LineValidator` judges lines of JSON, `BatchValidator`
+judges columnar batches. The matching rules belong to `formats`.
 
 Invariants: every record is either valid or invalid, with the reason; the order within each
 output is that of the content.
@@ -75,7 +75,7 @@ class Bad(Generic[U]):
     reason: str
 
 
-class Judge(Protocol[U]):
+class Validator(Protocol[U]):
     """Checks whether records fit."""
 
     def fit(self, unit: U) -> pa.RecordBatch:
@@ -95,23 +95,23 @@ class Judge(Protocol[U]):
         ...
 
 
-def sift(unit: U, judge: Judge[U], start: int = 0) -> Iterator[Good[U] | Bad[U]]:
+def sift(unit: U, validator: Validator[U], start: int = 0) -> Iterator[Good[U] | Bad[U]]:
     """Yield all records of a unit, checked, in order."""
     try:
-        batch = judge.fit(unit)
+        batch = validator.fit(unit)
     except BadRecords as error:
         count = len(unit)
         if count == 1:
-            yield Bad(unit, start, judge.reason(unit, error))
+            yield Bad(unit, start, validator.reason(unit, error))
             return
         middle = count // 2
-        yield from sift(judge.part(unit, 0, middle), judge, start)
-        yield from sift(judge.part(unit, middle, count), judge, start + middle)
+        yield from sift(validator.part(unit, 0, middle), validator, start)
+        yield from sift(validator.part(unit, middle, count), validator, start + middle)
         return
     yield Good(unit, batch)
 
 
-class LineJudge:
+class LineValidator:
     """Checks lines of JSON.
 
     Args:
@@ -167,7 +167,7 @@ class LineJudge:
         return f"field {others[0]!r} is not in the schema"
 
 
-class BatchJudge:
+class BatchValidator:
     """Checks batches of columns.
 
     Args:
@@ -284,7 +284,7 @@ class ValidateRecord(RecordProcessor):
     def _lines(
         self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
-        judge = LineJudge(self._wanted(), refuse_others=self.refuse_others)
+        validator = LineValidator(self._wanted(), refuse_others=self.refuse_others)
         target = self.output_format or self.input_format
         as_they_came = self.input_format is target is RecordFormat.JSON_LINES
         writer = None if as_they_came else self.writer(target, good, self._wanted())
@@ -297,7 +297,7 @@ class ValidateRecord(RecordProcessor):
         result = _Result()
         for chunk in found:
             lines: _Lines = [line for line in chunk.split(b"\n") if line and not line.isspace()]
-            for part in sift(lines, judge) if lines else ():
+            for part in sift(lines, validator) if lines else ():
                 if isinstance(part, Bad):
                     result.count_bad(part.index, part.reason)
                     bad.write(part.unit[0].strip() + b"\n")
@@ -353,11 +353,11 @@ class ValidateRecord(RecordProcessor):
         good: RecordOutput,
         bad: RecordOutput,
     ) -> None:
-        judge = BatchJudge(self._wanted())
+        validator = BatchValidator(self._wanted())
         writer = self.writer(self.output_format or self.input_format, good, self._wanted())
         bad_writer: RecordWriter | None = None
         for batch in batches:
-            for part in sift(batch, judge) if batch.num_rows else ():
+            for part in sift(batch, validator) if batch.num_rows else ():
                 if isinstance(part, Good):
                     writer.write(part.batch)
                     continue

@@ -217,7 +217,7 @@ class Notify(Processor):
                 "signal %r was counted, but no FlowFile waited for it: it is removed", name
             )
         session.transfer(given, self.success)
-        session.on_committed(lambda: _settle(place, given))
+        session.on_committed(lambda: _mark_committed(place, given))
 
     def _wanted(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str, int]:
         name = self.signal.of(flowfile, now_ms=now_ms)
@@ -306,7 +306,7 @@ class Wait(Processor):
         free = _changed(place, choose)
         self._send(session, free, [flowfile for flowfile, *_ in waiting], now_ms)
         if free and self.take:
-            session.on_committed(lambda: _settle(place, free))
+            session.on_committed(lambda: _mark_committed(place, free))
 
     def _send(
         self,
@@ -354,6 +354,6 @@ def _changed(place: StateManager, change: Callable[[SignalCounts], _T]) -> _T:
             return result
 
 
-def _settle(place: StateManager, flowfiles: Sequence[FlowFile]) -> None:
+def _mark_committed(place: StateManager, flowfiles: Sequence[FlowFile]) -> None:
     uuids = [flowfile.attributes[UUID] for flowfile in flowfiles]
     _changed(place, lambda signals: signals.committed(uuids))

@@ -44,7 +44,7 @@ _SQL_TYPES: Final[Mapping[str, str]] = {
     "DOUBLE": "double",
     "FLOAT": "float",
 }
-_TYPE_MEND: Final = (
+_TYPE_REMEDY: Final = (
     "the types are VARCHAR, BIGINT, DOUBLE, FLOAT, arrays such as VARCHAR ARRAY, and"
     " TYPE('COMPLEX<json>'); convert others in the query, such as CAST(name AS TIMESTAMP)"
 )
@@ -184,8 +184,8 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> ExternalTable:
     # Rows of a database have no format; the table's validation requires one for other sources.
     for name in ("inputSource", "signature"):
         if name not in arguments and not (name == "signature" and columns):
-            mend = f"{_FORM}, or the columns after it: (name VARCHAR, …)"
-            raise InvalidRequest(f"EXTERN lacks its {name}, {where}: {mend}", place="query")
+            remedy = f"{_FORM}, or the columns after it: (name VARCHAR, …)"
+            raise InvalidRequest(f"EXTERN lacks its {name}, {where}: {remedy}", place="query")
     if columns and "signature" in arguments:
         text = "keep either the signature or the list after it"
         raise InvalidRequest(f"EXTERN has its columns twice, {where}: {text}", place="query")
@@ -318,7 +318,7 @@ def _type(words: StatementTokens) -> str:
         return given
     type_ = _SQL_TYPES.get(token.text)
     if type_ is None:
-        raise words.wrong(f"a column's type is expected ({_TYPE_MEND})")
+        raise words.wrong(f"a column's type is expected ({_TYPE_REMEDY})")
     words.at += 1
     if words.skip("("):  # a length, which has no effect
         words.name("a length")

@@ -182,7 +182,7 @@ class CompactionDuty:
             PenstockError: The metadata store does not answer, or a configuration is invalid.
         """
         configs = CompactionConfigs.read(self._tools.metadata)
-        self._judge_ended()
+        self._handle_ended()
         self._forget(configs.active)
         if not configs.active:
             return
@@ -245,7 +245,7 @@ class CompactionDuty:
         self._submitted[task_id] = (config.data_source, interval)
         return 1
 
-    def _judge_ended(self) -> None:
+    def _handle_ended(self) -> None:
         """Record the results of earlier tasks, and count one round for each skipped interval."""
         for failing in self._failing.values():
             failing.rounds -= 1

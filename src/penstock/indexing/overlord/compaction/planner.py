@@ -110,7 +110,7 @@ def _tally(units: Table) -> SegmentTally:
     return SegmentTally(int(units["bytes"].sum()), int(units["segments"].sum()), len(units))
 
 
-_JUDGED_MAX: Final = 1_000
+_DECIDED_MAX: Final = 1_000
 
 
 class WantedState:
@@ -122,18 +122,18 @@ class WantedState:
 
     def __init__(self, config: CompactionConfig) -> None:
         self._wanted = _wanted_of(config)
-        self._judged: dict[bytes, bool] = {b"": False}
+        self._decided: dict[bytes, bool] = {b"": False}
 
     def is_met(self, state: bytes) -> bool:
         """Return whether a state in JSON matches; the empty state of no compaction does not."""
-        found = self._judged.get(state)
+        found = self._decided.get(state)
         if found is None:
-            if len(self._judged) >= _JUDGED_MAX:
-                self._judged = {b"": False}
-            found = self._judged[state] = self._judge(orjson.loads(state))
+            if len(self._decided) >= _DECIDED_MAX:
+                self._decided = {b"": False}
+            found = self._decided[state] = self._decide(orjson.loads(state))
         return found
 
-    def _judge(self, state: object) -> bool:
+    def _decide(self, state: object) -> bool:
         if not isinstance(state, Mapping):
             return False
         wanted = self._wanted

@@ -201,9 +201,9 @@ class WorkerSync:
             self._merge_tasks(worker, changes.tasks)
             self._missing(worker, set(changes.removed) - {told.id for told in changes.tasks}, asked)
         self._tasks.may_place = True
-        news = changes.report is None and (changes.tasks or changes.removed)
+        has_changes = changes.report is None and (changes.tasks or changes.removed)
         waited = (now_s - asked_s) * 1000 >= self._options.question_ms / 2
-        if (news or waited) and worker.name in self._eligibility.announced:
+        if (has_changes or waited) and worker.name in self._eligibility.announced:
             self._due.append(worker)
 
     def _merge(self, worker: KnownWorker, report: WorkerReport, asked: int) -> None:

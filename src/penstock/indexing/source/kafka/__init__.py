@@ -1,7 +1,8 @@
 """Kafka topics as streams, read by offset without a consumer group.
 
-`cluster` has the protocols for a client, and `confluent` the client (the extra ``kafka``);
-`supplier` reports available records to supervisors and tasks, `reading` reads ranges in the engine.
+`protocols` has the protocols for a client, and `client` the implementation with confluent-kafka
+(the extra ``kafka``); `supplier` reports available records to supervisors and tasks, `reader` reads
+ranges in the engine.
 """
 
 from penstock.indexing.source.kafka.protocols import (
@@ -12,11 +13,10 @@ from penstock.indexing.source.kafka.protocols import (
     OffsetsGoneError,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reader import Beside, RecordBatch, read_records
+from penstock.indexing.source.kafka.reader import RecordBatch, RecordMetadata, read_records
 from penstock.indexing.source.kafka.supplier import KafkaSupplier
 
 __all__ = [
-    "Beside",
     "Connect",
     "KafkaAdmin",
     "KafkaLog",
@@ -24,6 +24,7 @@ __all__ = [
     "KafkaSupplier",
     "OffsetsGoneError",
     "RecordBatch",
+    "RecordMetadata",
     "TopicShape",
     "read_records",
 ]

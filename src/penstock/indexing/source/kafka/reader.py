@@ -41,7 +41,7 @@ _HEADERS: Final = pa.map_(pa.string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RecordMetadata:
     """Keys, times and headers of records; null where a record has none.
 
     Times are epoch milliseconds. The name of a header is text, its value any bytes.
@@ -59,11 +59,11 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Values of records with increasing offsets, gaps allowed; `beside` only for whole records."""
+    """Values of records with increasing offsets, gaps allowed; `metadata` if they are whole."""
 
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     values: pa.BinaryArray
-    beside: Beside | None = None
+    metadata: RecordMetadata | None = None
 
     def runs(self) -> Iterator[tuple[int, pa.BinaryArray]]:
         """Yield the parts without gaps: (first offset, values)."""
@@ -137,7 +137,7 @@ def _batch(taken: KafkaRecords, count: int, *, whole: bool) -> RecordBatch:
     return RecordBatch(
         offsets,
         values,
-        Beside(
+        RecordMetadata(
             pa.array(times_ms, mask=times_ms < 0),
             pa.array(taken.keys[:count], pa.binary()),
             pa.array(taken.headers[:count], _HEADERS),
@@ -146,6 +146,6 @@ def _batch(taken: KafkaRecords, count: int, *, whole: bool) -> RecordBatch:
 
 
 def _next_count(batch: RecordBatch, batch_bytes: int) -> int:
-    size = int(batch.values.nbytes) + (0 if batch.beside is None else batch.beside.bytes)
+    size = int(batch.values.nbytes) + (0 if batch.metadata is None else batch.metadata.bytes)
     mean = max(1, size // len(batch.offsets))
     return max(1, min(_RECORDS_MAX, batch_bytes // mean))

@@ -41,7 +41,7 @@ class KafkaSupplier:
         connect: Creates clients.
         clock: Used to wait for new records.
         topic: Its name.
-        settings: Settings of the client, as `kafkasettings.checked` returns them.
+        settings: Settings of the client, as `kafka_settings.checked` returns them.
         environment: Environment variables that hold the secrets.
     """
 

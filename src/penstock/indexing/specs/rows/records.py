@@ -1,7 +1,7 @@
 """The format of a stream's records: ``ioConfig.inputFormat`` of a supervisor.
 
 Owns the format `kafka`: a record's key, headers, time, topic, partition and offset as columns in
-addition to those of its value. Formats of the value itself are those of files (`spec.inputs`);
+addition to those of its value. Formats of the value itself are those of files (`specs.inputs`);
 `mistakes_in_message` refuses the options that a single message cannot have.
 """
 

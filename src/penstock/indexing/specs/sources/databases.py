@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import Field, field_validator
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.secrets import MASK, MASK_MEND, URL_MASK_MEND
+from penstock.indexing.secrets import MASK, MASK_REMEDY, URL_MASK_REMEDY
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.model import (
     Found,
@@ -55,7 +55,7 @@ def read_jdbc(url: str) -> DatabaseAddress:
             shows only the names of its parameters.
     """
     if MASK in url:
-        raise InvalidRequest(URL_MASK_MEND)
+        raise InvalidRequest(URL_MASK_REMEDY)
     if not url.startswith(f"{_SCHEME}//"):
         raise InvalidRequest(f"is not a JDBC URL for PostgreSQL with a host: {_FORM}")
     try:
@@ -157,7 +157,7 @@ class ConnectorConfig(SpecModel):
     @classmethod
     def _check_password(cls, value: EnvironmentSecret | str) -> EnvironmentSecret | str:
         if value == MASK:
-            raise mistake(MASK_MEND)
+            raise mistake(MASK_REMEDY)
         if isinstance(value, str) and (not value or _UNFIT.search(value)):
             # Without one the driver uses those of the process, which specs must not use.
             raise mistake("must be a text that is not empty and contains no zero byte")

@@ -78,9 +78,9 @@ class QueueEndpoints:
         limit = call.number("limit", 1, _LISTED_MAX)
         attribute = call.get("attribute")
         if attribute is None:
-            found = queue.looking.first(limit)
+            found = queue.listing.first(limit)
         else:
-            found = queue.looking.search(AttributeIs(attribute, call.get("value") or ""), limit)
+            found = queue.listing.search(AttributeIs(attribute, call.get("value") or ""), limit)
         now_ms = self._clock.now_ms()
         return {
             "queued": queue.size.count,
@@ -89,7 +89,7 @@ class QueueEndpoints:
 
     def _count(self, call: EndpointCall) -> object:
         queue = self._controller().queue(call.text("connection"))
-        counts = queue.looking.count_by(call.text("attribute"))
+        counts = queue.listing.count_by(call.text("attribute"))
         limit = call.number("limit", 1, _LISTED_MAX)
         most = sorted(counts.items(), key=lambda entry: -entry[1])
         return {

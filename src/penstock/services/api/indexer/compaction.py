@@ -26,7 +26,7 @@ from penstock.indexing.specs.compaction import (
     parse_compaction,
 )
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     author_and_comment,
@@ -51,8 +51,8 @@ class CompactionRoutes:
     """The routes of compaction."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._upkeep = overlord.upkeep
-        self._desk = overlord.compaction_desk
+        self._admin = overlord.admin_service
+        self._service = overlord.compaction_service
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -87,7 +87,7 @@ class CompactionRoutes:
         return await run_in_threadpool(self._set_cluster, cluster, *author_and_comment(request))
 
     def _set_cluster(self, cluster: ClusterCompaction, author: str, comment: str) -> Response:
-        metadata = self._upkeep.metadata
+        metadata = self._admin.metadata
         CompactionConfigs.change(
             metadata,
             lambda configs: replace(configs, cluster=cluster),
@@ -117,19 +117,19 @@ class CompactionRoutes:
                 f"is {config.data_source!r}, but the path says {named!r}", place="dataSource"
             )
         author, comment = author_and_comment(request)
-        settled(self._desk.configure(config, _entry(config.data_source, author, comment)))
+        result_of(self._service.configure(config, _entry(config.data_source, author, comment)))
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
         """Stop compacting a datasource."""
         name = self._datasource(request)
         _of(self._read(), name)
-        settled(self._desk.end(name, _entry(name, *author_and_comment(request))))
+        result_of(self._service.end(name, _entry(name, *author_and_comment(request))))
         return JsonResponse(_DONE)
 
     def history(self, request: Request) -> Response:
         """List the configurations that a datasource had, newest first."""
-        rows = self._upkeep.metadata.audit.list(
+        rows = self._admin.metadata.audit.list(
             self._datasource(request),
             type=AUDIT_TYPE,
             interval=query_interval(request),
@@ -140,13 +140,13 @@ class CompactionRoutes:
     def statuses(self, _request: Request) -> Response:
         """Return the progress of each configured datasource."""
         configs = self._read()
-        plans = self._upkeep.compaction_plans(configs, configs.datasources)
+        plans = self._admin.compaction_plans(configs, configs.datasources)
         shown = [_status(name, configs, plan) for name, plan in plans.items()]
         return JsonResponse({"latestStatus": shown})
 
     def status(self, request: Request) -> Response:
         """Return the progress of a datasource."""
-        return JsonResponse(compaction_progress(self._upkeep, self._datasource(request)))
+        return JsonResponse(compaction_progress(self._admin, self._datasource(request)))
 
     async def simulate(self, request: Request) -> Response:
         """List what would be compacted, newest first, with another cluster configuration."""
@@ -154,7 +154,7 @@ class CompactionRoutes:
         return await run_in_threadpool(self._simulate, cluster)
 
     def _simulate(self, cluster: ClusterCompaction) -> Response:
-        plans = self._upkeep.compaction_plans(replace(self._read(), cluster=cluster))
+        plans = self._admin.compaction_plans(replace(self._read(), cluster=cluster))
         rows = [[name, str(interval)] for name, plan in plans.items() for interval in plan.due]
         table = {"columnNames": ["dataSource", "interval"], "rows": rows}
         return JsonResponse({"compactionStates": {"PENDING": table}})
@@ -163,10 +163,10 @@ class CompactionRoutes:
         return datasource_of(request, self._is_stored)
 
     def _is_stored(self, name: str) -> bool:
-        return name in self._read().datasources or self._upkeep.metadata.is_stored_name(name)
+        return name in self._read().datasources or self._admin.metadata.is_stored_name(name)
 
     def _read(self) -> CompactionConfigs:
-        return CompactionConfigs.read(self._upkeep.metadata)
+        return CompactionConfigs.read(self._admin.metadata)
 
 
 def _entry(key: str, author: str, comment: str) -> AuditOf:
@@ -193,16 +193,16 @@ def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     return config
 
 
-def compaction_progress(upkeep: AdminService, datasource: str) -> Mapping[str, object]:
+def compaction_progress(admin: AdminService, datasource: str) -> Mapping[str, object]:
     """Return the progress of a datasource's compaction, in Druid's JSON. Blocks.
 
     Raises:
         NotFound: The datasource has no configuration.
         Unavailable: The metadata store does not answer.
     """
-    configs = CompactionConfigs.read(upkeep.metadata)
+    configs = CompactionConfigs.read(admin.metadata)
     _of(configs, datasource)
-    plans = upkeep.compaction_plans(configs, (datasource,))
+    plans = admin.compaction_plans(configs, (datasource,))
     return _status(datasource, configs, plans[datasource])
 
 

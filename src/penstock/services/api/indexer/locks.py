@@ -16,7 +16,7 @@ from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, Task
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.specs.task_context import uses_concurrent_locks
 from penstock.services.api.asgi import JsonResponse, bounded_json
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
 
@@ -29,7 +29,7 @@ class LockRoutes:
     """The routes of locks."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._upkeep = overlord.upkeep
+        self._admin = overlord.admin_service
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -44,7 +44,7 @@ class LockRoutes:
 
     def _intervals(self, body: object) -> Response:
         policies = _policies(body, self._is_stored)
-        found = settled(self._upkeep.locked_intervals(policies))
+        found = result_of(self._admin.locked_intervals(policies))
         return JsonResponse(
             {name: [str(one) for one in times] for name, times in found.items() if times}
         )
@@ -55,14 +55,14 @@ class LockRoutes:
 
     def _locks(self, body: object) -> Response:
         policies = _policies(body, self._is_stored)
-        asked = [self._upkeep.locks(policy.datasource) for policy in policies]
+        asked = [self._admin.locks(policy.datasource) for policy in policies]
         found: dict[str, list[dict[str, object]]] = {}
         for policy, held in zip(policies, asked, strict=True):
-            found[policy.datasource] = _shown(policy, settled(held))
+            found[policy.datasource] = _shown(policy, result_of(held))
         return JsonResponse({"datasourceToLocks": {k: v for k, v in found.items() if v}})
 
     def _is_stored(self, name: str) -> bool:
-        return self._upkeep.metadata.is_stored_name(name)
+        return self._admin.metadata.is_stored_name(name)
 
 
 def _shown(policy: LockPolicy, held: list[HeldLock]) -> list[dict[str, object]]:

@@ -58,11 +58,11 @@ def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
 
     def leader(_request: Request) -> Response:
         # With several candidates, the election's middleware answers before this route.
-        leads = overlord.desk.is_leading
+        leads = overlord.task_service.is_leading
         return PlainTextResponse(parts.address if leads else "", 200 if leads else 404)
 
     def is_leader(_request: Request) -> Response:
-        leads = overlord.desk.is_leading
+        leads = overlord.task_service.is_leading
         return JsonResponse({"leader": leads}, 200 if leads else 404)
 
     return [

@@ -45,7 +45,7 @@ class SegmentRoutes:
     """The routes of segments."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._upkeep = overlord.upkeep
+        self._admin = overlord.admin_service
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -93,8 +93,8 @@ class SegmentRoutes:
         return await run_in_threadpool(self._mark, request, chosen, used=False)
 
     def _mark(self, request: Request, chosen: _Chosen, *, used: bool) -> Response:
-        datasource = datasource_of(request, self._upkeep.metadata.is_stored_name)
-        segments = self._upkeep.metadata.segments
+        datasource = datasource_of(request, self._admin.metadata.is_stored_name)
+        segments = self._admin.metadata.segments
         if chosen.ids is not None:
             ids = _known(segments, datasource, chosen.ids)
             changed = segments.mark_used(ids) if used else segments.mark_unused(ids)
@@ -110,7 +110,7 @@ class SegmentRoutes:
 
     def delete_pending(self, request: Request) -> Response:
         """Delete pending segments that were allocated in a period and that no task will publish."""
-        datasource = datasource_of(request, self._upkeep.metadata.is_stored_name)
+        datasource = datasource_of(request, self._admin.metadata.is_stored_name)
         interval = query_interval(request)
         if interval is None:
             raise InvalidRequest(
@@ -118,7 +118,7 @@ class SegmentRoutes:
                 " ?interval=2024-01-01/2024-01-02",
                 place="interval",
             )
-        return JsonResponse({"numDeleted": self._upkeep.free_places(datasource, interval)})
+        return JsonResponse({"numDeleted": self._admin.free_places(datasource, interval)})
 
 
 async def _require_all(request: Request, some: str) -> None:

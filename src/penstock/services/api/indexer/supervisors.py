@@ -19,7 +19,7 @@ from penstock.indexing.secrets import masked
 from penstock.indexing.sequences import offsets_from_json
 from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.compaction import compaction_progress
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
@@ -43,10 +43,10 @@ class SupervisorRoutes:
     """The routes that read supervisors, submit them, and control all of them."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._desk = overlord.supervisor_desk
-        self._compaction = overlord.compaction_desk
-        self._upkeep = overlord.upkeep
-        self._commands = _Commands(self._desk, self._upkeep)
+        self._service = overlord.supervisor_service
+        self._compaction = overlord.compaction_service
+        self._admin = overlord.admin_service
+        self._commands = _Commands(self._service, self._admin)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -69,7 +69,7 @@ class SupervisorRoutes:
 
     def list(self, request: Request) -> Response:
         """List supervisors: ids; with `state`, `full` or `system` one entry each."""
-        found = settled(self._desk.every())
+        found = result_of(self._service.every())
         if query_flag(request, "system"):
             return JsonResponse([_as_system(one) for one in found])
         if query_flag(request, "full"):
@@ -88,26 +88,28 @@ class SupervisorRoutes:
         return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
 
     def _submit(self, body: bytes, *, skip_unmodified: bool) -> Response:
-        done = settled(self._desk.submit(body, skip_unmodified=skip_unmodified))
+        done = result_of(self._service.submit(body, skip_unmodified=skip_unmodified))
         return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
 
     def spec(self, request: Request) -> Response:
         """Return a spec."""
-        return JsonResponse(masked(settled(self._desk.spec(_id(request, self._upkeep))).to_json()))
+        return JsonResponse(
+            masked(result_of(self._service.spec(_id(request, self._admin))).to_json())
+        )
 
     def status(self, request: Request) -> Response:
         """Return the status of a supervisor."""
-        compacts = self._compaction.spec(_id(request, self._upkeep))
+        compacts = self._compaction.spec(_id(request, self._admin))
         if compacts is not None:
-            progress = compaction_progress(self._upkeep, compacts.spec.data_source)
+            progress = compaction_progress(self._admin, compacts.spec.data_source)
             return JsonResponse(self._compaction.status(compacts, progress))
-        return JsonResponse(settled(self._desk.status(_id(request, self._upkeep))))
+        return JsonResponse(result_of(self._service.status(_id(request, self._admin))))
 
     def health(self, request: Request) -> Response:
         """Return whether a supervisor is healthy; compaction supervisors always are."""
-        if self._compaction.spec(_id(request, self._upkeep)) is not None:
+        if self._compaction.spec(_id(request, self._admin)) is not None:
             return JsonResponse({"healthy": True})
-        status = settled(self._desk.status(_id(request, self._upkeep)))
+        status = result_of(self._service.status(_id(request, self._admin)))
         payload = status.get("payload")
         healthy = part(payload, "healthy") is True
         # A healthy supervisor may still leave no slots for others.
@@ -117,32 +119,32 @@ class SupervisorRoutes:
 
     def stats(self, request: Request) -> Response:
         """Return the counts of a supervisor's tasks."""
-        return JsonResponse(settled(self._desk.stats(_id(request, self._upkeep))))
+        return JsonResponse(result_of(self._service.stats(_id(request, self._admin))))
 
     def parse_errors(self, request: Request) -> Response:
         """Return samples of messages that a supervisor's tasks could not parse."""
-        return JsonResponse(settled(self._desk.parse_errors(_id(request, self._upkeep))))
+        return JsonResponse(result_of(self._service.parse_errors(_id(request, self._admin))))
 
     def histories(self, _request: Request) -> Response:
         """List the versions of all specs, by supervisor, newest first."""
-        found = self._desk.histories()
+        found = self._service.histories()
         return JsonResponse({name: [_version(row) for row in rows] for name, rows in found.items()})
 
     def history(self, request: Request) -> Response:
         """List the versions of a spec, newest first."""
         count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
         return JsonResponse(
-            [_version(row) for row in self._desk.history(_id(request, self._upkeep))[:count]]
+            [_version(row) for row in self._service.history(_id(request, self._admin))[:count]]
         )
 
     def _suspend_all(self) -> None:
-        settled(self._desk.suspend_all(suspended=True))
+        result_of(self._service.suspend_all(suspended=True))
 
     def _resume_all(self) -> None:
-        settled(self._desk.suspend_all(suspended=False))
+        result_of(self._service.suspend_all(suspended=False))
 
     def _terminate_all(self) -> None:
-        settled(self._desk.terminate_all())
+        result_of(self._service.terminate_all())
 
     @staticmethod
     def _all(command: Callable[[], None]) -> Callable[[Request], Response]:
@@ -156,9 +158,9 @@ class SupervisorRoutes:
 class _Commands:
     """The routes that control one supervisor."""
 
-    def __init__(self, desk: SupervisorService, upkeep: AdminService) -> None:
-        self._desk = desk
-        self._upkeep = upkeep
+    def __init__(self, service: SupervisorService, admin: AdminService) -> None:
+        self._service = service
+        self._admin = admin
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -177,24 +179,24 @@ class _Commands:
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
         return JsonResponse(
-            masked(settled(self._desk.suspend(_id(request, self._upkeep))).to_json())
+            masked(result_of(self._service.suspend(_id(request, self._admin))).to_json())
         )
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
         return JsonResponse(
-            masked(settled(self._desk.resume(_id(request, self._upkeep))).to_json())
+            masked(result_of(self._service.resume(_id(request, self._admin))).to_json())
         )
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
-        settled(self._desk.terminate(_id(request, self._upkeep)))
-        return JsonResponse({"id": _id(request, self._upkeep)})
+        result_of(self._service.terminate(_id(request, self._admin)))
+        return JsonResponse({"id": _id(request, self._admin)})
 
     def reset(self, request: Request) -> Response:
         """Forget the committed offsets of a supervisor."""
-        settled(self._desk.reset(_id(request, self._upkeep)))
-        return JsonResponse({"id": _id(request, self._upkeep)})
+        result_of(self._service.reset(_id(request, self._admin)))
+        return JsonResponse({"id": _id(request, self._admin)})
 
     async def reset_offsets(self, request: Request) -> Response:
         """Set the committed offsets of a supervisor."""
@@ -204,7 +206,7 @@ class _Commands:
         return await run_in_threadpool(self._reset_offsets, request, wanted)
 
     def _reset_offsets(self, request: Request, wanted: dict[str, object]) -> Response:
-        supervisor_id = _id(request, self._upkeep)
+        supervisor_id = _id(request, self._admin)
         place = "partitions.partitionOffsetMap"
         try:
             offsets = offsets_from_json(wanted.get("partitionOffsetMap"))
@@ -212,12 +214,12 @@ class _Commands:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
             raise InvalidRequest("must name one stream partition at least", place=place)
-        stream = settled(self._desk.stream_spec(supervisor_id)).stream
+        stream = result_of(self._service.stream_spec(supervisor_id)).stream
         if wanted.get("stream", stream) != stream:
             raise InvalidRequest(
                 f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
             )
-        settled(self._desk.reset(supervisor_id, offsets))
+        result_of(self._service.reset(supervisor_id, offsets))
         return JsonResponse({"id": supervisor_id})
 
     def backfill(self, request: Request) -> Response:
@@ -225,8 +227,8 @@ class _Commands:
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
-        other = settled(self._desk.backfill(_id(request, self._upkeep), task_count=count))
-        return JsonResponse({"id": _id(request, self._upkeep), "backfillSupervisorId": other})
+        other = result_of(self._service.backfill(_id(request, self._admin), task_count=count))
+        return JsonResponse({"id": _id(request, self._admin), "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
         """Have task groups publish what they have read."""
@@ -236,14 +238,14 @@ class _Commands:
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
         await run_in_threadpool(
-            lambda: settled(self._desk.hand_off(_id(request, self._upkeep), groups))
+            lambda: result_of(self._service.hand_off(_id(request, self._admin), groups))
         )
         return JsonResponse({}, 202)
 
 
-def _id(request: Request, upkeep: AdminService) -> str:
+def _id(request: Request, admin: AdminService) -> str:
     def is_stored(name: str) -> bool:
-        return upkeep.metadata.is_stored_name(name)
+        return admin.metadata.is_stored_name(name)
 
     return looked_up(request, "supervisor_id", is_stored)
 

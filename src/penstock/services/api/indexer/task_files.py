@@ -109,7 +109,7 @@ class TaskFiles:
 
     def report(self, task_id: str) -> object:
         """Return a task's report; of a running task the current one. Raises as `log`."""
-        active = self._overlord.desk.index.get(task_id)
+        active = self._overlord.task_service.index.get(task_id)
         if active is not None and active.location is not None:
             return self._live_report(task_id, active.location)
         raw = self._from_first(task_id, "report", lambda one: one.read_report(task_id))
@@ -132,7 +132,7 @@ class TaskFiles:
     def _holders(self, task_id: str) -> Iterator[TaskLogReader]:
         """Return the possible sources, the most likely first."""
         row = self._overlord.task(task_id).row
-        active = self._overlord.desk.index.get(task_id)
+        active = self._overlord.task_service.index.get(task_id)
         name = (active.worker if active else None) or row.status.get("worker")
         workers = list(self._workers.workers())
         yield from (one for one in workers if one.name == name)

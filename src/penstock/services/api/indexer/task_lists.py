@@ -77,8 +77,8 @@ class TaskListRoutes:
     """
 
     def __init__(self, overlord: Overlord, clock: Clock) -> None:
-        self._desk = overlord.desk
-        self._upkeep = overlord.upkeep
+        self._service = overlord.task_service
+        self._admin = overlord.admin_service
         self._clock = clock
 
     def routes(self) -> list[BaseRoute]:
@@ -122,10 +122,10 @@ class TaskListRoutes:
         return _answer(listed)
 
     def _is_stored(self, name: str) -> bool:
-        return self._upkeep.metadata.is_stored_name(name)
+        return self._admin.metadata.is_stored_name(name)
 
     def _active(self, wanted: _Wanted) -> list[TaskStatus]:
-        index = self._desk.index
+        index = self._service.index
         if wanted.state is not None:
             found = index.in_state(wanted.state)
         elif wanted.datasource is not None:
@@ -147,7 +147,7 @@ class TaskListRoutes:
             created_from_ms=since_ms,
             created_before_ms=None if created is None else created.end_ms,
         )
-        return complete_statuses(self._desk.complete(chosen, limit=wanted.most))
+        return complete_statuses(self._service.complete(chosen, limit=wanted.most))
 
     async def statuses(self, request: Request) -> Response:
         """Return the status of several tasks; those that do not exist are left out."""
@@ -155,10 +155,10 @@ class TaskListRoutes:
         return await run_in_threadpool(self._statuses, ids)
 
     def _statuses(self, ids: list[str]) -> Response:
-        index = self._desk.index
+        index = self._service.index
         active = [one for task_id in ids if (one := index.get(task_id)) is not None]
         here = {one.task.id for one in active}
-        ended = self._desk.summaries([task_id for task_id in ids if task_id not in here])
+        ended = self._service.summaries([task_id for task_id in ids if task_id not in here])
         found = [*active_statuses(active), *complete_statuses(ended)]
         return _answer({one.id: one for one in found})
 

@@ -20,7 +20,7 @@ from penstock.services.api.asgi import (
     integer,
     json_object,
 )
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     ACTION_BYTES_MAX,
     PREFIX,
@@ -45,7 +45,7 @@ class TaskRoutes:
         self, overlord: Overlord, files: TaskFiles, body_bytes_max: int = JSON_BYTES_MAX
     ) -> None:
         self._overlord = overlord
-        self._desk = overlord.desk
+        self._service = overlord.task_service
         self._files = files
         self._body_bytes_max = body_bytes_max
 
@@ -87,7 +87,7 @@ class TaskRoutes:
         try:
             # Unparsed, because a duplicate name in an object can only be detected in the text.
             body = await bounded_body(request, self._body_bytes_max)
-            task_id = await run_in_threadpool(lambda: settled(self._desk.submit(body)))
+            task_id = await run_in_threadpool(lambda: result_of(self._service.submit(body)))
         except PenstockError as error:
             status, answer = typed_error(error)
             return JsonResponse(answer, status)
@@ -113,7 +113,7 @@ class TaskRoutes:
         waits: list[WaitReason] = []
         if view.row.active:
             try:
-                waits = settled(self._desk.why(view.row.id))
+                waits = result_of(self._service.why(view.row.id))
                 waits += [WaitReason("dependency", str(wait)) for wait in view.waits]
                 waits = waits or self._retries(view)
             except NotFound:  # It has ended meanwhile.
@@ -144,13 +144,13 @@ class TaskRoutes:
 
     def shutdown(self, request: Request) -> Response:
         """Shut a task down; succeeds if it has ended already or does not exist."""
-        settled(self._desk.shutdown(self._id(request)))
+        result_of(self._service.shutdown(self._id(request)))
         return JsonResponse({"task": self._id(request)})
 
     def shutdown_all(self, request: Request) -> Response:
         """Shut down all tasks of a datasource."""
         datasource = datasource_of(request, self._is_stored)
-        if not settled(self._desk.shutdown_all(datasource)):
+        if not result_of(self._service.shutdown_all(datasource)):
             raise NotFound(f"{datasource} has no active task")
         return JsonResponse({"dataSource": datasource})
 
@@ -158,7 +158,7 @@ class TaskRoutes:
         return looked_up(request, "task_id", self._is_stored)
 
     def _is_stored(self, name: str) -> bool:
-        return self._overlord.upkeep.metadata.is_stored_name(name)
+        return self._overlord.admin_service.metadata.is_stored_name(name)
 
 
 def _retry_of(report: object) -> WaitReason | None:

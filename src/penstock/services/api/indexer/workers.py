@@ -14,7 +14,7 @@ from penstock.core.errors import NotFound
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME
 from penstock.services.api.asgi import JsonResponse, bounded_body
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     author_and_comment,
@@ -38,7 +38,7 @@ class WorkerAdminRoutes:
 
     def __init__(self, overlord: Overlord, workers: WorkerHandles) -> None:
         self._overlord = overlord
-        self._desk = overlord.desk
+        self._service = overlord.task_service
         self._workers = workers
 
     def routes(self) -> list[BaseRoute]:
@@ -57,11 +57,11 @@ class WorkerAdminRoutes:
 
     def workers(self, _request: Request) -> Response:
         """List the workers with their tasks."""
-        return JsonResponse([worker_to_json(one) for one in settled(self._desk.workers())])
+        return JsonResponse([worker_to_json(one) for one in result_of(self._service.workers())])
 
     def capacity(self, _request: Request) -> Response:
         """Return how many tasks may run at once."""
-        workers = settled(self._desk.workers())
+        workers = result_of(self._service.workers())
         total = sum(one.capacity for one in workers)
         return JsonResponse(
             {
@@ -74,12 +74,12 @@ class WorkerAdminRoutes:
 
     def scaling(self, _request: Request) -> Response:
         """List the actions of an autoscaler of workers: there is none."""
-        self._desk.worker_config()
+        self._service.worker_config()
         return JsonResponse([])
 
     def config(self, _request: Request) -> Response:
         """Return how workers are selected."""
-        return JsonResponse(self._desk.worker_config().to_json())
+        return JsonResponse(self._service.worker_config().to_json())
 
     async def set_config(self, request: Request) -> Response:
         """Set how workers are selected."""
@@ -87,14 +87,14 @@ class WorkerAdminRoutes:
         author, comment = author_and_comment(request)
 
         def change() -> Response:
-            settled(self._desk.set_worker_config(body, author=author, comment=comment))
+            result_of(self._service.set_worker_config(body, author=author, comment=comment))
             return self.config(request)
 
         return await run_in_threadpool(change)
 
     def history(self, request: Request) -> Response:
         """List the changes of this setting with author, time and reason, newest first."""
-        rows = self._overlord.upkeep.metadata.audit.list(
+        rows = self._overlord.admin_service.metadata.audit.list(
             CONFIG_NAME,
             interval=query_interval(request),
             limit=query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX),

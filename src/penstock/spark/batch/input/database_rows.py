@@ -50,7 +50,7 @@ _TYPES: Final[dict[Kind, pa.DataType]] = {
     "texts": pa.list_(pa.string()),
 }
 _COLUMN_AT: Final = re.compile(r"CSV column #(\d+)")
-_MEND: Final = "cast it in the statement, such as to text, or leave such rows out"
+_REMEDY: Final = "cast it in the statement, such as to text, or leave such rows out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class _Copying:
         at = _COLUMN_AT.search(str(error))
         name = f"the column {columns[int(at[1])].name!r}" if at else "a row"
         why = _line(error).rpartition("conversion error ")[2]
-        return InvalidRequest(f"{self.place}: {name} has what cannot be read ({why}): {_MEND}")
+        return InvalidRequest(f"{self.place}: {name} has what cannot be read ({why}): {_REMEDY}")
 
 
 def _told(column: Column) -> dict[bytes, bytes] | None:

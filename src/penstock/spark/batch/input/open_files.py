@@ -41,10 +41,10 @@ def codec_of(name: str) -> str | None:
         InvalidRequest: The compression is not supported.
     """
     folded = name.lower()
-    for suffix, mend in _UNREADABLE.items():
+    for suffix, remedy in _UNREADABLE.items():
         if folded.endswith(suffix):
             shown = masked_url(name)
-            raise InvalidRequest(f"{shown}: {suffix} cannot be read: {mend}")
+            raise InvalidRequest(f"{shown}: {suffix} cannot be read: {remedy}")
     return next((codec for suffix, codec in _CODECS.items() if folded.endswith(suffix)), None)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql import functions as sf
 
-from penstock.core.column_case import twins_in
+from penstock.core.column_case import case_variants_in
 from penstock.indexing.batch.engine import BatchInput, SegmentInput
 from penstock.indexing.specs import TIME_COLUMN, Filter
 from penstock.indexing.specs.scalars import OWN_PREFIX
@@ -102,7 +102,7 @@ def selection_of(given: BatchInput) -> SegmentSelection:
     """Return the selection of an input; only segments as a single input may have one."""
     if isinstance(given, SegmentInput):
         kinds = {file.columns for file, _ in given.files}
-        exact = any(twins_in(name for name, _ in columns) for columns in kinds)
+        exact = any(case_variants_in(name for name, _ in columns) for columns in kinds)
         return SegmentSelection(given.filter, given.hidden, _longs(given), exact)
     return SegmentSelection()
 

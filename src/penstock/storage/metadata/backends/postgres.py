@@ -70,7 +70,7 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     return engine
 
 
-def patiently(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+def without_time_limit(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
     """Return the work without time limits for its statements; unchanged on another database."""
 
     def unlimited(connection: Connection) -> T:

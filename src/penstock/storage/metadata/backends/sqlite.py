@@ -112,9 +112,9 @@ def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError | No
     if code == sqlite3.SQLITE_CORRUPT:
         return CorruptData(name, 0, f"{text}; restore the file from a backup")
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}:
-        return InvalidRequest(f"{name} cannot be written ({text}): {_folder_mend(name)}")
+        return InvalidRequest(f"{name} cannot be written ({text}): {_folder_remedy(name)}")
     if code == sqlite3.SQLITE_CANTOPEN:
-        return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_mend(name)}")
+        return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_remedy(name)}")
     if code == sqlite3.SQLITE_FULL:
         return MetadataUnavailable(f"{name}: the disk is full: free space and try again")
     if code in _CLASH:
@@ -144,7 +144,7 @@ def _no_database(name: str) -> InvalidRequest:
     )
 
 
-def _folder_mend(name: str) -> str:
+def _folder_remedy(name: str) -> str:
     folder = Path(name).absolute().parent
     with suppress(PermissionError):  # a parent folder may not be accessible
         if not folder.is_dir():

@@ -147,13 +147,13 @@ def refusal_of_appends(
     placed = _of_places(connection, request.datasource, rows)
     if not placed:
         return None
-    beside = _Beside(connection, request.datasource, [row.interval for row in placed])
+    visible = _VisibleSegments(connection, request.datasource, [row.interval for row in placed])
     seen: set[str] = set()
     hidden: dict[str, tuple[SegmentRow, ChunkSummary]] = {}
     for row in placed:
-        if (clash := beside.clash(row.interval, row.version)) is not None:
+        if (clash := visible.clash(row.interval, row.version)) is not None:
             return _refused_clash(request, row, clash)
-        others = beside.others(row.interval, row.version)
+        others = visible.others(row.interval, row.version)
         if older := [chunk for chunk in others if chunk.version <= row.version]:
             return _append_refused(request, row, older[0], "they would be hidden by it")
         if others:
@@ -184,7 +184,7 @@ def _of_places(
     return [row for row in rows if (row.interval, row.version, row.partition_number) in places]
 
 
-class _Beside:
+class _VisibleSegments:
     """The visible segments around some intervals, before the publish."""
 
     def __init__(

@@ -48,7 +48,7 @@ class Replacement:
     """The rows that a publish inserts, and the copies of pending segments that it creates."""
 
     rows: Sequence[SegmentRow]
-    twins: Sequence[PendingRow]
+    upgraded_rows: Sequence[PendingRow]
 
 
 class _Target:
@@ -92,7 +92,7 @@ class _Target:
         ]
         return [*rows, *copies]
 
-    def twin(self, place: PendingRow, now_ms: int) -> PendingRow:
+    def upgraded_row(self, place: PendingRow, now_ms: int) -> PendingRow:
         """Return the copy of a pending segment; call it after `close`."""
         return PendingRow(
             datasource=place.datasource,
@@ -142,17 +142,17 @@ def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -
         if target is not None and row.version < target.version:
             target.appended(row)
     rows = [row for target in targets.all for row in target.close()]
-    twins = []
+    upgraded_rows = []
     for place in _places_below(connection, targets):
         target = targets.around(place.interval)
         if target is not None:
             if place.version < target.version:
-                twins.append(target.twin(place, now_ms))
+                upgraded_rows.append(target.upgraded_row(place, now_ms))
         elif place.allocator_id and any(
             place.version < t.version for t in targets.touching(place.interval)
         ):
             return _too_fine(request, place.id)
-    return Replacement(rows, twins)
+    return Replacement(rows, upgraded_rows)
 
 
 def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> _Targets:

@@ -61,24 +61,24 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 
-def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
+def copies_for_upgraded(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
     """Return a copy of each row for every copy of its pending segment."""
     by_id = {row.id: row for row in rows}
     table = schema.pending
-    twins = [
+    upgraded_rows = [
         PENDING.record(found)
         for batch in in_batches(list(by_id))
         for found in connection.execute(select(table).where(table.c.upgraded_from.in_(batch)))
     ]
     return [
         copy_of(
-            by_id[twin.upgraded_from],
-            twin.interval,
-            twin.version,
-            twin.partition_number,
-            twin.core_partitions,
+            by_id[row.upgraded_from],
+            row.interval,
+            row.version,
+            row.partition_number,
+            row.core_partitions,
         )
-        for twin in twins
+        for row in upgraded_rows
     ]
 
 
@@ -121,7 +121,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
         keep_for_replace(connection, request, taken)
     elif request.kind == "replace":
         forget_upgrades(connection, [request.task_id])
-        insert_pending(connection, planned.twins)
+        insert_pending(connection, planned.upgraded_rows)
     if moves:
         advance(connection, request, now_ms)
     if request.sequence_name:
@@ -130,7 +130,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     if fresh or shown or moves:
         raise_revision(connection, segments=bool(fresh))
     return PublishOutcome(
-        ok=True, inserted=tuple(row.id for row in fresh), upgraded=tuple(planned.twins)
+        ok=True, inserted=tuple(row.id for row in fresh), upgraded=tuple(planned.upgraded_rows)
     )
 
 
@@ -141,7 +141,7 @@ def _plan(connection: Connection, request: PublishRequest, now_ms: int) -> Repla
     rows = list(request.segments)
     if request.kind == "insert" and request.supervisor_id is None:
         rows = hidden_by_each_other(rows)
-    rows += copies_for_twins(connection, rows)
+    rows += copies_for_upgraded(connection, rows)
     return Replacement(without_lost_cores(connection, rows), [])
 
 

@@ -74,11 +74,11 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
         known = None if table is None else table.schema
         schema = _unified(schema, _found_in(chunk, table))
         del table  # before the next chunk is read: its memory is reused
-    settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
+    concrete = pa.schema([pa.field(field.name, _concrete(field.type)) for field in schema])
     [only] = tables or [_parse(b"")]
-    if only is not None and settled == only.schema:
-        return RecordBatches(settled, iter(only.combine_chunks().to_batches()))
-    return _by_schema(open_, settled, refuse_others=True, is_checked=True)
+    if only is not None and concrete == only.schema:
+        return RecordBatches(concrete, iter(only.combine_chunks().to_batches()))
+    return _by_schema(open_, concrete, refuse_others=True, is_checked=True)
 
 
 def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
@@ -348,14 +348,14 @@ def _untimed(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _settled(type_: pa.DataType) -> pa.DataType:
+def _concrete(type_: pa.DataType) -> pa.DataType:
     """Return the type for inferred values: a column with only nulls has the null type."""
     if pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):
-        return pa.list_(_settled(type_.value_type))
+        return pa.list_(_concrete(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, _settled(f.type)) for f in type_])
+        return pa.struct([pa.field(f.name, _concrete(f.type)) for f in type_])
     return type_
 
 

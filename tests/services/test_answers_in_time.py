@@ -7,17 +7,17 @@ from concurrent.futures import Future
 import pytest
 
 from penstock.core.errors import Unavailable
-from penstock.services.api.futures import settled
+from penstock.services.api.futures import result_of
 
 
 def test_a_mailbox_that_ends_first_does_not_answer():
     answer: Future[int] = Future()
     answer.cancel()
     with pytest.raises(Unavailable, match="ended before"):
-        settled(answer)
+        result_of(answer)
 
 
 def test_an_answer_is_returned():
     answer: Future[int] = Future()
     answer.set_result(7)
-    assert settled(answer) == 7
+    assert result_of(answer) == 7

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.column_case import ColumnNames, shown_twins, twins_in
+from penstock.core.column_case import ColumnNames, case_variants_in, shown_case_variants
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile
 from penstock.indexing.specs import DataSchema, parse_data_schema
@@ -51,14 +51,14 @@ def found_schema(**more: object) -> DataSchema:
 @given(st.lists(NAMES))
 def test_twins_are_the_names_that_another_one_equals_but_for_its_case(names: list[str]) -> None:
     wanted = {a for a in names for b in names if a != b and a.lower() == b.lower()}
-    found = twins_in(names)
+    found = case_variants_in(names)
     assert set(found) == wanted
     assert len(found) == len(wanted)
 
 
 def test_twins_are_shown_by_the_first_of_them() -> None:
-    assert shown_twins(twins_in(["a", "b", "A", "B"])) == '"a" and "A"'
-    assert shown_twins(("a", "A", "á")) == '"a" and "A"'
+    assert shown_case_variants(case_variants_in(["a", "b", "A", "B"])) == '"a" and "A"'
+    assert shown_case_variants(("a", "A", "á")) == '"a" and "A"'
 
 
 @given(st.lists(NAMES, unique=True))
@@ -66,7 +66,7 @@ def test_a_name_finds_its_column_exactly_among_twins_and_folded_elsewhere(names:
     columns = ColumnNames({name: name for name in names})
     for name in names:
         assert columns.get(name) == name
-    if not twins_in(names):
+    if not case_variants_in(names):
         assert [columns.get(name.swapcase()) for name in names] == names
     elif "CITY" not in names:
         assert columns.get("CITY") is None
@@ -78,7 +78,7 @@ def test_a_name_finds_its_column_exactly_among_twins_and_folded_elsewhere(names:
 def naive_union(segments: list[list[Columns]]) -> dict[str, str]:
     """Return the columns as the decision says them: by name, or by folded name."""
     own = [{name for columns in one for name, _ in columns} for one in segments]
-    exact = any(twins_in(names) for names in own)
+    exact = any(case_variants_in(names) for names in own)
     found: dict[str, str] = {}
     for one in segments:
         for columns in one:
@@ -97,7 +97,7 @@ def test_names_are_exact_in_a_datasource_once_a_segment_has_twins(
     ]
     found = union_columns(files)
     wanted = naive_union(segments)
-    is_exact = bool(twins_in(name for name, _ in found))
+    is_exact = bool(case_variants_in(name for name, _ in found))
     assert {name if is_exact else name.lower(): type_ for name, type_ in found} == wanted
     known = KnownColumns()
     assert known.of("trips", files) == known.of("trips", list(files)) == found

@@ -1,0 +1,304 @@
+"""Names: those in texts of the code exist, and those that the glossary replaces are not used.
+
+Docstrings and comments refer to modules and functions in single backticks. A rename that leaves
+such a reference behind sends the reader to something that is gone. Three rules, each without false
+alarms on text that is right:
+
+- The names after "does not own" are modules, beside the module that names them or above it.
+- Another name is a module, or a name of the code: an identifier of the same module, or a
+  class, function, field, attribute, option or word of a table anywhere.
+- A dotted name is a module, a name that such a module defines, or of such names; names of other
+  libraries are not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import io
+import keyword
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import cohesion
+
+SOURCE: Final = cohesion.ROOT / "src" / cohesion.PACKAGE
+
+# Names of others that no code of Penstock has, and whose they are.
+FOREIGN: Final = {
+    "__penstock_extern_1": "SQL: `__penstock_extern_` and a number",
+    "Origin": "a header of HTTP",
+    "PT0S": "a period of ISO 8601",
+    "RLIMIT_AS": "a constant of the system",
+    "ReleaseSessionRequest": "a message of Spark Connect",
+    "collect_list": "a function of Spark SQL",
+    "mapInArrow": "a method of Spark's DataFrames",
+    "pendingSegmentVersion": "a field of Druid's API",
+    "ps": "a command of the system",
+    "pushFilters": "a method of Spark's data sources",
+    "sql_query_time": "a metric in Prometheus' form",
+    "top": "a command of the system",
+    "pa.ArrowMemoryError": "PyArrow has this class; it is caught by its name",
+}
+
+_IN_BACKTICKS: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_NOT_OWNED: Final = re.compile(r"not\s+(?:own|know)\b.*?(?:\.\s|\.$|\Z)", re.DOTALL)
+_FILE_ENDINGS: Final = ("json", "log", "md", "out", "py", "toml", "yaml")
+
+
+@dataclass
+class Code:
+    """The texts of one module, and the names in its code."""
+
+    path: Path
+    tree: ast.Module
+    texts: list[tuple[int, str]] = field(default_factory=list)
+    imported: set[str] = field(default_factory=set)
+    identifiers: set[str] = field(default_factory=set)
+    defined: set[str] = field(default_factory=set)
+    strings: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        nodes = list(ast.walk(self.tree))
+        docstrings = {id(node) for node in self._docstrings(nodes)}
+        for node in nodes:
+            self._add_names(node)
+            self.imported |= set(_imported(node))
+            if isinstance(node, ast.Constant) and id(node) not in docstrings:
+                self._add_string(node.value)
+        for statement in self.tree.body:
+            self.defined |= set(_targets(statement))
+        text = self.path.read_text()
+        if re.search("#.*`", text):
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type == tokenize.COMMENT:
+                    self.texts.append((token.start[0], token.string))
+
+    def _docstrings(self, nodes: list[ast.AST]) -> Iterator[ast.Constant]:
+        for node in nodes:
+            body = getattr(node, "body", None)
+            for one in body if isinstance(body, list) else ():
+                value = one.value if isinstance(one, ast.Expr) else None
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    self.texts.append((one.lineno, value.value))
+                    yield value
+
+    def _add_names(self, node: ast.AST) -> None:
+        for attribute in ("id", "attr", "arg", "name", "asname", "module"):
+            value = getattr(node, attribute, None)
+            if isinstance(value, str):
+                self.identifiers |= set(value.split("."))
+        if isinstance(node, ast.ClassDef):
+            self.defined |= {name for one in node.body for name in _targets(one)}
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            self.defined.add(node.name)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            self.defined.add(node.attr)
+        if isinstance(node, ast.arg) and "_" in node.arg:  # one word may be a module's old name
+            self.defined.add(node.arg)
+
+    def _add_string(self, value: object) -> None:
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        if isinstance(text, str):
+            words = re.findall(r"\w+", text)
+            self.identifiers |= set(words)
+            if re.fullmatch(r"[\w.]+", text):  # an option, a column, a word of a protocol
+                self.strings |= set(words)
+
+
+def _targets(node: ast.stmt) -> Iterator[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield target.id
+
+
+def _paths(source: Path) -> list[Path]:
+    return sorted(source.rglob("*.py"))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a name in a text may mean."""
+
+    source: Path
+    codes: dict[Path, Code]
+    ours: frozenset[str]
+    outside: frozenset[str]
+
+    @staticmethod
+    def of(source: Path) -> Names:
+        """Read all modules below the folder of a package."""
+        codes = {path: Code(path, ast.parse(path.read_text())) for path in _paths(source)}
+        parts = {part for path in codes for part in path.relative_to(source).with_suffix("").parts}
+        ours = {name for code in codes.values() for name in code.defined | code.strings}
+        python = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names}
+        outside = python.union(*(code.imported for code in codes.values()))
+        return Names(source, codes, frozenset(parts | ours), frozenset(outside))
+
+    def module(self, dotted: str, start: Path) -> Path | None:
+        """Return the module or package of a path, beside a module or in a package above it."""
+        place = dotted.removeprefix(f"{cohesion.PACKAGE}.").replace(".", "/")
+        for folder in start.parents:
+            for path in (folder / f"{place}.py", folder / place / "__init__.py"):
+                if path in self.codes:
+                    return path
+            if folder == self.source:
+                break
+        return None
+
+    def stale(self) -> Iterator[str]:
+        """Yield the places of names that mean nothing."""
+        for path, code in self.codes.items():
+            for first, text in code.texts:
+                is_module = text is code.texts[0][1]
+                not_owned = [m.span() for m in _NOT_OWNED.finditer(text) if is_module]
+                for match in _IN_BACKTICKS.finditer(text):
+                    name = match[1].removesuffix("()")
+                    is_owner = any(start < match.start() < end for start, end in not_owned)
+                    if not self._is_known(name, code, is_owner=is_owner):
+                        line = first + text[: match.start()].count("\n")
+                        yield f"{path.relative_to(self.source)}:{line}: `{name}`"
+
+    def _is_known(self, name: str, code: Code, *, is_owner: bool) -> bool:
+        if name in FOREIGN:
+            return True
+        if _WORD.fullmatch(name):
+            if is_owner and name.islower():
+                return self.module(name, code.path) is not None
+            return name in self.ours | self.outside or name in code.identifiers
+        if not _DOTTED.fullmatch(name) or name.endswith(_FILE_ENDINGS):
+            return True
+        if self.module(name, code.path) is not None:
+            return True
+        if is_owner and name.islower():
+            return False
+        first, *others = name.split(".")
+        if first in self.outside:
+            return True
+        module = self.module(name.rpartition(".")[0], code.path)
+        if module is not None and module.stem != "__init__" and first not in code.identifiers:
+            return others[-1] in self.codes[module].defined
+        return all(part in self.ours or part in code.identifiers for part in (first, *others))
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Yield the names that an import takes from elsewhere."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield from alias.name.split(".")
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        if module.partition(".")[0] != cohesion.PACKAGE:
+            yield from module.split(".")
+            yield from (alias.name for alias in node.names)
+
+
+@functools.cache
+def _names() -> Names:
+    return Names.of(SOURCE)
+
+
+def test_every_name_in_a_text_of_the_code_exists() -> None:
+    found = list(_names().stale())
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_stale"),
+    [
+        ("Owns this. Does not own that (`other`).", False),
+        ("Owns this. Does not own that (`reading`).", True),
+        ("Owns this. Does not own that (`parts.reading`).", True),
+        ("Owns this. Does not own that (`parts.part`).", False),
+        ("Owns this. Does not own that (`part`), which is in a folder below.", True),
+        ("See `other.thing`.", False),
+        ("See `other.gone`.", True),
+        ("See `gone`, `other`.", True),
+        ("See `local`, a variable of this module.", False),
+        ("See `remote`, a variable of another module.", True),
+        ("See ``gone``, which is literal.", False),
+        ("Written to `gone.json`.", False),
+        ("See `os.replace`.", False),
+    ],
+)
+def test_a_name_that_means_nothing_is_found(text: str, is_stale: bool, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("")
+    (tmp_path / "parts" / "part.py").write_text("")
+    (tmp_path / "other.py").write_text("def thing(x):\n    remote = x\n    return remote\n")
+    module = tmp_path / "here.py"
+    module.write_text(f'"""{text}"""\n\nimport os\n\n\ndef here(x):\n    local = x\n')
+    assert len(list(Names.of(tmp_path).stale())) == is_stale
+
+
+# Names that the glossary replaces
+
+GLOSSARY: Final = cohesion.ROOT / "docs" / "contributing" / "glossary.md"
+_REPLACED: Final = re.compile(
+    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone) \| [^|]+ \|$", re.MULTILINE
+)
+
+
+# Modules whose names are being replaced in another change; to be removed with it.
+BEING_REPLACED: Final = {
+    "indexing.batch.insisting",
+    "indexing.errand",
+    "indexing.source.turns",
+    "indexing.worker.running_task",
+}
+
+
+def _words(name: str) -> str:
+    """Return the words of a name in any style, in lower case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", name).strip().lower()
+
+
+def replaced_names(words: str, table: list[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield what the table says of the words of a name."""
+    for name, instead, where in table:
+        if name == words or (where == "anywhere" and f" {name} " in f" {words} "):
+            yield f"{name}: use {instead}"
+
+
+def test_no_module_or_class_has_a_name_that_the_glossary_replaces() -> None:
+    table = _REPLACED.findall(GLOSSARY.read_text())
+    assert len(table) > 40
+    found = []
+    for module in cohesion.read_modules(cohesion.ROOT / "src").values():
+        if module.short in BEING_REPLACED:
+            continue
+        classes = (node.name for node in module.nodes if isinstance(node, ast.ClassDef))
+        for name in {*module.short.split("."), *classes}:
+            found += [f"{module.short}: {one}" for one in replaced_names(_words(name), table)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("TaskDesk", True),
+        ("task_desk", True),
+        ("_Desk", True),
+        ("UndoWayBack", True),
+        ("Desktop", False),
+        ("running", True),
+        ("_Running", True),
+        ("running_task", False),
+    ],
+)
+def test_a_replaced_name_is_found_as_words(name: str, is_refused: bool) -> None:
+    table = [("desk", "x", "anywhere"), ("way back", "x", "anywhere"), ("running", "x", "alone")]
+    assert bool(list(replaced_names(_words(name), table))) == is_refused
