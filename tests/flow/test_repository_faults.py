@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
@@ -22,6 +23,8 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.state import RepositoryState
 from penstock.testing.memory_disk import CrashableFileSystem
+
+T = TypeVar("T")
 
 Where = dict[int, str]  # the queue of each FlowFile, by its id
 
@@ -190,6 +193,34 @@ def check_reported(
     world.opened.repository.sync()
     reported = reported | {one.id: "on" for one in left}
     assert found(world.disk.crash(seed)) == reported, where
+
+
+class FailingDisk(Faults):
+    """A disk that fails at one call and at all that follow, until the block ends."""
+
+    def call(self, name: str, reach: Callable[[], T]) -> T:
+        if self._error is None or self._left:
+            return super().call(name, reach)
+        self.raised = self.raised or name
+        raise self._error(f"fault at {name}")
+
+
+@pytest.mark.parametrize("error", [Unavailable, OSError])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_disk_that_fails_for_a_while_never_stops_the_repository(
+    name: str, error: type[Exception]
+) -> None:
+    """A full disk refuses commits; it ends no process, so it does not count towards a hold."""
+    operation = OPERATIONS[name]
+    at, raised = 0, True
+    while raised:
+        world = World(faults=FailingDisk())
+        done = attempt(world, operation, error, at, after=False)
+        raised = bool(world.faults.raised)
+        where = f"{error.__name__} from call {at} on, {world.faults.raised}"
+        check_reported(world, operation, at, done=done, stops=False, where=where)
+        at += 1
+    assert at > 1
 
 
 def check_pair(case: FaultCase) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,8 @@ from session_world import World
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession
 from penstock.flow.queue.queue import FilterVerdict
+from penstock.flow.repository.changes import Changes
+from penstock.flow.session.batch_limit import REMEMBERED_MS
 
 Take = Callable[[ProcessSession], list[FlowFile]]
 
@@ -126,7 +129,7 @@ def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
     world.wire(inputs="a")
     bad = {one.id for one in world.feed("a", *[b""] * 5)}
     for number in bad:
-        world.wiring.batch_limit.failed(1, 1, [number])
+        world.wiring.batch_limit.failed(1, 1, [number], 0.0)
     outcomes = []
     while world.queues["a"].flowfiles and len(outcomes) < 10:
         new = {one.id for one in world.feed("a", b"", b"")}
@@ -169,24 +172,61 @@ def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
 
 def test_the_number_of_suspects_is_bounded(world: World) -> None:
     for number in range(5_000):
-        world.wiring.batch_limit.failed(1, 1, [number])
+        world.wiring.batch_limit.failed(1, 1, [number], 0.0)
     assert list(world.wiring.batch_limit.suspects) == list(range(4_000, 5_000))
 
 
 def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: World) -> None:
     world.wire(inputs="a")
     bad = world.feed("a", b"", b"", b"")[1].id
-    world.wiring.batch_limit.failed(1, 1, [bad])
+    world.wiring.batch_limit.failed(1, 1, [bad], 0.0)
 
-    class Broken(dict[int, None]):
+    class Broken(dict[int, float]):
         def __contains__(self, _key: object) -> bool:
             raise MemoryError
 
-    world.wiring.batch_limit.suspects = Broken({bad: None})
+    world.wiring.batch_limit.suspects = Broken({bad: math.inf})
     session, transaction = world.begin()
     with pytest.raises(MemoryError):
         session.get_many(10)
     transaction.calls.end()
     world.wiring.batch_limit.suspects = {}
     assert len(world.queues["a"].flowfiles) == 3
+    world.check()
+
+
+@pytest.mark.parametrize("how", ["expired", "dropped"])
+def test_a_suspect_that_left_its_queue_is_forgotten(world: World, how: str) -> None:
+    """Otherwise each poll would compare its FlowFiles with it, for as long as the process lives."""
+    world.wire(inputs="a")
+    queue = world.queues["a"]
+    (bad,) = world.feed("a", b"")
+    assert failing_run(world, bad.id, matching) == ([bad.id], False)
+    world.clock.advance(ms=world.wiring.penalty_ms + 1)
+    if how == "expired":
+        queue.expiration_ms = 1
+    else:
+        world.repository.commit(Changes(removes=queue.flowfiles))
+        queue.flowfiles = []
+    new = {one.id for one in world.feed("a", b"", b"")}
+    assert set(failing_run(world, bad.id, matching)[0]) == new
+    for _ in range(2):
+        world.clock.advance(ms=REMEMBERED_MS)
+        world.feed("a", b"")
+        assert failing_run(world, bad.id, matching)[1]
+    assert not world.wiring.batch_limit.suspects
+    world.check()
+
+
+def test_a_suspect_is_remembered_while_it_waits_for_its_penalty(world: World) -> None:
+    world.wire(inputs="a")
+    bad = {one.id for one in world.feed("a", b"", b"")}
+    for number in sorted(bad):
+        failing_run(world, number, lambda session: session.get_many(1))
+        world.clock.advance(ms=world.wiring.penalty_ms // 2)
+    assert list(world.wiring.batch_limit.suspects) == sorted(bad)
+    world.clock.advance(ms=world.wiring.penalty_ms)
+    taken = [failing_run(world, -1, many_twice)[0] for _ in range(2)]
+    assert sorted(taken) == [[number] for number in sorted(bad)], "each is taken alone"
+    assert not world.wiring.batch_limit.suspects
     world.check()

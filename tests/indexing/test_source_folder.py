@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.stream_location import StreamLocation
-from penstock.storage.filesystem import OsFileSystem, OsReadFile
+from penstock.storage.filesystem import OsFileSystem, OsReadFile, translate_error
 from penstock.testing.clock import VirtualClock
 
 
@@ -110,7 +111,7 @@ def test_a_file_of_any_name_is_read_and_others_than_unicode_are_skipped(tmp_path
     assert warning.isascii()
 
 
-def test_links_are_followed_and_two_names_of_one_file_are_refused(tmp_path):
+def test_links_are_followed_and_of_two_names_of_one_file_one_is_read(tmp_path):
     (tmp_path / "outside").write_bytes(b"one\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/link.log").symlink_to(tmp_path / "outside")
@@ -119,8 +120,70 @@ def test_links_are_followed_and_two_names_of_one_file_are_refused(tmp_path):
     source = supplier(tmp_path / "in")
     assert [line for _, _, line in everything(source)] == [b"one"]
     (tmp_path / "in/other.log").symlink_to(tmp_path / "outside")
-    with pytest.raises(InvalidRequest, match="links to one file have: exclude one of them"):
-        source.available()
+    assert [line for _, _, line in everything(source)] == [b"one"]
+    assert source.available().skipped == {
+        f"{tmp_path}/in/other.log": f"it has the same identity as {tmp_path}/in/link.log, as links"
+        " to it have"
+    }
+
+
+def test_of_two_hard_links_the_one_that_was_read_is_read_on(tmp_path, caplog):
+    (tmp_path / "m.log").write_bytes(b"one\n")
+    (tmp_path / "z.log").write_bytes(b"two\n")
+    source = supplier(tmp_path)
+    before = source.available()
+    assert before.skipped == {}
+    (tmp_path / "a.log").hardlink_to(tmp_path / "m.log")
+    for _ in range(2):
+        assert source.available().partitions == before.partitions
+        assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
+        assert list(source.available().skipped) == [f"{tmp_path}/a.log"]
+    assert len(caplog.messages) == 1
+    (tmp_path / "m.log").unlink()  # Another name of it is left, as after a rename.
+    seen = source.available()
+    assert seen.partitions.keys() == before.partitions.keys()
+    assert seen.skipped == {}
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """Paths that may not be opened: tests may run as a user who may open every file."""
+    paths: set[str] = set()
+    open_read = OsFileSystem.open_read
+
+    def refused(self, path):
+        if path in paths:
+            raise translate_error(PermissionError(errno.EACCES, "denied"), path, "open")
+        return open_read(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "open_read", refused)
+    return paths
+
+
+def test_a_file_without_permission_is_skipped_until_it_has_one(tmp_path, caplog, forbidden):
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    (tmp_path / "b.log").write_bytes(b"two\n")
+    path = f"{tmp_path}/a.log"
+    forbidden.add(path)
+    source = supplier(tmp_path)
+    for _ in range(2):
+        assert [line for _, _, line in everything(source)] == [b"two"]
+    assert source.available().skipped == {
+        path: f"{path}: cannot open: permission denied; grant this user access"
+    }
+    assert len(caplog.messages) == 1
+    forbidden.clear()
+    assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
+    assert source.available().skipped == {}
+
+
+def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
+    def refused(_self, path):
+        raise translate_error(PermissionError(errno.EACCES, "denied"), path, "list")
+
+    monkeypatch.setattr(OsFileSystem, "listdir", refused)
+    with pytest.raises(InvalidRequest, match="permission denied"):
+        supplier(tmp_path).available()
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_to_the_size_that_was_listed(
@@ -383,6 +446,29 @@ def test_a_file_that_is_deleted_before_it_was_read_is_told_once(reading):
     (told,) = complaints(sim)
     assert "b.log was deleted" in told
     assert "after offset 0 was read, though it held offsets up to 3" in told
+
+
+def test_a_file_that_loses_its_permission_is_read_to_its_end_once_it_has_it_again(
+    reading, forbidden
+):
+    sim, folder = reading
+    write(folder, "a.log", range(2))
+    write(folder, "b.log", range(2, 4))
+    until(sim, lambda: announced(sim) == [0, 1, 2, 3])
+    forbidden.add(f"{folder}/a.log")
+    with (folder / "a.log").open("ab") as out:
+        out.write(event(9) + b"\n")
+    write(folder, "b.log", range(2, 6))
+    until(sim, lambda: announced(sim) == [0, 1, 2, 3, 4, 5])
+    payload = ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
+    assert payload["healthy"]
+    assert payload["skippedFiles"]["count"] == 1
+    (file,) = payload["skippedFiles"]["files"]
+    assert file["path"] == f"{folder}/a.log"
+    assert file["reason"].endswith("permission denied; grant this user access")
+    forbidden.clear()
+    until(sim, lambda: 9 in announced(sim), seconds=200)
+    assert "skippedFiles" not in ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
 
 
 def ids_of_tasks(sim):

@@ -11,7 +11,7 @@ from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.errand import Calls
-from penstock.indexing.ports import TaskState
+from penstock.indexing.ports import TaskPhase, TaskState
 from penstock.indexing.specs import TuningConfig
 from penstock.indexing.supervisor.task_groups import GroupState, TaskGroup
 from penstock.indexing.supervisor.task_protocol import TaskProtocol
@@ -264,6 +264,56 @@ def test_a_task_that_does_not_answer_hears_of_the_end_later(twins):
     overlord.look()
     assert two.sequences() == one.sequences()
     assert overlord.ended == []
+
+
+def test_a_paused_task_stays_paused_while_an_agreement_runs_whose_group_has_an_end(tmp_path, twins):
+    """One replica is slow, and another one reports an end, which ends the state CHECKPOINTING."""
+    one, two = twins
+    three = Twin(tmp_path, "T3", one)
+    for twin, last in ((one, 2), (two, 3), (three, 2)):
+        twin.read_up_to({0: last, 1: 1})
+    start, middle = {0: 0, 1: 0}, {0: 3, 1: 1}
+    overlord = Overlord(one, two, three)
+    overlord.protocol.checkpoint(overlord.group, start)
+    overlord.protocol.ask(overlord.group)
+    for task_id in ("T1", "T2"):
+        overlord.lanes.run_one(f"peon-{task_id}")  # It is paused.
+    two.ask(two.task.set_end_offsets(middle, finish=True))  # By a late request of a former leader.
+    for task_id in ("T2", "T1"):
+        overlord.lanes.run_one(f"peon-{task_id}")  # It reports, T1 that it is paused.
+    while overlord.processor.run_mailbox_step():
+        pass
+    assert overlord.group.state is GroupState.PUBLISHING
+    overlord.protocol.bring_in_line(overlord.group)  # T1 gets its end from the agreement.
+    overlord.settle()
+    assert "T1" not in dict(overlord.ended)
+    assert one.sequences()[0] == ("B_0", start, middle)
+
+
+def test_a_task_that_a_former_overlord_left_paused_goes_on_after_an_agreement(twins):
+    one, two = twins
+    one.read_up_to({0: 2, 1: 1})
+    overlord = Overlord(one, two)
+    overlord.protocol.checkpoint(overlord.group, {0: 0, 1: 0})
+    overlord.settle()
+    one.ask(one.task.pause())
+    overlord.look()
+    assert one.report().phase is not TaskPhase.PAUSED
+
+
+def test_a_checkpoint_is_agreed_before_any_task_has_reported(twins):
+    """A notification may reach a new overlord before the first report does."""
+    one, two = twins
+    two.read_up_to({0: 2, 1: 4})
+    one.read_up_to({0: 3, 1: 0})
+    overlord = Overlord(one, two)
+    assert overlord.group.state is GroupState.UNKNOWN
+    overlord.protocol.checkpoint(overlord.group, {0: 0, 1: 0})
+    assert overlord.group.state is GroupState.CHECKPOINTING
+    overlord.settle()
+    assert overlord.group.state is GroupState.READING
+    assert overlord.group.checkpoints == {0: {0: 0, 1: 0}, 1: {0: 3, 1: 4}}
+    assert one.sequences() == two.sequences()
 
 
 def test_a_task_that_joins_later_cuts_its_sequences_as_the_others(tmp_path, twins):

@@ -271,6 +271,25 @@ def test_that_a_task_waits_again_is_stored_later(world, monkeypatch):
     assert world.metadata.tasks.get("a").status == {}
 
 
+def test_the_new_name_of_a_worker_is_stored_later(world, monkeypatch):
+    world.worker("w")
+    world.add("a")
+    world.announced.clear()
+    world.start()
+    set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
+
+    def refuse_the_first(changes):
+        if next(tries) == 0:
+            raise Unavailable("the database is away")
+        return set_statuses(changes)
+
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_the_first)
+    world.worker("renamed").say("a")
+    world.settle(5)
+    assert world.metadata.tasks.get("a").status == {"worker": "renamed"}
+    assert next(tries) == 2  # One failure, one success.
+
+
 def test_where_a_peon_answers_is_published(world):
     world.queue.locate("nobody", TaskLocation("h", 1))
     world.add("a")

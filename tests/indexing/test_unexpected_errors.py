@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from call_faults_kit import Faults
 from mailbox_kit import StepLanes
-from queue_kit import noop
+from queue_kit import World, noop
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.errand import CALL_RETRY, Calls, Errand
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.task_service import TaskSubmissions
+from penstock.indexing.ports import TaskState
+from penstock.indexing.specs.batch import NoopSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 
@@ -216,3 +219,30 @@ def test_tasks_are_taken_after_a_submit_without_mail(monkeypatch: pytest.MonkeyP
     with pytest.raises(Closed):
         intake.submit(noop("late")).result(0)
     assert issubclass(Closed, PenstockError)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OverflowError, Unavailable])
+def test_a_spec_that_raises_is_refused_and_ends_a_task_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """It would end each overlord that takes the task over, at its start."""
+    world = World(tmp_path)
+    world.queue.add(noop("stored"))
+    world.queue.add(noop("at_worker"))
+    world.metadata.tasks.set_statuses([("at_worker", TaskState.RUNNING, {"worker": "w"})])
+
+    def broken(_spec: NoopSpec) -> tuple[()]:
+        raise error("no such time chunk")
+
+    monkeypatch.setattr(NoopSpec, "lock_wishes", broken)
+    with pytest.raises(InvalidRequest, match=r"locks of task 'new'.*no such time chunk"):
+        world.queue.add(noop("new"))
+    assert world.metadata.tasks.get("new") is None
+
+    world.start()
+    assert world.queue.index.all() == {}
+    for task_id in ("stored", "at_worker"):
+        state, text = world.status(task_id)
+        assert state == TaskState.FAILED
+        assert f"locks of task '{task_id}' cannot be derived from its spec" in str(text)
+    world.metadata.close()

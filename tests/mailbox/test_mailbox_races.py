@@ -38,13 +38,10 @@ def preempted(operation: Callable[[], None], intruders: dict[int, Callable[[], N
 
     def trace(frame: FrameType, event: str, arg: object) -> object:
         nonlocal seen, inside
-        code = frame.f_code
-        # `ClockWakeup` works under its own lock, where no other thread can come between.
-        is_locked = code.co_qualname.startswith("ClockWakeup.")
-        if code.co_filename != task_mailbox.__file__ or is_locked or inside:
+        if frame.f_code.co_filename != task_mailbox.__file__ or inside:
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and not holds_lock(frame):
             intruder = left.pop(seen, None)
             if intruder is not None:
                 inside = True
@@ -60,6 +57,16 @@ def preempted(operation: Callable[[], None], intruders: dict[int, Callable[[], N
     finally:
         sys.settrace(before)
     return not left
+
+
+def holds_lock(frame: FrameType) -> bool:
+    """Return whether a `ClockWakeup` holds its lock: no other thread can come between then.
+
+    The intruder runs on the same thread, which may acquire the lock once more.
+    """
+    if not frame.f_code.co_qualname.startswith("ClockWakeup."):
+        return False
+    return frame.f_locals["self"]._condition._is_owned()
 
 
 def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[], None]) -> bool:

@@ -805,12 +805,14 @@ def test_status_names_what_is_waited_for(server: FakeServer, capsys: Capture) ->
     assert run(["supervisor", "list"]) == exit_codes.OK
     assert f"s waits for {line}" in capsys.readouterr().out
     slot = "a worker with a free slot: w: it is disabled: enable it, or wait for others"
-    payload = found[0] | {"tasksWaitFor": [slot]}
+    skipped = {"count": 12, "files": [{"path": "/logs/a", "reason": "permission denied"}] * 10}
+    payload = found[0] | {"tasksWaitFor": [slot], "skippedFiles": skipped}
     server.answers["/druid/indexer/v1/supervisor/s/status"] = (200, {"payload": payload})
     assert run(["supervisor", "status", "s"]) == exit_codes.OK
     out = capsys.readouterr().out
     assert f"waits for   {line}" in out
     assert f"tasks       wait for {slot}" in out
+    assert "skipped     12 files, such as /logs/a: permission denied" in out
     task = {"id": "t", "statusCode": "RUNNING", "runnerStatusCode": "RUNNING", "waits": [wait]}
     server.answers["/druid/indexer/v1/task/t/status"] = (200, {"task": "t", "status": task})
     assert run(["task", "status", "t"]) == exit_codes.OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import httpx
 import pytest
@@ -15,6 +16,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.core.errors import Dependency, Fenced, Unavailable
+from penstock.core.waits import WaitTable
+from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
@@ -29,6 +32,7 @@ from penstock.services.membership.election import (
 )
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.values import HostPort
+from penstock.services.roles.overlord import _led
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
 
@@ -324,8 +328,49 @@ def test_the_directory_finds_the_leader_among_overlords(store: MetadataStore) ->
     directory = LeaseDirectory(store.leases, leader=lambda: led[-1])
     assert directory.find("overlord") == HostPort("h", 1)
     led.append(None)
-    with pytest.raises(Unavailable, match="no overlord leads"):
+    with pytest.raises(Unavailable, match="no overlord leads: start one"):
         directory.find("overlord")
+
+
+def test_who_cannot_write_to_the_store_names_that_as_the_cause_of_no_leader(
+    store: MetadataStore, clock: Jumping
+) -> None:
+    waits = WaitTable(clock)
+    full = Unavailable("metadata.db: the disk is full", dependency=Dependency.METADATA)
+    waits.failed("renew the lease", full)
+    directory = LeaseDirectory(store.leases, leader=lambda: None, waits=waits.all)
+    with pytest.raises(Unavailable) as raised:
+        directory.find("overlord")
+    assert str(raised.value).startswith("no overlord leads, because of metadata store since ")
+    assert str(raised.value).endswith(": metadata.db: the disk is full")
+    assert raised.value.dependency is Dependency.METADATA
+
+
+def test_readiness_names_the_cause_when_the_term_expired_on_a_full_disk(
+    make: Make, clock: Jumping, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story()
+    a = make(A, story)
+    a.start()
+    run(clock, 2, 1)
+    story.until("+1")
+    overlord = create_autospec(Overlord, instance=True)
+    _led(overlord, a, A)
+
+    def full(*_given: object, **_more: object) -> Term:
+        raise Unavailable("metadata.db: the disk is full", dependency=Dependency.METADATA)
+
+    with monkeypatch.context() as broken:
+        for name in ("take", "renew", "resign"):
+            broken.setattr(store.terms, name, full)
+        run(clock, TERM_TTL_MS / 1_000 + 2, 1)
+        story.until("+1", "-")
+        clock.wait_until(lambda: bool(a.waits.all()))
+        assert a.leader() == A  # The row of the expired term.
+        with pytest.raises(Unavailable, match=r"no overlord leads, because of.*disk is full"):
+            _led(overlord, a, A)
+    run(clock, 5, 1)
+    _led(overlord, a, A)
 
 
 class Leadership:
@@ -334,6 +379,7 @@ class Leadership:
     def __init__(self) -> None:
         self.url: str | None = None
         self.knows = True
+        self.waits = WaitTable(VirtualClock())
 
     def leader(self) -> str | None:
         if not self.knows:
@@ -366,6 +412,11 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
             assert refused.json()["error"].endswith(named[1])
         leadership.knows = True
         leadership.url = None
+        full = Unavailable("metadata.db: the disk is full", dependency=Dependency.METADATA)
+        leadership.waits.failed("elect the leader", full)
+        refused = await client.get("/druid/indexer/v1/tasks")
+        assert refused.json()["dependency"] == "metadata store"
+        assert refused.json()["error"].endswith("(elect the leader): metadata.db: the disk is full")
         assert await status("/leader") == 404
         leadership.url = B
         sent = await client.post("/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20")

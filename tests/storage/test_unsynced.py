@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -175,3 +175,82 @@ def test_data_that_is_appended_during_a_check_has_its_alarm(clock: VirtualClock)
     data.synced("a", None)
     assert data.check() is None
     assert planned == [data.limit_s, 7.0 + data.limit_s]
+
+
+class Interrupted(SyncThreads):
+    """Calls `between` once, after a plan is made and before its maker continues."""
+
+    between: Callable[[], None] | None = None
+
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> None:
+        super().call_at(at_s, callback)
+        between, self.between = self.between, None
+        if between is not None:
+            between()
+
+
+def test_an_append_that_is_interrupted_while_it_plans_the_check_does_not_end_the_alarm(
+    clock: VirtualClock,
+) -> None:
+    with Interrupted(clock=clock, name="queues") as shared:
+        checked = threading.Semaphore(0)
+        check = shared.unsynced.check
+
+        def check_and_tell() -> float | None:
+            try:
+                return check()
+            finally:
+                checked.release()
+
+        shared.unsynced.check = check_and_tell  # type: ignore[method-assign]
+
+        def between() -> None:
+            shared.unsynced.synced("a", None)
+            clock.wait_for_waiting(1)
+            clock.advance(shared.unsynced.limit_s)
+            assert checked.acquire(timeout=30)  # All is synced: it plans no other check.
+            clock.wait_for_waiting(1)
+
+        shared.between = between
+        shared.note_append("a", clock.monotonic_s())
+        shared.note_append("a", clock.monotonic_s())
+        clock.wait_for_waiting(1)
+        clock.advance(shared.unsynced.limit_s)
+        assert checked.acquire(timeout=30)
+
+
+def test_without_memory_for_a_plan_the_next_append_plans_the_check(
+    clock: VirtualClock, shared: SyncThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_at_s: float, _callback: Callable[[], None]) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "call_at", fail)
+        shared.note_append("a", clock.monotonic_s())
+    assert not shared.unsynced.check_planned
+    shared.note_append("a", clock.monotonic_s())
+    assert shared.unsynced.check_planned
+
+
+def test_an_append_during_a_check_starts_no_second_chain_of_checks(
+    clock: VirtualClock, shared: SyncThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = threading.Semaphore(0)
+    check = shared.unsynced.check
+
+    def check_with_append() -> float | None:
+        again_s = check()
+        shared.note_append("b", clock.monotonic_s())  # It plans a check, too.
+        checks.release()
+        return again_s
+
+    monkeypatch.setattr(shared.unsynced, "check", check_with_append)
+    shared.note_append("a", clock.monotonic_s())
+    for _ in range(3):
+        clock.wait_for_waiting(1)
+        assert len(shared._planned) == 1
+        clock.advance(shared.unsynced.limit_s)
+        assert checks.acquire(timeout=30)
+        clock.wait_for_waiting(1)
+    assert not checks.acquire(blocking=False)

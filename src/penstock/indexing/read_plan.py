@@ -7,7 +7,7 @@ published quality; otherwise it contains all new messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.indexing.sequences import Offsets, TaskSequences
 
@@ -31,10 +31,16 @@ class SeenTopic:
 
     A topic that is deleted and created again under its name has another `id`, and its offsets start
     again. Empty: the broker has no ids.
+
+    Attributes:
+        id: The id.
+        partitions: The stream partitions.
+        skipped: The files of a folder that are not read, by path, and the reason of each.
     """
 
     id: str
     partitions: Mapping[int, Available]
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     def is_another(self, topic_id: str) -> bool:
         """Return whether this is certainly not the topic with that id; an empty id may be any."""

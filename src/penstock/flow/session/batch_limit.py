@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
 
+REMEMBERED_MS: Final = 600_000
+"""For how long a suspect is remembered after its penalty, in milliseconds.
+
+A suspect may expire, be dropped, or come back much later. One that comes back after this time is
+taken with others, so that a batch is divided once more.
+"""
+
 _SUSPECTS_MAX: Final = 1_000
 
 
@@ -33,30 +40,32 @@ class BatchLimit:
         count: How many FlowFiles a session may take; None: no limit.
         suspects: Ids of FlowFiles that failed alone, the oldest first; at most 1,000. The next
             session that meets one takes it alone, once: a processor that needs several FlowFiles
-            and gives it back finds it among the others after that.
+            and gives it back finds it among the others after that. The value is the time at which
+            it is forgotten, in monotonic seconds.
     """
 
     __slots__ = ("_left", "_mutex", "_others_first", "count", "suspects")
 
     def __init__(self) -> None:
         self.count: int | None = None
-        self.suspects: dict[int, None] = {}
+        self.suspects: dict[int, float] = {}
         self._left = 0
         self._others_first = False
         self._mutex = threading.Lock()
 
-    def failed(self, count: int, inputs: int, ids: Iterable[int]) -> None:
+    def failed(self, count: int, inputs: int, ids: Iterable[int], penalty_end_s: float) -> None:
         """Halve the limit after a trigger that raised, whose FlowFiles go back.
 
         Args:
             count: How many FlowFiles the trigger had taken.
             inputs: Inputs of the processor.
             ids: Ids of those FlowFiles.
+            penalty_end_s: End of the penalty of a FlowFile that failed alone, in monotonic seconds.
         """
         if count < 2:
             with self._mutex:
                 self._others_first = True
-                self.suspects.update(dict.fromkeys(ids))
+                self.suspects.update(dict.fromkeys(ids, penalty_end_s + REMEMBERED_MS / 1_000))
                 if len(self.suspects) > _SUSPECTS_MAX:
                     del self.suspects[next(iter(self.suspects))]
             self.passed(count)
@@ -67,7 +76,7 @@ class BatchLimit:
             self._left = max(self._left, count * max(1, inputs))
 
     def separate(
-        self, flowfiles: list[FlowFile], *, is_first: bool
+        self, flowfiles: list[FlowFile], *, is_first: bool, now_s: float
     ) -> tuple[list[FlowFile], list[FlowFile], bool]:
         """Return polled FlowFiles that a session takes, and those that go back to their queue.
 
@@ -76,11 +85,13 @@ class BatchLimit:
         Args:
             flowfiles: FlowFiles in the order of their queue.
             is_first: Whether the session has taken no other FlowFile.
+            now_s: Monotonic time in seconds.
 
         Returns:
             Both, and whether a suspect is taken, alone.
         """
         with self._mutex:
+            self._forget_old(now_s)
             others = [one for one in flowfiles if one.id not in self.suspects]
             if len(others) == len(flowfiles):
                 return flowfiles, [], False
@@ -92,6 +103,13 @@ class BatchLimit:
             back = [*others, *rest]
             del self.suspects[suspect.id]
             return [suspect], back, True
+
+    def _forget_old(self, now_s: float) -> None:
+        while self.suspects:
+            oldest, forgotten_s = next(iter(self.suspects.items()))
+            if forgotten_s > now_s:
+                return
+            del self.suspects[oldest]
 
     def passed(self, taken: int) -> None:
         """Count FlowFiles that were processed, or that failed alone."""

@@ -23,6 +23,7 @@ from penstock.flow.repository.changes import Changes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.queue import Polled
     from penstock.flow.session.services import SessionQueue, SessionRepository, Wiring
@@ -39,9 +40,10 @@ class SessionInputs:
         expired_bytes: Content size of those.
     """
 
-    def __init__(self, wiring: Wiring, repository: SessionRepository) -> None:
+    def __init__(self, wiring: Wiring, repository: SessionRepository, clock: Clock) -> None:
         self._wiring = wiring
         self._repository = repository
+        self._clock = clock
         self.expired_count = 0
         self.expired_bytes = 0
         self._alone: int | None = None  # id of a FlowFile with which no other is taken
@@ -120,8 +122,9 @@ class SessionInputs:
         limit = self._wiring.batch_limit
         try:
             if flowfiles and limit.suspects:
+                now_s = self._clock.monotonic_s()
                 taken, rest, is_alone = limit.separate(
-                    flowfiles, is_first=not session_state.originals
+                    flowfiles, is_first=not session_state.originals, now_s=now_s
                 )
                 self._alone = taken[0].id if is_alone else None
                 flowfiles, back = taken, rest

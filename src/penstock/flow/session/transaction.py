@@ -213,7 +213,7 @@ class SessionTransaction:
         self.session_state = SessionFlowFiles()
         self.calls = SessionCalls(wiring.processor, self, self._roll_back)
         self.content = SessionContent(services.content, self.session_state, self.calls)
-        self.intake = SessionInputs(wiring, services.repository)
+        self.intake = SessionInputs(wiring, services.repository, services.clock)
         self.numbers = IdAllocator(services.repository)
         self.state = SessionState(wiring.state)
         self.counters = Counters()
@@ -380,7 +380,8 @@ class SessionTransaction:
         if failed:
             taken = self.session_state.taken_count()
             inputs = len(self.wiring.inputs)
-            self.wiring.batch_limit.failed(taken, inputs, self.session_state.originals)
+            penalty_end_s = self.services.clock.monotonic_s() + self.wiring.penalty_ms / 1_000
+            self.wiring.batch_limit.failed(taken, inputs, self.session_state.originals, penalty_end_s)
             penalize = taken == 1
         try:
             self.content.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.lockbox.model import LockGranularity, LockRequest, LockTask, LockType
 from penstock.indexing.specs.task_context import IngestionMode, read_context
 from penstock.indexing.task_spec import StreamTaskSpec
@@ -38,6 +39,25 @@ def lock_requests(task: TaskSpec) -> list[LockRequest]:
         mine.request(wish.interval, lock_type(task, appends=wish.appends))
         for wish in task.lock_wishes()
     ]
+
+
+def check_lock_requests(task: TaskSpec) -> None:
+    """Check that a spec yields its lock requests, before its task is stored or taken over.
+
+    Raises:
+        InvalidRequest: The code of the spec raises. Without this check the exception would end each
+            overlord that takes the task over.
+    """
+    try:
+        lock_requests(task)
+    except MemoryError:
+        raise  # The spec is valid; the overlord starts again.
+    except Exception as error:  # narrow: translates
+        raise InvalidRequest(
+            f"the locks of task {task.id!r} cannot be derived from its spec, because"
+            f" {type(error).__name__} was raised: {error}. Change its intervals or granularity, and"
+            " report a bug of Penstock"
+        ) from error
 
 
 def requests_for(

@@ -630,7 +630,18 @@ class TaskQueue:
         self.runner.tasks.clear(report.entry)
 
     def _store_worker(self, report: ReportedEvent) -> None:
-        self._set_workers({report.entry.task.id: report.worker})
+        self._store_renamed(report.entry, report.worker)
+
+    def _store_renamed(self, entry: QueuedTask, name: str) -> None:
+        """Store the new name of a task's worker, with retries, while the task has this worker.
+
+        Another worker may take over the old name, and the next overlord would ask that worker.
+        """
+        if self._stopped or entry.worker != name or entry.state is ActiveTaskState.ENDED:
+            return
+        if not self._set_workers({entry.task.id: name}):
+            again = partial(self._store_renamed, entry, name)
+            self._timers.schedule_after(self._options.retry_ms, again, "store a worker's name")
 
     def _store_returns(self) -> list[ReportedEvent]:
         """Store the tasks whose workers certainly do not have them; return the events.

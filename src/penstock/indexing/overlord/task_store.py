@@ -26,6 +26,7 @@ from penstock.core.errors import (
 )
 from penstock.core.names import TASK, check_not_taken, check_stored_name
 from penstock.core.waits import WaitTable
+from penstock.indexing.overlord.lock_requests import check_lock_requests
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import CompactSpec
 from penstock.indexing.specs.model import SpecModel
@@ -58,13 +59,14 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
     """Return the row to store for a new task.
 
     Raises:
-        InvalidRequest: Its id is not valid as a folder name, it is too large, or its context does
-            not give it the locks that it needs.
+        InvalidRequest: Its id is not valid as a folder name, it is too large, its context does not
+            give it the locks that it needs, or its locks cannot be derived from its spec.
     """
     check_stored_name(task.id, TASK, place="id")
     check_not_taken(task.id, TASK, place="id")
     if isinstance(task, CompactSpec):
         task.require_locks()
+    check_lock_requests(task)
     payload = task.to_json()
     try:
         size = len(orjson.dumps(payload))
@@ -182,6 +184,7 @@ class StoredTasks:
         """Return a task; None if its payload is invalid, which is stored as its failure."""
         try:
             task = parse_task(dict(row.payload))
+            check_lock_requests(task)
         except InvalidRequest as error:
             _log.error("task %s is invalid and fails: %s", row.id, error)
             status = {"errorMsg": f"its payload cannot be read: {error}"}

@@ -6,6 +6,9 @@ another stream partition. Copies (``copytruncate``) count as new files: exclude 
 pattern. Offsets are line numbers; their positions in a file are found by reading it once from its
 start, and kept in memory.
 
+A file that cannot be read, for example for lack of permission, does not stop the others: it is
+skipped with a reason. Of several names of one file, such as hard links, one is read.
+
 Files cannot be held back. For a file that is deleted after all of it was read, the supplier reports
 the end of its lines. A file that is deleted earlier is lost; its task and supervisor report it.
 """
@@ -42,8 +45,8 @@ _PARTITIONS: Final = 1 << 31
 _LOOKS_MAX: Final = 5
 # Number of deleted files that are remembered; those that were asked for last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
-# Pipes, devices and names that are reported, each once.
-_SKIPPED_MAX: Final = 1_000
+# Number of skipped files that the log names, each once.
+_LOGGED_MAX: Final = 1_000
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +82,8 @@ class FolderSupplier:
         self._pattern = pattern
         self._tails: dict[int, _Tail] = {}
         self._gone: dict[int, int] = {}
-        self._skipped: set[str] = set()
+        self._skipped: dict[str, str] = {}
+        self._logged: set[str] = set()
         self._condition = threading.Condition()
         self.stream = folder
 
@@ -95,7 +99,7 @@ class FolderSupplier:
         Raises:
             NotFound: The folder does not exist.
             Unavailable: The folder cannot be read now.
-            InvalidRequest: Two files have the same identity.
+            InvalidRequest: It is not a folder, or permission is denied.
         """
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         while True:
@@ -109,7 +113,7 @@ class FolderSupplier:
             if has_new or left_s <= 0:
                 found = {p: _available(t) for p, t in self._tails.items()}
                 done = {p: a for p, a in self._done(after or {}) if p not in found}
-                return SeenTopic("", dict(sorted({**found, **done}.items())))
+                return SeenTopic("", dict(sorted({**found, **done}.items())), self._skipped)
             with self._condition:
                 self._clock.wait(self._condition, min(left_s, _POLL_S))
 
@@ -150,51 +154,65 @@ class FolderSupplier:
         """List the files; list them again if some were renamed meanwhile.
 
         A file that is renamed after the listing could be missing, and count as deleted, or be
-        listed under both names, and count twice.
+        listed under both names, of which one would be skipped.
         """
-        for looks_left in reversed(range(_LOOKS_MAX)):
+        for _ in range(_LOOKS_MAX):
             found: dict[int, _Tail] = {}
+            skipped: dict[str, str] = {}
             is_steady = True
-            for name in sorted(self._fs.listdir(self.stream)):
-                if not fnmatch.fnmatchcase(name, self._pattern):
-                    continue
+            for path in self._paths():
                 try:
-                    self._look_at(f"{self.stream}/{name}", found)
+                    reason = self._look_at(path, found)
                 except NotFound:
                     is_steady = False
-                except InvalidRequest:
-                    if not looks_left:
-                        raise
-                    is_steady = False
-            if is_steady:
+                except InvalidRequest as error:
+                    skipped[path] = str(error)
+                else:
+                    if reason:
+                        skipped[path] = reason
+            if is_steady and skipped.keys() <= self._skipped.keys():
                 break
+            self._skipped = skipped
+        self._skipped = skipped
+        self._log_skipped()
         for p in self._tails.keys() - found.keys():
             self._gone[p] = self._tails[p].lines
         for p in list(itertools.islice(self._gone, max(0, len(self._gone) - _GONE_FILES_MAX))):
             del self._gone[p]
         self._tails = found
 
-    def _look_at(self, path: str, found: dict[int, _Tail]) -> None:
+    def _paths(self) -> list[str]:
+        """Return the paths of the files, those that are read first.
+
+        Of two names of one file, the one that was read is read on.
+        """
+        known = {tail.path for tail in self._tails.values()}
+        names = fnmatch.filter(self._fs.listdir(self.stream), self._pattern)
+        paths = sorted(f"{self.stream}/{name}" for name in names)
+        return sorted(paths, key=lambda path: path not in known)
+
+    def _look_at(self, path: str, found: dict[int, _Tail]) -> str:
+        """Add a file that has a whole line; return why it must be skipped, else nothing.
+
+        Raises:
+            NotFound: It was renamed or deleted.
+            InvalidRequest: It cannot be opened, for example for lack of permission.
+        """
         stat = self._fs.stat(path)
         if stat.is_folder:
-            return
+            return ""
         if stat.is_special:
-            self._skip(path, "it is a pipe, a socket or a device, not a file")
-            return
+            return "it is a pipe, a socket or a device, not a file"
         if not _is_unicode(path):
-            self._skip(path, "its name is not valid UTF-8")
-            return
+            return "its name is not valid UTF-8"
         file = self._fs.open_read(path)
         try:
             head, newline, _ = file.pread(_HEAD_BYTES, 0).partition(b"\n")
             if not newline and len(head) < _HEAD_BYTES:
-                return
+                return ""
             partition = _partition(stat.inode, head)
             if partition in found:
-                raise InvalidRequest(
-                    f"{path} and {found[partition].path} have the same identity, as links to one"
-                    " file have: exclude one of them from the filter, or copy it to another file"
-                )
+                return f"it has the same identity as {found[partition].path}, as links to it have"
             tail = self._tails.get(partition) or _Tail(path)
             if stat.size < tail.position:
                 tail = _Tail(path)  # The file was truncated: a new count shows the missing lines.
@@ -205,12 +223,15 @@ class FolderSupplier:
             found[partition] = tail
         finally:
             file.close()
+        return ""
 
-    def _skip(self, path: str, reason: str) -> None:
-        if path in self._skipped:
-            return
-        if len(self._skipped) < _SKIPPED_MAX:
-            self._skipped.add(path)
+    def _log_skipped(self) -> None:
+        for path, reason in self._skipped.items():
+            if path in self._logged:
+                continue
+            if len(self._logged) >= _LOGGED_MAX:
+                return
+            self._logged.add(path)
             _logger.warning(
                 "%a is skipped: %s; rename or remove it, or exclude its name from the filter",
                 path,

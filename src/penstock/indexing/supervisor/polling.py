@@ -149,11 +149,16 @@ class SupervisorPolls:
         self._state.note(error)
 
     def _note_vanished(self) -> None:
-        """Report once which messages were lost because a file was deleted before it was read."""
+        """Report once which messages are missing because a file was deleted before it was read.
+
+        Or it can no longer be read: then they are read once that is corrected.
+        """
         state = self._state
         for p, last in sorted(state.stream.vanished.items()):
             persisted = (g.persisted.get(p, 0) for g in state.groups.values())
             reached = max([state.committed.offsets.get(p, last.earliest), *persisted])
             if reached < last.latest:
-                text = f"{last.folder} was deleted, and nothing after offset {reached} was read"
+                reason = state.stream.skipped.get(last.folder)
+                what = "was deleted" if reason is None else f"is skipped ({reason})"
+                text = f"{last.folder} {what}, and nothing after offset {reached} was read"
                 state.note(NotFound(f"{text}, though it held offsets up to {last.latest}"))

@@ -7,10 +7,12 @@ functions return the responses for ``GET .../supervisor/{id}/status``, ``.../sta
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Dependency
 from penstock.core.intervals import format_time
+from penstock.core.printable import escaped
 from penstock.core.waits import merged
 from penstock.indexing.engine_json import row_stats
 from penstock.indexing.sequences import offsets_to_json
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 WAITING_FOR: Final = "WAITING_FOR_"
 """Prefix of the detailed state of a supervisor that waits for a dependency."""
 _TRIES_MIN: Final = 3
+_SKIPPED_SHOWN_MAX: Final = 10
 _WAIT_MS_MIN: Final = 5_000
 
 
@@ -120,6 +123,10 @@ class SupervisorSnapshot:
             for p, a in sorted(available.items())
         }
 
+    def skipped_files(self) -> Mapping[str, str]:
+        """Return the files of a folder that are not read, by path, and the reason of each."""
+        return self._state.stream.skipped
+
     def groups(self) -> tuple[TaskGroup, ...]:
         """Return the task groups, reading and publishing."""
         return tuple(self._state.groups.values())
@@ -178,6 +185,7 @@ def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, ob
             "maxLag": max(lag.values(), default=0),
             "avgLag": sum(lag.values()) / len(lag) if lag else 0,
             **_time_lag(snapshot),
+            **_skipped_files(snapshot),
             "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
             "suspended": snapshot.spec.suspended,
             "healthy": snapshot.healthy,
@@ -253,6 +261,17 @@ def _time_lag(snapshot: SupervisorSnapshot) -> dict[str, object]:
         "aggregateLagMillis": sum(known) if is_whole else None,
         "maxLagMillis": max(known, default=0) if is_whole else None,
     }
+
+
+def _skipped_files(snapshot: SupervisorSnapshot) -> dict[str, object]:
+    """Return the number of skipped files and the first of them, empty if there are none."""
+    skipped = snapshot.skipped_files()
+    if not skipped:
+        return {}
+    shown = itertools.islice(skipped.items(), _SKIPPED_SHOWN_MAX)
+    # Names of files may be no valid text.
+    files = [{"path": escaped(path), "reason": escaped(reason)} for path, reason in shown]
+    return {"skippedFiles": {"count": len(skipped), "files": files}}
 
 
 def _coarse(state: str) -> str:

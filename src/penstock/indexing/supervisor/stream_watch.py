@@ -53,6 +53,11 @@ class StreamWatch:
         return None if self._seen is None else self._seen.partitions
 
     @property
+    def skipped(self) -> Mapping[str, str]:
+        """The files of a folder that are not read, by path, and the reason of each."""
+        return {} if self._seen is None else self._seen.skipped
+
+    @property
     def id(self) -> str:
         """The id of the stream, empty if unknown."""
         return "" if self._seen is None else self._seen.id

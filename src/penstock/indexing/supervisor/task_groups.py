@@ -87,6 +87,7 @@ class GroupEffect(Symbol):
 
 _S = GroupState
 _F = GroupEffect
+_ENDING: Final = frozenset({_S.ROLLING, _S.CHECKPOINTING, _S.PUBLISHING})
 _AGREED: Final = (_F.END_REFUSING_TASKS, _F.RECONCILE)
 _CHECKPOINT_AGREED: Final = (_F.NOTE_ERRORS, _F.ADD_CHECKPOINT, _F.END_REFUSING_TASKS)
 
@@ -120,6 +121,7 @@ TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
         ),
         GroupEvent.END_WANTED: Row({_S.READING: go(_S.ROLLING, _F.AGREE_ON_END)}, IGNORED),
         GroupEvent.NOT_NEEDED: Row({_S.UNKNOWN: go(_S.UNKNOWN, _F.END_UNNEEDED_TASKS)}, IGNORED),
+        # The request of a task may reach a new overlord before the first report does.
         GroupEvent.CHECKPOINT_WANTED: Row(
             {
                 state: go(_S.CHECKPOINTING, _F.AGREE_ON_CHECKPOINT)
@@ -221,6 +223,8 @@ class TaskGroup:
         end: Its end offsets, once agreed.
         deadline_s: Time by which it must have published or made progress.
         roll_asked: Whether it should end now.
+        is_agreeing: Whether an agreement with its tasks runs, so that they may be paused. A report
+            of an end ends ROLLING or CHECKPOINTING, but not the agreement.
         replicas: The active tasks, by id.
     """
 
@@ -231,6 +235,7 @@ class TaskGroup:
     end: Offsets | None = None
     deadline_s: float = math.inf
     roll_asked: bool = False
+    is_agreeing: bool = False
     replicas: dict[str, Replica] = field(default_factory=dict)
 
     @property
@@ -260,7 +265,7 @@ class TaskGroup:
     @property
     def is_ending(self) -> bool:
         """Whether it counts against `stopTaskCount`: it publishes, or agrees on an end."""
-        return self.state in {_S.ROLLING, _S.CHECKPOINTING, _S.PUBLISHING}
+        return self.state in _ENDING
 
     @property
     def is_repair(self) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.ports import TaskPhase, TaskState
-from penstock.indexing.supervisor.task_groups import GroupEffect, GroupEvent, GroupState
+from penstock.indexing.supervisor.task_groups import GroupEffect, GroupEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -298,6 +298,7 @@ class TaskProtocol:
                 self._catch_up_lagging(group)
             case GroupEffect.AGREE_ON_END | GroupEffect.AGREE_ON_CHECKPOINT:
                 assert facts.agreement is not None, f"no agreement for {effect}"
+                group.is_agreeing = True
                 facts.agreement.start(self._askable(group))
             case GroupEffect.END_REFUSING_TASKS:
                 self._end_refusing_tasks(facts.errors)
@@ -361,8 +362,8 @@ class TaskProtocol:
         replica.heard_s = self._state.ports.clock.monotonic_s()
         group.learn(report.checkpoints)
         is_left = before is None and report.phase is TaskPhase.PAUSED
-        if is_left and group.state not in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
-            # The overlord that had paused it ended before its tasks agreed.
+        if is_left and not group.is_agreeing:
+            # The overlord that had paused it ended during an agreement.
             self._resume(replica.task.id)
         if report.end is not None:
             self.report(group, GroupEvent.END_KNOWN, EventFacts(report.end))
@@ -385,8 +386,10 @@ class TaskProtocol:
     # Tasks behind their replicas
 
     def bring_in_line(self, group: TaskGroup) -> None:
-        """Send lagging tasks what their replicas have agreed."""
-        if any(group.lags(replica) for replica in group.replicas.values()):
+        """Send lagging tasks what their replicas have agreed, unless an agreement does so."""
+        if not group.is_agreeing and any(
+            group.lags(replica) for replica in group.replicas.values()
+        ):
             self.report(group, GroupEvent.LAGGING)
 
     def _catch_up_lagging(self, group: TaskGroup) -> None:
@@ -444,6 +447,7 @@ class TaskProtocol:
             agreed, not_agreed = GroupEvent.CHECKPOINT_AGREED, GroupEvent.CHECKPOINT_NOT_AGREED
 
         def ended(end: Offsets | None, errors: Mapping[str, PenstockError]) -> None:
+            group.is_agreeing = False
             event = not_agreed if end is None else agreed
             self.report(group, event, EventFacts(end or {}, number, errors))
 

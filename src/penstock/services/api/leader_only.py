@@ -19,12 +19,15 @@ from starlette.datastructures import URL
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.core.errors import Dependency, Unavailable
+from penstock.core.errors import Unavailable
+from penstock.core.waits import WaitTable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.http_errors import error_body
+from penstock.services.membership.leases import no_leader
 
-_NOBODY = "no overlord leads now: try again in some seconds"
+_NOBODY = "no overlord leads now"
+_TRY_AGAIN = "try again in some seconds"
 
 
 class Leadership(Protocol):
@@ -37,6 +40,11 @@ class Leadership(Protocol):
 
     def leader(self) -> str | None:
         """Return the leader's URL; may block. Raises Unavailable if it is unknown."""
+        ...
+
+    @property
+    def waits(self) -> WaitTable:
+        """Return why this process cannot lead now, such as a full disk of the metadata store."""
         ...
 
 
@@ -81,17 +89,20 @@ class LeaderOnly:
         leader, silence = await self._leader()
         # The leader's name is still this process's if its term has just expired.
         if leader is None or leader == self._address:
-            nobody = Unavailable(_NOBODY, dependency=Dependency.OVERLORD)
-            if silence is not None:
-                text = f"{_NOBODY}: the {silence.dependency.value} is away: {silence}"
-                nobody = Unavailable(text, dependency=silence.dependency)
-            return JsonResponse(error_body(nobody), 503, {"Retry-After": "2"})
+            return JsonResponse(error_body(self._nobody(silence)), 503, {"Retry-After": "2"})
         # The path as received, still escaped: a datasource's name may contain an escaped slash.
         raw_path = scope.get("raw_path") or URL(scope=scope).path.encode()
         query = scope.get("query_string", b"")
         where = leader + raw_path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
         text = f"this overlord does not lead: ask {leader}"
         return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
+
+    def _nobody(self, silence: Unavailable | None) -> Unavailable:
+        """Return the error for a request that no overlord answers; it names a known cause."""
+        if silence is not None:
+            text = f"{_NOBODY}: {_TRY_AGAIN}: the {silence.dependency.value} is away: {silence}"
+            return Unavailable(text, dependency=silence.dependency)
+        return no_leader(_NOBODY, self._leadership.waits.all(), remedy=_TRY_AGAIN)
 
     async def _leader(self) -> tuple[str | None, Unavailable | None]:
         """Return the leader's URL, or why it is unknown."""

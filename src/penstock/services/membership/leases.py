@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
-from penstock.core.waits import WaitTable
+from penstock.core.waits import DependencyWait, WaitTable
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
 from penstock.services.options.values import HostPort
@@ -229,6 +229,20 @@ class LeaseView:
         return seen.is_sign and now_s - seen.since_s < _TTL_S
 
 
+def no_leader(text: str, waits: Sequence[DependencyWait], *, remedy: str) -> Unavailable:
+    """Return the error for the absence of a leading overlord, with the cause if it is known.
+
+    Args:
+        text: That no overlord leads.
+        waits: What the caller itself waits for, such as the metadata store.
+        remedy: What to do if nothing is known.
+    """
+    if not waits:
+        return Unavailable(f"{text}: {remedy}", dependency=Dependency.OVERLORD)
+    reasons = "; ".join(str(one) for one in waits)
+    return Unavailable(f"{text}, because of {reasons}", dependency=waits[0].dependency)
+
+
 class LeaseDirectory:
     """Finds instances of services by their leases.
 
@@ -237,6 +251,7 @@ class LeaseDirectory:
         chance: Randomizes the choice, to spread load.
         leader: Returns the URL of the leading overlord, or None; without this function, the
             overlord that announced itself last is used.
+        waits: Returns why this process cannot write to the store: others fail in the same way.
     """
 
     def __init__(
@@ -244,10 +259,12 @@ class LeaseDirectory:
         store: Instances,
         chance: random.Random | None = None,
         leader: Callable[[], str | None] | None = None,
+        waits: Callable[[], Sequence[DependencyWait]] = tuple,
     ) -> None:
         self._store = store
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
         self._leader = leader
+        self._waits = waits
 
     def all(self, service: str) -> list[LeaseRow]:
         """Return the live instances, most recently renewed first."""
@@ -262,10 +279,8 @@ class LeaseDirectory:
         if service == "overlord" and self._leader is not None:
             url = self._leader()
             if url is None:
-                raise Unavailable(
-                    "no overlord leads; start one, or wait for the election",
-                    dependency=Dependency.OVERLORD,
-                )
+                remedy = "start one, or wait for the election"
+                raise no_leader("no overlord leads", self._waits(), remedy=remedy)
             return HostPort.parse(url.removeprefix("http://"))
         row = self._choose(service)
         return HostPort(row.host, row.port)

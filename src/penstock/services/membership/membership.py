@@ -54,7 +54,7 @@ class Membership:
             self._faults = lambda: leases.faults
             self._waits = leases.waits.all
             view = LeaseView(store.leases, clock)
-            self.directory = LeaseDirectory(view, leader=self._leader)
+            self.directory = LeaseDirectory(view, leader=self._leader, waits=self.waits)
             return
         # Imported here, because the client is only installed if it is used.
         from penstock.services.membership.zookeeper import (  # noqa: PLC0415

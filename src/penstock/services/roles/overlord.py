@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from penstock.core.durations import parse_duration
-from penstock.core.errors import Dependency, InvalidRequest, Unavailable
+from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.waits import merged
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
@@ -48,6 +48,7 @@ from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.election import LeaderSelector
+from penstock.services.membership.leases import no_leader
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.options.table import Options
 from penstock.services.readiness import Check
@@ -180,7 +181,7 @@ def compose(context: RoleContext) -> Lifecycle:
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
-            Check("know the leader", Dependency.OVERLORD, lambda: _led(overlord, selector)),
+            Check("know the leader", Dependency.OVERLORD, lambda: _led(overlord, selector, url)),
         ],
         lambda: merged([membership.waits(), selector.waits.all(), overlord.waits()]),
     )
@@ -246,8 +247,13 @@ def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) ->
     )
 
 
-def _led(overlord: Overlord, selector: LeaderSelector) -> None:
+def _led(overlord: Overlord, selector: LeaderSelector, address: str) -> None:
     """Check that this overlord leads and has begun to, or that another one leads.
+
+    Args:
+        overlord: The overlord.
+        selector: Its election.
+        address: The URL of this process.
 
     Raises:
         Unavailable: There is no leader, or this one has just begun.
@@ -255,9 +261,7 @@ def _led(overlord: Overlord, selector: LeaderSelector) -> None:
     if selector.is_leader:
         overlord.require_full()
         return
-    reasons = [str(one) for one in selector.waits.all()]
-    if selector.leader() is None:
-        raise Unavailable(
-            f"no overlord leads{': ' if reasons else ''}{'; '.join(reasons)}",
-            dependency=Dependency.METADATA if reasons else Dependency.OVERLORD,
-        )
+    # The name of the leader is still this process's if its term has just expired.
+    if selector.leader() in {None, address}:
+        remedy = "wait for the election"
+        raise no_leader("no overlord leads", selector.waits.all(), remedy=remedy)

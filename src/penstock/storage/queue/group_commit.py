@@ -505,11 +505,19 @@ class SyncThreads:
 
     def _plan_check(self, at_s: float | None) -> None:
         """Plan a check of the age of unsynced data."""
-        if at_s is not None:
+        if at_s is None:
+            return
+        # First: a check that runs before the next line ends clears it again.
+        self.unsynced.check_planned = True
+        try:
+            # One plan at a time: `call_at` keeps the earlier of two for a callback.
+            self.call_at(at_s, self._check_age)
+        except (Closed, MemoryError):
             # Without memory the next append plans it; closed threads have synced everything.
-            with suppress(Closed, MemoryError):
-                self.call_at(at_s, self._check_age)
-                self.unsynced.check_planned = True
+            self.unsynced.check_planned = False
+        except BaseException:
+            self.unsynced.check_planned = False
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

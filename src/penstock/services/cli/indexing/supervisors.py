@@ -135,6 +135,9 @@ def status(name: Id, as_json: Json = False) -> None:
         say(f"{'slots':<12}{payload[_SHORT]}")
     for line in wait_lines(payload):
         say(f"{'waits for':<12}{line}")
+    for file in objects(part(payload, "skippedFiles"), "files")[:1]:
+        count = counted(whole(payload["skippedFiles"], "count"), "file")
+        say(f"{'skipped':<12}{count}, such as {file.get('path')}: {file.get('reason')}")
     waits = payload.get(_TASKS_WAIT_FOR)
     for text in waits if isinstance(waits, list) else []:
         say(f"{'tasks':<12}wait for {text}")
