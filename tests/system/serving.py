@@ -12,14 +12,14 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
-from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
 
 
 @contextmanager
-def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[DemoServer]:
+def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
     """Serve a data folder; ready when the block begins, stopped at its end."""
-    made = DemoServer(DataFolder(folder), SystemClock(), variables)
+    made = ServerProcess(DataFolder(folder), SystemClock(), variables)
     made.start()
     try:
         made.wait_ready()
