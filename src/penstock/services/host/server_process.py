@@ -20,7 +20,6 @@ from penstock.core.threads import start_job
 from penstock.services.host.data_folder import DataFolder
 
 READY_TIMEOUT_S: Final = 600.0
-WHOLE_SERVER: Final = ("-m", "penstock", "up")
 _STOP_TIMEOUT_S: Final = 60.0
 _LINES_KEPT: Final = 200
 _POLL_S: Final = 0.05
@@ -35,8 +34,8 @@ class ServerProcess:
         folder: Its data folder.
         clock: Time.
         variables: Environment variables in addition to those of this process.
-        program: Python arguments that run the server: `penstock up`, or another program that takes
-            its options and writes the addresses into the data folder.
+        command: Words of the command, such as `server broker`.
+        module: Python module that runs the command.
         environment: The environment to which `variables` are added; None: of this process.
     """
 
@@ -46,13 +45,15 @@ class ServerProcess:
         clock: Clock,
         variables: Mapping[str, str] | None = None,
         *,
-        program: Sequence[str] = WHOLE_SERVER,
+        command: Sequence[str] = ("up",),
+        module: str = "penstock",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         base = os.environ if environment is None else environment
         self._environment = {**base, **(variables or {})}
-        self._program = program
+        self._command = command
+        self._module = module
         self._clock = clock
         self._process: subprocess.Popen[str] | None = None
         self._pause = threading.Condition()
@@ -91,7 +92,7 @@ class ServerProcess:
         """
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-P", *self._program),
+                *(sys.executable, "-P", "-m", self._module, *self._command),
                 *("--data-dir", str(self._folder.path)),
                 *("--http", self._http, "--broker-http", self._broker_http),
                 *("--broker-tcp", self._broker_tcp),
@@ -135,11 +136,11 @@ class ServerProcess:
                 self._broker_tcp = str(found["broker_tcp"])
                 return
             if self.pid is None:
-                raise Unavailable(f"{self._command} ended:\n" + "\n".join(self.lines))
+                raise Unavailable(f"{self._name} ended:\n" + "\n".join(self.lines))
             with self._pause:
                 self._clock.wait(self._pause, _POLL_S)
         raise Unavailable(
-            f"{self._command} was not ready in {timeout_s:g} s:\n" + "\n".join(self.lines)
+            f"{self._name} was not ready in {timeout_s:g} s:\n" + "\n".join(self.lines)
         )
 
     def keep_running(self) -> bool:
@@ -170,8 +171,8 @@ class ServerProcess:
         self._process = None
 
     @property
-    def _command(self) -> str:
-        return " ".join(self._program[1:])
+    def _name(self) -> str:
+        return " ".join(("penstock", *self._command))
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
