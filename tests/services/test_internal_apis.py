@@ -56,7 +56,7 @@ from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDirectory
 from penstock.services.options.values import HostPort
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
 T = TypeVar("T")

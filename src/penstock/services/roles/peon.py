@@ -71,7 +71,7 @@ from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.visible_files import VisibleFiles
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
