@@ -38,14 +38,13 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.peon import PeonRoutes
-from penstock.services.api.process_clients import HttpActionClient
+from penstock.services.api.process_clients import HttpActionClient, WorkerLocator
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.process import (
     listen,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
-from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_guard
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
@@ -97,7 +96,7 @@ class PeonRole:
     ) -> None:
         self._options = options
         self._worker_name = worker_name
-        self._worker = JsonClient(f"http://{worker}", token=options.token, timeout_s=10)
+        self._locator = WorkerLocator(worker, options.broker_http, options.token)
         self._clock = clock
         self._say = say
         self._lanes = ThreadLanes("peon")
@@ -197,7 +196,7 @@ class PeonRole:
         options = self._options
         if self._engine is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
-        broker = HttpBrokerPort(self._find_broker, options.token)
+        broker = HttpBrokerPort(self._locator.broker_url, options.token)
         return TaskPorts(
             engine=self._engine,
             broker=broker,
@@ -249,21 +248,12 @@ class PeonRole:
 
     def _actions(self, task_id: str) -> HttpActionClient:
         token = self._options.token
-        return HttpActionClient(task_id, self._find_overlord, token, self._worker_name)
+        return HttpActionClient(task_id, self._locator.overlord, token, self._worker_name)
 
     def _tables(self) -> TableSource:
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
         return VisibleFiles(self._metadata, options.deep_storage_address)
-
-    def _find_broker(self) -> str:
-        if self._options.broker_http is not None:
-            return self._options.broker_http.url
-        return str(self._worker.get("/druid-internal/v1/broker"))
-
-    def _find_overlord(self) -> HostPort:
-        # The worker reads the leases, so that this process needs no metadata store of its own.
-        return HostPort.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
     def close(self) -> None:
         """Close Spark and the port; an error of one part does not keep others open."""
