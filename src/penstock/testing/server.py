@@ -40,7 +40,7 @@ from penstock.services.sql_client import ask
 
 T = TypeVar("T")
 
-START_TIMEOUT_S: Final = 120.0
+START_TIMEOUT_S: Final = 300.0
 WAIT_TIMEOUT_S: Final = 10.0
 SQL_TIMEOUT_S: Final = 120.0
 LOG_LINES: Final = 40
@@ -115,6 +115,11 @@ class LocalBroker:
         self.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process while it runs; of `penstock up`, the one that starts all others."""
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
