@@ -111,13 +111,13 @@ class ServerProcess:
 
     def wait_ready(
         self,
-        told: Callable[[str], None] = lambda _line: None,
+        on_line: Callable[[str], None] = lambda _line: None,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         """Wait until it is ready.
 
         Args:
-            told: Called with each line of output meanwhile.
+            on_line: Called with each line of output meanwhile.
             timeout_s: Limit.
 
         Raises:
@@ -128,7 +128,7 @@ class ServerProcess:
         while self._clock.monotonic_s() < deadline_s:
             for line in list(self.lines)[count:]:
                 count += 1
-                told(line)
+                on_line(line)
             found = self._folder.read_client_file()
             if found is not None and found.get("pid") == self.pid:
                 self._http = str(found.get("http", self._http)).removeprefix("http://")

@@ -83,7 +83,7 @@ class PeonRole:
         worker: Address of its worker.
         worker_name: The worker's name at the overlord.
         clock: Time.
-        say: Notifies the worker of a change of the task.
+        notify_worker: Notifies the worker of a change of the task.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class PeonRole:
         worker: HostPort,
         worker_name: str,
         clock: Clock,
-        say: Callable[[], None],
+        notify_worker: Callable[[], None],
     ) -> None:
         self._options = options
         self._worker_name = worker_name
         self._locator = WorkerLocator(worker, options.broker_http, options.token)
         self._clock = clock
-        self._say = say
+        self._notify_worker = notify_worker
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
         self._ask_stop: Callable[[], None] = lambda: None
@@ -148,7 +148,7 @@ class PeonRole:
                     self._located,
                 )
                 result = peon.run()
-                self._say()
+                self._notify_worker()
                 if self._events is not None:
                     self._events.stop(result)
             except PenstockError:
@@ -183,7 +183,7 @@ class PeonRole:
 
     def _located(self, spec: TaskSpec, location: TaskLocation) -> None:
         # The worker reads it from the folder, but the overlord learns it sooner from this process.
-        self._say()
+        self._notify_worker()
         self._lanes.submit("location", lambda: self._announce(spec.id, location))
 
     def _announce(self, task_id: str, location: TaskLocation) -> None:
@@ -244,7 +244,7 @@ class PeonRole:
         except OSError as error:
             logger.info("the wait reasons of the task cannot be stored: %s", error)
             return
-        self._say()
+        self._notify_worker()
 
     def _actions(self, task_id: str) -> HttpActionClient:
         token = self._options.token

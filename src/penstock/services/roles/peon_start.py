@@ -63,8 +63,8 @@ def main(arguments: list[str]) -> int:
     log_to_stream(sys.stdout)
     options = resolution.from_json(given.options.read_text())
     use_umask(options)
-    say = _sayer(words)
-    process = PeonRole(options, given.worker, given.worker_name, SystemClock(), say)
+    notify_worker = _change_notifier(words)
+    process = PeonRole(options, given.worker, given.worker_name, SystemClock(), notify_worker)
     folder: str | None = given.folder
     if folder is None:
         # In parallel: a task that needs no Spark does not wait for it.
@@ -100,17 +100,17 @@ def _log_into(folder: str) -> None:
     os.close(descriptor)
 
 
-def _sayer(descriptor: int | None) -> Callable[[], None]:
+def _change_notifier(descriptor: int | None) -> Callable[[], None]:
     """Return a function that notifies the worker of changes of this task."""
     if descriptor is None:
         return lambda: None
     os.set_inheritable(descriptor, False)  # noqa: FBT003
 
-    def say() -> None:
+    def notify() -> None:
         with contextlib.suppress(OSError):  # the worker has died
             os.write(descriptor, b".")
 
-    return say
+    return notify
 
 
 if __name__ == "__main__":
