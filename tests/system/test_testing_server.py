@@ -142,6 +142,13 @@ def test_pytest_is_imported_only_with_the_fixtures() -> None:
 
 
 TESTS_OF_A_USER = """
+import pytest
+
+@pytest.fixture
+def topic(penstock_broker):
+    penstock_broker.create_topic("clicks")
+    return penstock_broker
+
 def test_a(penstock_broker):
     penstock_broker.publish("clicks", b"1")
     assert penstock_broker.messages("clicks") == [b"1"]
@@ -152,8 +159,8 @@ def test_b(penstock_broker):
     penstock_broker.publish("clicks", b"2")
     assert penstock_broker.messages("clicks") == [b"2"]
 
-def test_c(penstock_broker):
-    assert penstock_broker.messages("clicks", count=1, timeout_s=0)
+def test_c(topic):
+    assert topic.messages("clicks", count=1, timeout_s=0)
 """
 
 
@@ -169,5 +176,5 @@ def test_fixtures_empty_the_broker_and_report_its_logs(tmp_path: Path) -> None:
         check=False,
     )
     assert "1 failed, 2 passed" in done.stdout
-    assert "Logs of penstock_broker" in done.stdout
+    assert "Logs of penstock_broker_process" in done.stdout
     assert "broker serves http://127.0.0.1:" in done.stdout

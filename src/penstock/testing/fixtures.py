@@ -14,7 +14,8 @@ import pytest
 
 from penstock.testing.server import LocalBroker, LocalPenstock
 
-_FIXTURES: Final = ("penstock_broker", "penstock_broker_process", "penstock_server")
+# The running servers by the names of their fixtures.
+_SERVERS: Final = pytest.StashKey[dict[str, LocalBroker]]()
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +25,12 @@ def penstock_variables() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def penstock_broker_process(penstock_variables: Mapping[str, str]) -> Iterator[LocalBroker]:
+def penstock_broker_process(
+    penstock_variables: Mapping[str, str], pytestconfig: pytest.Config
+) -> Iterator[LocalBroker]:
     """Return a broker that runs until the end of the test run, and keeps its topics."""
     with LocalBroker(variables=penstock_variables) as broker:
+        pytestconfig.stash.setdefault(_SERVERS, {})["penstock_broker_process"] = broker
         yield broker
 
 
@@ -39,9 +43,12 @@ def penstock_broker(penstock_broker_process: LocalBroker) -> LocalBroker:
 
 
 @pytest.fixture(scope="session")
-def penstock_server(penstock_variables: Mapping[str, str]) -> Iterator[LocalPenstock]:
+def penstock_server(
+    penstock_variables: Mapping[str, str], pytestconfig: pytest.Config
+) -> Iterator[LocalPenstock]:
     """Return a whole Penstock that runs until the end of the test run, and keeps its data."""
     with LocalPenstock(variables=penstock_variables) as server:
+        pytestconfig.stash.setdefault(_SERVERS, {})["penstock_server"] = server
         yield server
 
 
@@ -52,9 +59,9 @@ def pytest_runtest_makereport(
     """Add the logs of the servers that a failed test used to its report."""
     report = yield
     if report.failed:
-        used = getattr(item, "funcargs", {})
-        for name in _FIXTURES:
-            server = used.get(name)
-            if isinstance(server, LocalBroker):
+        # With the fixtures that other fixtures of the test use.
+        used = getattr(item, "fixturenames", ())
+        for name, server in item.config.stash.get(_SERVERS, {}).items():
+            if name in used:
                 report.sections.append((f"Logs of {name}", server.logs()))
     return report
