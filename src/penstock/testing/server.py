@@ -140,9 +140,12 @@ class LocalBroker:
         exception: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if exception is not None:
-            exception.add_note(self.logs())
-        self.close()
+        try:
+            self.stop()
+            if exception is not None:
+                exception.add_note(self.logs())
+        finally:
+            self.close()
 
     def logs(self, lines: int = LOG_LINES) -> str:
         """Return the last lines of its output and of each of its log files.

@@ -16,13 +16,14 @@ from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
-from penstock.core.threads import start_job
+from penstock.core.threads import OwnedThread, start_job
 from penstock.services.host.data_folder import DataFolder
 
 READY_TIMEOUT_S: Final = 600.0
 _STOP_TIMEOUT_S: Final = 60.0
 _LINES_KEPT: Final = 200
 _POLL_S: Final = 0.05
+_READ_REST_S: Final = 2.0
 
 
 class ServerProcess:
@@ -56,6 +57,7 @@ class ServerProcess:
         self._module = module
         self._clock = clock
         self._process: subprocess.Popen[str] | None = None
+        self._reader: OwnedThread | None = None
         self._pause = threading.Condition()
         self._http = "127.0.0.1:0"
         self._broker_http = "127.0.0.1:0"
@@ -107,7 +109,11 @@ class ServerProcess:
         )
         self.starts += 1
         process = self._process
-        start_job("output of the server", lambda: self._read(process))
+        try:
+            self._reader = start_job("output of the server", lambda: self._read(process))
+        except BaseException:
+            self.kill()
+            raise
 
     def wait_ready(
         self,
@@ -136,6 +142,7 @@ class ServerProcess:
                 self._broker_tcp = str(found["broker_tcp"])
                 return
             if self.pid is None:
+                self._read_rest()
                 raise Unavailable(f"{self._name} ended:\n" + "\n".join(self.lines))
             with self._pause:
                 self._clock.wait(self._pause, _POLL_S)
@@ -169,10 +176,16 @@ class ServerProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process = None
+        self._read_rest()
 
     @property
     def _name(self) -> str:
         return " ".join(("penstock", *self._command))
+
+    def _read_rest(self) -> None:
+        """Wait for the last lines of a process that has ended, unless a child holds its output."""
+        if self._reader is not None:
+            self._reader.join(_READ_REST_S)
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
