@@ -33,7 +33,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processor.registry import ProcessorRegistry
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 CHAIN = 300_000
 ONE_BY_ONE = 10_000

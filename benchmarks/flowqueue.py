@@ -36,7 +36,7 @@ from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

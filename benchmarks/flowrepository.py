@@ -18,7 +18,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from penstock.storage.content.claims import ContentClaim

@@ -29,7 +29,7 @@ from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 FLOWFILES = 100_000
 FEED = 10_000

@@ -40,8 +40,8 @@ from benchmarks.table import Row, print_rows
 from benchmarks.turns import ROUNDS, in_turns
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
-from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Bench:
         self._clock = SystemClock()
         self._pause = threading.Condition()
         self._data = DataFolder(folder / "data")
-        self._server = DemoServer(self._data, self._clock)
+        self._server = ServerProcess(self._data, self._clock)
         self._names = 0
         self._opened = contextlib.ExitStack()
 

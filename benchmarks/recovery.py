@@ -26,8 +26,8 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services.demo.run import processes_of
-from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
 
 VICTIMS = ("broker", "overlord", "worker", "peon", "router", "flow", "spark", "launcher")
 NAME = "recovery"
@@ -42,7 +42,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.clock = SystemClock()
-        self.server = DemoServer(DataFolder(folder), self.clock)
+        self.server = ServerProcess(DataFolder(folder), self.clock)
         self._pause = threading.Condition()
         self._sent = 0
 

@@ -73,6 +73,7 @@ LATER_FILES = frozenset(
         "test_role_loops.py",
         "test_rolling_restart.py",
         "test_stalled_readers.py",
+        "test_testing_page.py",
     }
 )
 # Of the rest the folders with the longest files: at the end others would wait for one of them.

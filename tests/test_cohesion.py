@@ -75,7 +75,6 @@ SMALL_MODULES = {
     "services.cli.flow.commands": "one module for each group of commands",
     "services.cli.imports.commands": "one module for each group of commands",
     "services.cli.indexing.workers": "one module for each group of commands",
-    "spark.batch.progress": "goes into the engine when that is split (moves.md)",
     "spark.connect.python_daemon": "Spark starts it by its path",
     "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
     "spark.flow.builtin": "the table of processors that need Spark",

@@ -21,7 +21,7 @@ from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.memory_disk import CrashableFileSystem
 

@@ -12,7 +12,7 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2, batch, sized
 
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from broker_harness import RunningBroker
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.core.threads import Death, Deaths, OnDeath
-from penstock.storage.filesystem import OsAppendFile, OsFileSystem
+from penstock.storage.disk import OsAppendFile, OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from broker_harness import RunningBroker
 from penstock.broker.http_client import BrokerClient
 from penstock.broker.http_server import connection
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile
+from penstock.storage.disk import OsAppendFile, OsFileSystem, OsReadFile
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:

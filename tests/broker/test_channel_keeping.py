@@ -19,7 +19,7 @@ from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock

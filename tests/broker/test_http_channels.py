@@ -11,7 +11,7 @@ from broker_harness import RunningBroker
 from v2 import V2
 
 from penstock.core.errors import Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from penstock.broker.nsq_import import (
 from penstock.broker.nsq_import.metadata import parse_metadata
 from penstock.broker.nsq_import.records import RecordScanner
 from penstock.core.errors import Conflict, NotFound
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 TEXT = [b'{"number": %d, "text": "some words"}'.ljust(69) % i for i in range(100, 300)]
 

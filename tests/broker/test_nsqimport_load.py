@@ -18,7 +18,7 @@ from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, PenstockError, Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock

@@ -15,7 +15,7 @@ from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.registry import Topics
 from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 Story = Callable[[TopicChanges, Topic], Awaitable[None]]
 

@@ -24,7 +24,7 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 PAGE = ROOT / "docs" / "guides" / "moving-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"

@@ -30,7 +30,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.user_modules import FlowModules
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 class Source(Processor):

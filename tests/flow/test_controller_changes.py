@@ -29,7 +29,7 @@ from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unav
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 DAY_MS = 86_400_000
 

@@ -17,7 +17,7 @@ from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import ScheduledComponent
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 # All go to whoever gave the command. Others than these end the control thread, too.
 ANSWERS = tuple(one for one in FAULTS if issubclass(one, PenstockError))

@@ -12,7 +12,7 @@ from controller_kit import LINE, World, apply, states, wait_counted
 
 from penstock.core.errors import Conflict
 from penstock.flow.controller.controller import FlowController
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 class Guard:

@@ -15,7 +15,7 @@ from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.controller.status import FlowStatus
 from penstock.flow.queue.queue import QueueStatistics
 from penstock.services.api.flow.forms import connection_json
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.services.backup.backup import Backup, BackupSource
 from penstock.storage.deletion_hold import HoldingFileSystem
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
 TOTAL = 16_000

@@ -15,7 +15,7 @@ from controller_kit import World, apply, state_of, wait_counted
 
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import ControllerOptions
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 TOTAL = 30_000
 FLOW = f"""

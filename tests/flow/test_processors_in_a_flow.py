@@ -20,7 +20,7 @@ from penstock.flow.controller.controller import ControllerOptions, FlowControlle
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 FLOW = """
 name: through

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.processors.files.tail_file import TailFile
-from penstock.storage.filesystem import FileStat, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileStat
 from penstock.testing.flow import ProcessorRunner
 
 

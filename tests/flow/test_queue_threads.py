@@ -17,7 +17,7 @@ from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ResourceClaim
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 PUTTERS = 3
 EACH = 3_000

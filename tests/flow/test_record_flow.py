@@ -20,7 +20,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 ROWS = [{"n": number, "word": "x" * (number % 7)} for number in range(1_000)]
 CHANGED = threading.Condition()

@@ -25,7 +25,7 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 

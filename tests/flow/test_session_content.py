@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.session.content_streams import ContentStream
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.memory_disk import CrashableFileSystem
 
 

@@ -29,7 +29,7 @@ from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 

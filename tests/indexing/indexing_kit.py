@@ -27,7 +27,7 @@ from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.deep_storage import Pushed
 from penstock.segments.model import Segment, SegmentId
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 

@@ -8,7 +8,7 @@ from indexing_kit import FakeBroker, OneTask, event
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.indexing.task.dead_letters import DeadLetterSender, in_reading_order
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 @pytest.fixture

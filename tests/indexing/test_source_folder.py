@@ -17,7 +17,8 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.stream_location import StreamLocation
-from penstock.storage.filesystem import OsFileSystem, OsReadFile, translate_error
+from penstock.storage.disk import OsFileSystem, OsReadFile
+from penstock.storage.filesystem import translate_error
 from penstock.testing.clock import VirtualClock
 
 

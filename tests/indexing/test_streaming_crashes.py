@@ -8,7 +8,7 @@ import pytest
 from indexing_kit import OneTask, event
 
 from penstock.indexing.ports import TaskState
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 class CutError(Exception):

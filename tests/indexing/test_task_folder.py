@@ -14,7 +14,7 @@ from penstock.indexing.engine import DataFile, RowCounts
 from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.task.commit_file import BadFile, CommitFile, Persist
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DAY = Interval(0, 86_400_000)

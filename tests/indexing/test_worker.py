@@ -19,7 +19,8 @@ from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.indexing.worker.task_folders import TaskFolders
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileStat, FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

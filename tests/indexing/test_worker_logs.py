@@ -16,7 +16,7 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import LogPart
 from penstock.indexing.worker.log_store import LogStore, LogStoreOptions, TaskLogs, part_bounds
 from penstock.indexing.worker.task_attempts import TaskAttempts
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 _memory_stores = itertools.count()
 

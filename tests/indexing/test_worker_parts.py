@@ -21,7 +21,7 @@ from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.indexing.worker.task_folders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

@@ -26,7 +26,7 @@ from penstock.indexing.worker.peon_task import (
     TaskKinds,
 )
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 

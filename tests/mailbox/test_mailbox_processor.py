@@ -13,7 +13,6 @@ from penstock.core.errors import Closed, Conflict
 from penstock.core.metrics import MetricRegistry
 from penstock.mailbox import (
     MAX_PRIORITY,
-    BoundedTaskMailbox,
     DefaultActionController,
     MailboxProcessor,
     MailboxThread,
@@ -448,8 +447,7 @@ def test_a_mailbox_thread_runs_what_it_accepted_before_it_ends() -> None:
 
 def test_a_mailbox_thread_stopped_without_drain_cancels_what_is_left() -> None:
     entered, go_on = threading.Event(), threading.Event()
-    thread = MailboxThread("worker", capacity_mails=10)
-    assert isinstance(thread.processor.mailbox, BoundedTaskMailbox)
+    thread = MailboxThread("worker")
     thread.executor.execute(lambda: (entered.set(), go_on.wait(10)))
     left = thread.executor.submit(lambda: 1)
     thread.start()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from stepping import SteppedMutex, SteppedThread
 
-from penstock.core.errors import Closed, Unavailable
-from penstock.mailbox import BoundedTaskMailbox, MailOptions, TaskMailbox, task_mailbox
+from penstock.core.errors import Closed
+from penstock.mailbox import MailOptions, TaskMailbox, task_mailbox
 from penstock.mailbox.mail import Mail
 from penstock.testing.clock import VirtualClock
 
@@ -176,8 +176,8 @@ def test_a_put_at_any_place_of_a_quiesce_is_either_refused_or_handed_out(
 class Ending:
     """A put on one thread and the end of the mailbox on its owner's, cut as the test says."""
 
-    def __init__(self, options: MailOptions, *, closing: bool, bounded: bool) -> None:
-        self.box = BoundedTaskMailbox(9, bind=False) if bounded else TaskMailbox(bind=False)
+    def __init__(self, options: MailOptions, *, closing: bool) -> None:
+        self.box = TaskMailbox(bind=False)
         self.box._mutex = SteppedMutex()
         self.earlier = [mail("urgent", MailOptions.URGENT), mail("normal")]
         for one in self.earlier:
@@ -214,23 +214,20 @@ class Ending:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("closing", [True, False])
-@pytest.mark.parametrize("bounded", [True, False])
 def test_a_half_done_put_resumed_at_any_place_of_the_end_is_refused_or_handed_out(
-    options: MailOptions, closing: bool, bounded: bool
+    options: MailOptions, closing: bool
 ) -> None:
     """All pairs of cuts: the put stops at the first, goes on when the end reached the second."""
     outcomes: set[bool] = set()
 
     def run(first: int, second: int) -> bool:
-        ending = Ending(options, closing=closing, bounded=bounded)
+        ending = Ending(options, closing=closing)
         put_was_cut = not ending.put.step(first)
         end_was_cut = not ending.end.step(second)
         outcomes.add(ending.finish())
         return put_was_cut and end_was_cut
 
-    places = every_preemption(
-        lambda place: not Ending(options, closing=closing, bounded=bounded).put.step(place)
-    )
+    places = every_preemption(lambda place: not Ending(options, closing=closing).put.step(place))
     pairs = sum(every_preemption(partial(run, first)) for first in range(places))
     assert outcomes == {True, False}
     assert pairs > 300
@@ -372,12 +369,9 @@ def run_all(*actions: Callable[[], None]) -> None:
         raise errors[0]
 
 
-@pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_puts_racing_a_close_are_refused_or_handed_out_exactly_once(
-    seed: int, bounded: bool
-) -> None:
-    box = BoundedTaskMailbox(3, bind=False) if bounded else TaskMailbox(bind=False)
+def test_puts_racing_a_close_are_refused_or_handed_out_exactly_once(seed: int) -> None:
+    box = TaskMailbox(bind=False)
     accepted: list[set[Mail]] = [set(), set(), set()]
     handed_out: list[Mail] = []
 
@@ -440,84 +434,3 @@ def test_each_producer_is_served_in_its_own_order() -> None:
     for name in "abc":
         numbers = [int(one.split()[1]) for one in seen if one.startswith(name)]
         assert numbers == list(range(300))
-
-
-# The bound
-
-
-def test_a_full_mailbox_refuses_at_once_or_makes_others_wait() -> None:
-    clock = VirtualClock()
-    box = BoundedTaskMailbox(2, "m", clock=clock)
-    outcomes: list[str] = []
-
-    def other() -> None:
-        box.put(mail("a"))
-        box.put_nowait(mail("b"))
-        with pytest.raises(Unavailable, match="m has reached its capacity, 2 mails"):
-            box.put_nowait(mail("x"))
-        with pytest.raises(Unavailable, match="m has reached its capacity, 2 mails"):
-            box.run_exclusively(lambda: box.put(mail("y")))
-        box.put(mail("U", MailOptions.URGENT))
-        box.put(mail("c"))
-        outcomes.append("c went in")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    clock.wait_for_waiting(1)
-    assert (box.size, outcomes) == (3, [])
-    assert box.try_take().description == "U"  # no room for normal mail in that
-    assert box.try_take().description == "a"
-    thread.join(10)
-    assert outcomes == ["c went in"]
-    for number in range(5):
-        box.put(mail(f"own {number}"))  # the owner's own never wait
-    assert box.size == 7
-
-
-@pytest.mark.parametrize("way", ["batch", "take", "ignoring", "drain", "quiesce", "close"])
-def test_whatever_makes_room_wakes_the_waiting_put(way: str) -> None:
-    clock = VirtualClock()
-    box = BoundedTaskMailbox(1, clock=clock)
-    outcome: list[str] = []
-
-    def other() -> None:
-        box.put(mail("a"))
-        try:
-            box.put(mail("b"))
-            outcome.append("in")
-        except Closed:
-            outcome.append("closed")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    clock.wait_for_waiting(1)
-    box.create_batch()
-    {
-        "batch": box.try_take_from_batch,
-        "take": box.take,
-        "ignoring": partial(box.try_take, ignoring_deferrable=True),
-        "drain": box.drain,
-        "quiesce": box.quiesce,
-        "close": box.close,
-    }[way]()
-    thread.join(10)
-    assert outcome == (["closed"] if way in {"quiesce", "close"} else ["in"])
-
-
-def test_the_bound_holds_among_many_producers() -> None:
-    box = BoundedTaskMailbox(4, bind=False)
-    highest: list[int] = []
-
-    def producer() -> None:
-        for _ in range(200):
-            box.put(mail("n"))
-
-    def owner() -> None:
-        box.bind()
-        for _ in range(600):
-            highest.append(box.size)
-            box.take()
-
-    run_all(owner, producer, producer, producer)
-    assert max(highest) <= 4
-    assert box.size == 0

@@ -51,7 +51,7 @@ from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 

@@ -22,7 +22,7 @@ from penstock.services.api.flow import FlowRoutes
 from penstock.services.cli.entry import run
 from penstock.services.cli.flow.run import size
 from penstock.services.http_server import HttpServer
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 Command = Callable[..., str]
 

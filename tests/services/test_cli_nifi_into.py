@@ -20,7 +20,7 @@ from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 OTHER = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d5"

@@ -72,7 +72,7 @@ def test_one_killed_while_it_makes_a_folder_does_not_spoil_it(tmp_path: Path, st
     script = (
         "import os, sys, signal; from pathlib import Path\n"
         "from penstock.services.host.data_folder import DataFolder\n"
-        "from penstock.storage.filesystem import OsAppendFile, OsFileSystem\n"
+        "from penstock.storage.disk import OsAppendFile, OsFileSystem\n"
         "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
         "owner = OsAppendFile if sys.argv[2] == 'sync' else OsFileSystem\n"
         "setattr(owner, sys.argv[2], die)\n"

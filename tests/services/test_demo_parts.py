@@ -29,9 +29,9 @@ from penstock.services.demo.flights import (
     write_month,
 )
 from penstock.services.demo.progress import DemoProgress, flow_at_work, tasks_at_work, waiting
-from penstock.services.demo.run import kill_one, processes_of
-from penstock.services.demo.server import DemoServer, fresh_folder
+from penstock.services.demo.run import fresh_folder, kill_one, processes_of
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
 
 
 def test_the_flights_are_all_there() -> None:
@@ -118,7 +118,7 @@ def test_what_a_start_takes_so_long_for_is_told(
     stands_in.write_text("#!/bin/sh\necho still starting: spark\nexec sleep 60\n")
     stands_in.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stands_in))
-    server = DemoServer(DataFolder(tmp_path), SystemClock())
+    server = ServerProcess(DataFolder(tmp_path), SystemClock())
     told: list[str] = []
 
     def tell(line: str) -> None:
@@ -129,6 +129,7 @@ def test_what_a_start_takes_so_long_for_is_told(
     server.start()
     with pytest.raises(Unavailable, match="penstock up ended"):
         server.wait_ready(tell)
+    server.stop()
     assert told == ["still starting: spark"]
 
 

@@ -324,10 +324,11 @@ def test_only_a_closed_port_refuses() -> None:
 def test_the_directory_finds_the_leader_among_overlords(store: MetadataStore) -> None:
     for port in (1, 2):
         store.leases.renew("overlord", f"o{port}", host="h", port=port, ttl_ms=9_000)
-    led: list[str | None] = ["http://h:1"]
-    directory = LeaseDirectory(store.leases, leader=lambda: led[-1])
+    term = store.terms.take("overlord", "http://h:1", 9_000)
+    assert term is not None
+    directory = LeaseDirectory(store.leases, terms=store.terms)
     assert directory.find("overlord") == HostPort("h", 1)
-    led.append(None)
+    store.terms.resign(term)
     with pytest.raises(Unavailable, match="no overlord leads: start one"):
         directory.find("overlord")
 

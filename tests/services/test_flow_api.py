@@ -25,7 +25,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.options.table import Options
 from penstock.services.roles.flow import own_places, program_places
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 FLOW = """
 name: api

@@ -49,6 +49,7 @@ from penstock.services.api.process_clients import (
     HttpActionClient,
     HttpTaskClient,
     HttpWorkerClient,
+    WorkerLocator,
 )
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.host.process import listen
@@ -56,7 +57,7 @@ from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDirectory
 from penstock.services.options.values import HostPort
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
 T = TypeVar("T")
@@ -351,9 +352,11 @@ def test_a_worker_over_http(worker_api) -> None:
         client.assign(task_spec())
     client.shutdown("t")
     assert worker.shut_down == ["t"]
+    locator = WorkerLocator(address, token=TOKEN)
+    assert locator.overlord() == HostPort("h", 5)
+    assert locator.broker_url() == "http://b:4"
+    assert WorkerLocator(address, HostPort("c", 3), TOKEN).broker_url() == "http://c:3"
     api = JsonClient(address.url, token=TOKEN)
-    assert api.get("/druid-internal/v1/leader") == "h:5"
-    assert api.get("/druid-internal/v1/broker") == "http://b:4"
     with pytest.raises(InvalidRequest):
         api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
 

@@ -30,7 +30,7 @@ from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import Options
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")

@@ -27,7 +27,7 @@ from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget
 from penstock.services.host.data_folder import DataFolder
 from penstock.storage.deletion_hold import DeletionHold, HoldingFileSystem
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
@@ -550,7 +550,7 @@ KILLED = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     import test_restore
-    from penstock.storage.filesystem import OsFileSystem
+    from penstock.storage.disk import OsFileSystem
 
     left, plain = int(sys.argv[4]), OsFileSystem.create
 

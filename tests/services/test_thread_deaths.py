@@ -49,7 +49,7 @@ from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.projections.builder import ProjectionBuilder
 from penstock.spark.projections.catalog import KnownProjections
 from penstock.spark.projections.file_store import ProjectionFiles
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
 
 LIMIT_S = 30.0

@@ -20,7 +20,7 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.batch.input.file_finder import Finder
+from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.input.open_files import local_size, translated
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions
@@ -91,7 +91,7 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, name: str, form:
         "local": {"type": "local", "files": [path]},
         "fsspec": {"type": "fsspec", "uris": [f"file://{path}"]},
     }[form]
-    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
+    finder = FileFinder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
     wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
     with pytest.raises(
         InvalidRequest, match=rf"{name} .*(not a regular file|folder|cannot be read)"
@@ -107,7 +107,7 @@ def test_urls_that_no_file_system_can_read_are_refused(
     tmp_path: Path, url: str, field: str
 ) -> None:
     source: object = {"type": "fsspec", field: [url]}
-    finder = Finder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
+    finder = FileFinder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
     wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
     with pytest.raises(InvalidRequest, match=r"cannot be read \(.*correct it"):
         finder.find(ExternalInput(wanted, JsonFormat()))
@@ -125,7 +125,7 @@ def test_a_variable_that_is_not_set_is_told_with_its_place_and_the_mend(tmp_path
         (rows, None, "database.connectorConfig.password"),
     ):
         found: InputSource = TypeAdapter(InputSource).validate_python(wanted)
-        finder = Finder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
+        finder = FileFinder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
         with pytest.raises(InvalidRequest, match=r"penstock up.*worker.*default") as told:
             finder.find(ExternalInput(found, format_))
         assert told.value.place == f"inputSource.{field}"

@@ -80,7 +80,7 @@ def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
     file: HeldFile,
 ) -> None:
     batch, idle = engines(), engines()
-    idle.reach()  # as a warm process does, and then waits for its task
+    idle._sessions.reach()  # as a warm process does, and then waits for its task
     store = DeepStore(str(tmp_path / "deep"))
     (tmp_path / "a.json").write_bytes(lines(1_000))
     last = file.url("b.json")

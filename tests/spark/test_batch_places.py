@@ -17,7 +17,7 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import JsonFormat, LocalInput
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.final_files import BatchTarget, finalize
-from penstock.spark.batch.input.file_finder import Finder
+from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField
 
@@ -50,7 +50,7 @@ def files_below(
 
     monkeypatch.setattr(os, "scandir", look)
     given = LocalInput(base_dir=str(folder), filter="*.json")
-    finder = Finder(TimeField("at"), folder / "scratch", SparkBatchOptions(), lambda: None)
+    finder = FileFinder(TimeField("at"), folder / "scratch", SparkBatchOptions(), lambda: None)
     return [file.path for file in finder.find(ExternalInput(given, JsonFormat())).files]
 
 
@@ -89,10 +89,10 @@ import sys
 from pathlib import Path
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.specs.inputs import InlineInput, JsonFormat
-from penstock.spark.batch.input.file_finder import Finder
+from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField
-finder = Finder(TimeField("at"), Path(sys.argv[1]), SparkBatchOptions(), lambda: None)
+finder = FileFinder(TimeField("at"), Path(sys.argv[1]), SparkBatchOptions(), lambda: None)
 given = ExternalInput(InlineInput(type="inline", data=chr(0x6F22)), JsonFormat())
 (found,) = finder.find(given).files
 assert Path(found.path).read_bytes() == b"\\xe6\\xbc\\xa2"

@@ -16,7 +16,7 @@ from penstock.indexing.source import FolderSupplier
 from penstock.indexing.specs import parse_data_schema
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from penstock.spark.topic.record_locations import LongLine, _read_lines, as_sour
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.splits import SourceRange, cut
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 def read(source: SourceRange, block_bytes: int) -> list[tuple[int, bytes]]:

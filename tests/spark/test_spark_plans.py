@@ -34,7 +34,7 @@ from penstock.spark.topic.bad_files import (
 from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.spark.transforms.identifiers import in_backticks, names_in
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 ranges = st.lists(
     st.builds(

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from penstock.core.errors import InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.indexing.engine import EngineFailure
-from penstock.spark.batch import engine as batch_engine
+from penstock.spark.batch import batch_run
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.scan import ScanWork, scan_pieces
@@ -104,7 +104,7 @@ def test_a_bomb_ends_its_task_while_another_succeeds(
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         yield from scan_pieces(work, batches)
 
-    monkeypatch.setattr(batch_engine, "scan_pieces", scans)
+    monkeypatch.setattr(batch_run, "scan_pieces", scans)
     table = pa.table({"at": ["2013-01-01"], "name": ["0" * (400 << 20)]})
     pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", write_statistics=False)
     assert (tmp_path / "bomb.parquet").stat().st_size < 1 << 20

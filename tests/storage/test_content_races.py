@@ -8,7 +8,7 @@ import pytest
 
 from penstock.storage.content.repository import ContentOptions, ContentRepository
 from penstock.storage.content.resources import Resource
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
 

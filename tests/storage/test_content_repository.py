@@ -23,7 +23,7 @@ from penstock.core.errors import (
 )
 from penstock.storage.content.claims import UNKNOWN_CHECKSUM, ContentClaim, ResourceClaim
 from penstock.storage.content.repository import ContentOptions, ContentRepository
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

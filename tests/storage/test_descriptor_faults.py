@@ -12,14 +12,9 @@ from portfaults import check_at_each_call, open_descriptors
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.storage import deletion_hold, filesystem
-from penstock.storage.filesystem import (
-    AppendFile,
-    FolderLock,
-    OsFileSystem,
-    OsFolderLock,
-    ReadFile,
-)
+from penstock.storage import deletion_hold, disk, filesystem
+from penstock.storage.disk import OsFileSystem, OsFolderLock
+from penstock.storage.filesystem import AppendFile, FolderLock, ReadFile
 from penstock.storage.queue.group_commit import SyncThreads
 
 FS = OsFileSystem()
@@ -50,7 +45,7 @@ def test_no_call_that_raises_leaves_a_descriptor_open(
 ) -> None:
     path = str(tmp_path / "file")
     FS.create(path).close()
-    assert check_at_each_call(monkeypatch, filesystem, lambda: OPERATIONS[name](path)) > 0
+    assert check_at_each_call(monkeypatch, disk, lambda: OPERATIONS[name](path)) > 0
 
 
 @pytest.mark.parametrize("name", OPENS)
@@ -60,7 +55,7 @@ def test_no_lack_of_memory_leaves_a_descriptor_open(tmp_path: Path, name: str) -
     before = open_descriptors()
     while opened is None:
         assert open_descriptors() == before, faults.raised
-        with faults.armed_inside([filesystem.__name__], MemoryError, at):
+        with faults.armed_inside([disk.__name__, filesystem.__name__], MemoryError, at):
             opened = OPENS[name](path)
         at += 1
     close(opened)

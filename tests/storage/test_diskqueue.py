@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Closed, Conflict, Full, InvalidRequest, NotFound, Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import (
     DiskQueue,
     DiskQueueOptions,

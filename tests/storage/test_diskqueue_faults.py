@@ -13,7 +13,7 @@ from faultcases import FaultCases
 from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable
-from penstock.storage.filesystem import OsAppendFile
+from penstock.storage.disk import OsAppendFile
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock

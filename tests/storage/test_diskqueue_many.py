@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.clock import VirtualClock

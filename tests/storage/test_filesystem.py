@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.storage.filesystem import OsFileSystem, translate_error
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import translate_error
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
@@ -133,7 +134,7 @@ def test_a_write_that_the_system_cuts_leaves_the_old_end(tmp_path):
     script = f"""
 import resource
 from penstock.core.errors import Unavailable
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 file = OsFileSystem().create({str(tmp_path / "file")!r})
 file.writev([b"x" * 3000])
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))

@@ -17,7 +17,7 @@ from penstock.storage.deletion_hold import (
     HoldingFileSystem,
     clear_expired,
 )
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentOptions, ContentRepository
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 STEPS: Final = 240
 DRAIN_LIMIT_S: Final = 60

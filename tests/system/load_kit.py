@@ -20,8 +20,8 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.run import Victim, processes_of
-from penstock.services.demo.server import DemoServer
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
@@ -157,7 +157,7 @@ class Rig:
     def __init__(self, folder: Path, variables: Mapping[str, str] | None = None) -> None:
         self.clock = SystemClock()
         self.folder = folder
-        self.server = DemoServer(DataFolder(folder), self.clock, variables)
+        self.server = ServerProcess(DataFolder(folder), self.clock, variables)
         self._pause = threading.Condition()
         self._starting = threading.Lock()
 

@@ -1,8 +1,9 @@
-"""A Penstock of real processes, as `penstock up` starts them, for as long as a test needs it."""
+"""A whole Penstock for a test of this project, with the options of the test run."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,20 +13,15 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
-from penstock.services.demo.server import DemoServer
-from penstock.services.host.data_folder import DataFolder
+from penstock.testing.server import LocalPenstock
 
 
 @contextmanager
-def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[DemoServer]:
+def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[LocalPenstock]:
     """Serve a data folder; ready when the block begins, stopped at its end."""
-    made = DemoServer(DataFolder(folder), SystemClock(), variables)
-    made.start()
-    try:
-        made.wait_ready()
+    ours = {name: value for name, value in os.environ.items() if name.startswith("PENSTOCK_")}
+    with LocalPenstock(folder, variables={**ours, **(variables or {})}) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def until(what: str, condition: Callable[[], bool], within_s: float = 120) -> None:

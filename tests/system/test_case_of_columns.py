@@ -13,9 +13,9 @@ import pytest
 from serving import serving, until
 
 from penstock.core.errors import PenstockError
-from penstock.services.demo.server import DemoServer
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
+from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -31,7 +31,7 @@ QUERY = 'SELECT "City", "city" FROM trips ORDER BY "City" NULLS LAST, "city"'
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[DemoServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[LocalPenstock]:
     folder: Path = tmp_path_factory.mktemp("case") / "data"
     with serving(folder, {"PENSTOCK_SPARK_CONNECT": shared_spark}) as made:
         yield made
@@ -69,9 +69,9 @@ def end_of(api: JsonClient, path: str, body: dict[str, object]) -> str:
     return status()
 
 
-def test_both_columns_are_kept_to_the_end(server: DemoServer) -> None:
-    api = JsonClient(server.http, timeout_s=WAIT_S)
-    broker = JsonClient(server.broker_http, timeout_s=WAIT_S)
+def test_both_columns_are_kept_to_the_end(server: LocalPenstock) -> None:
+    api = JsonClient(server.api_url, timeout_s=WAIT_S)
+    broker = JsonClient(server.http_url, timeout_s=WAIT_S)
     broker.post("/topic/create", query={"topic": "trips"})
     spec = {
         "dataSchema": schema("trips"),

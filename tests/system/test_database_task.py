@@ -73,7 +73,7 @@ def api(tmp_path: Path, shared_spark: str) -> Iterator[Api]:
     with (
         running_database(require_binaries()) as database,
         serving(tmp_path / "data", variables) as server,
-        httpx.Client(base_url=server.http, timeout=60) as client,
+        httpx.Client(base_url=server.api_url, timeout=60) as client,
     ):
         yield Api(client, database)
 

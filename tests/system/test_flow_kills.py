@@ -25,7 +25,7 @@ from penstock.flow.controller.controller import FlowController
 from penstock.flow.processor_state import decode_state
 from penstock.services.http_client import JsonClient
 from penstock.services.processors import registry_for
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
 KILLS = int(os.environ.get("PENSTOCK_FLOW_KILLS", "5"))

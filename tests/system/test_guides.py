@@ -13,7 +13,7 @@ from serving import serving
 from walking import FLOW_GUIDE, Walk, commands_of, first_flow, in_a_process, write_files
 
 from penstock.services.demo.run import processes_of
-from penstock.services.demo.server import DemoServer
+from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -74,7 +74,7 @@ FLOW = {
 class Served:
     """What runs: its data folder, and the variables that it and the reader have."""
 
-    server: DemoServer
+    server: LocalPenstock
     data_folder: Path
     variables: Mapping[str, str]
 

@@ -37,7 +37,7 @@ def api(folder: Path) -> Iterator[JsonClient]:
     """Serve a Penstock with a Spark for queries and little memory for both."""
     variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
     with serving(folder, variables) as server:
-        yield JsonClient(server.http, timeout_s=WAIT_S)
+        yield JsonClient(server.api_url, timeout_s=WAIT_S)
 
 
 def lines(name: str, *numbers: int) -> str:

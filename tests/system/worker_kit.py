@@ -18,7 +18,7 @@ from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import HttpWorkerClient
 from penstock.services.host.fork_server import FORK_SERVER_NAME, FORKED_NAME
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.roles.peon import PEON_NAME
+from penstock.services.roles.peon_start import PEON_NAME
 from penstock.storage.metadata import MetadataStore
 
 T = TypeVar("T")

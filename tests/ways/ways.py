@@ -32,7 +32,7 @@ from overlord_kit import OverlordWorld, noop
 
 from penstock.broker.options import BrokerOptions
 from penstock.indexing.ports import TaskState
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 SOURCE: Final = str(Path(sys.modules["penstock"].__file__ or "").parent) + "/"
 

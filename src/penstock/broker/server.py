@@ -54,7 +54,7 @@ from penstock.core.loop_stalls import LoopTicker
 from penstock.core.loop_tasks import keep_running, watch_loop
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Durations in options and specs, and their text.
+"""Durations in options, specs and flows, and their text.
 
-Owns the two notations, ISO 8601 (``PT1H``, ``P1D``, ``P1M``) and short (``500ms``, ``2s``); does
-not own the calendar, such as the length of a month (`core.instants`). A duration is whole
-milliseconds; a period may also contain months, whose length depends on the date.
+Owns the three notations: ISO 8601 (``PT1H``, ``P1D``, ``P1M``), short (``500ms``, ``2s``), and
+NiFi's, which flows use (``10 sec``, ``1.5 hours``). Does not own the calendar, such as the length
+of a month (`core.instants`). A duration is whole milliseconds; a period may also contain months,
+whose length depends on the date; a period of a flow is whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -48,6 +49,25 @@ _ISO_UNITS_MS: Final = {
     "minutes": MINUTE_MS,
     "seconds": SECOND_MS,
 }
+
+_NIFI_UNITS: Final = (
+    (1, ("ns", "nano", "nanos", "nanosecond", "nanoseconds")),
+    (1_000_000, ("ms", "milli", "millis", "millisecond", "milliseconds")),
+    (1_000_000_000, ("s", "sec", "secs", "second", "seconds")),
+    (60_000_000_000, ("m", "min", "mins", "minute", "minutes")),
+    (3_600_000_000_000, ("h", "hr", "hrs", "hour", "hours")),
+    (86_400_000_000_000, ("d", "day", "days")),
+    (604_800_000_000_000, ("w", "wk", "wks", "week", "weeks")),
+)
+_NIFI_UNITS_NS: Final = {name: length_ns for length_ns, names in _NIFI_UNITS for name in names}
+
+# Maximum of a signed 64-bit count of nanoseconds: 292 years.
+MAX_NIFI_PERIOD_NS: Final = 2**63 - 1
+
+# The number of digits is limited: more would only cost time.
+_NIFI_PERIOD: Final = re.compile(
+    r"(?P<number>\d{1,30}|\d{0,30}\.\d{1,30})\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +139,36 @@ def parse_duration(value: str | int) -> int:
             f"{value!r} has months or years, which have no fixed length: write days, such as P30D"
         )
     return period.ms
+
+
+def parse_nifi_period(text: str) -> int:
+    """Return a period in NiFi's notation, such as ``10 sec`` or ``1.5 hours``, in nanoseconds.
+
+    Unlike in NiFi, ``1 millisecond`` and ``1 nanosecond`` work: NiFi accepts them, but fails when
+    they are used. A fraction of a nanosecond is rounded half to even, but no value above 0 becomes
+    0.
+
+    Raises:
+        InvalidRequest: The text is not a period, or is longer than 292 years.
+    """
+    match = _NIFI_PERIOD.fullmatch(text.strip())
+    if match is None:
+        raise InvalidRequest(
+            f"{text!r} is not a period: write a number and a unit, such as 10 sec, 1.5 hours or "
+            "100 ms"
+        )
+    length_ns = _NIFI_UNITS_NS.get(match["unit"].lower())
+    if length_ns is None:
+        raise InvalidRequest(
+            f"{text!r} has the unknown unit {match['unit']!r}: use one of "
+            + ", ".join(names[0] for _, names in _NIFI_UNITS)
+            + " or their long forms"
+        )
+    exact = Fraction(match["number"]) * length_ns
+    period_ns = max(1, round(exact)) if exact else 0
+    if period_ns > MAX_NIFI_PERIOD_NS:
+        raise InvalidRequest(f"{text!r} is longer than 292 years: write a shorter period")
+    return period_ns
 
 
 def format_duration(ms: int) -> str:

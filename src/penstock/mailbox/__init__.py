@@ -4,7 +4,6 @@ The one concurrency rule of Penstock. Most code uses `MailboxThread`; `MailboxPr
 existing thread, or step by step in a simulation.
 """
 
-from penstock.mailbox.bounded import BoundedTaskMailbox
 from penstock.mailbox.control import DefaultActionController, Suspension
 from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
@@ -17,7 +16,6 @@ from penstock.mailbox.timers import MailboxTimers, Timer
 __all__ = [
     "MAX_PRIORITY",
     "MIN_PRIORITY",
-    "BoundedTaskMailbox",
     "DefaultActionController",
     "Mail",
     "MailOptions",

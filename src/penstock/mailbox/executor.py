@@ -103,21 +103,6 @@ class MailboxExecutor:
         """
         self._put(Mail(command, self.priority, description, arguments, options))
 
-    def execute_nowait(
-        self,
-        command: Callable[[], object],
-        description: str = "",
-        *arguments: object,
-        options: MailOptions = DEFAULT,
-    ) -> None:
-        """Execute, but raise instead of waiting if a bounded mailbox is full.
-
-        Raises:
-            Unavailable: The mailbox is full.
-            Closed: The mailbox is quiesced or closed.
-        """
-        self._mailbox.put_nowait(Mail(command, self.priority, description, arguments, options))
-
     def submit(
         self,
         command: Callable[[], T],

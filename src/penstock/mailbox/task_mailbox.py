@@ -160,7 +160,6 @@ class TaskMailbox:
         self._accepting = True  # the state is OPEN
         self._lock_free = True  # and no thread holds the mailbox exclusively
         self._exclusive_depth = 0
-        self._exclusive_owner: int | None = None
         self._urgent: deque[Mail] = deque()
         self._normal: deque[Mail] = deque()
         self._batch_left = 0
@@ -224,10 +223,6 @@ class TaskMailbox:
             self._sleeping = False
             self._wakeup.set()
 
-    def put_nowait(self, mail: Mail) -> None:
-        """Put; a bounded mailbox raises instead of waiting. Raises as `put`."""
-        self.put(mail)
-
     def run_exclusively(self, action: Callable[[], T]) -> T:
         """Run an action while no other thread changes the state or begins a put.
 
@@ -237,14 +232,12 @@ class TaskMailbox:
         """
         with self._mutex:
             self._exclusive_depth += 1
-            self._exclusive_owner = get_ident()
             self._lock_free = False
             try:
                 return action()
             finally:
                 self._exclusive_depth -= 1
                 if not self._exclusive_depth:
-                    self._exclusive_owner = None
                     self._lock_free = self._accepting
 
     # The owner only

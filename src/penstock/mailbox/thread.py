@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Conflict
 from penstock.core.threads import OwnedThread
-from penstock.mailbox.bounded import BoundedTaskMailbox
 from penstock.mailbox.processor import MailboxProcessor
 from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
 
@@ -36,7 +35,6 @@ class MailboxThread:
         name: Name of the thread and its mailbox.
         default_action: As in `MailboxProcessor`.
         clock: As in `MailboxProcessor`.
-        capacity_mails: Capacity of the mailbox; 0 means unbounded.
         on_failure: Called on the mailbox thread with the exception that ended the loop.
         daemon: Let the process end without waiting for the thread.
     """
@@ -47,16 +45,11 @@ class MailboxThread:
         default_action: Callable[[DefaultActionController], object] | None = None,
         *,
         clock: Clock | None = None,
-        capacity_mails: int = 0,
         on_failure: Callable[[BaseException], object] | None = None,
         daemon: bool = False,
     ) -> None:
         self.name: Final = name
-        mailbox = (
-            BoundedTaskMailbox(capacity_mails, name, clock=clock, bind=False)
-            if capacity_mails
-            else TaskMailbox(name, clock=clock, bind=False)
-        )
+        mailbox = TaskMailbox(name, clock=clock, bind=False)
         self.processor: Final = MailboxProcessor(default_action, clock=clock, mailbox=mailbox)
         self.failure: BaseException | None = None
         self._on_failure = on_failure

@@ -32,7 +32,8 @@ from penstock.segments.layout import (
 )
 from penstock.segments.local_files import LocalFiles
 from penstock.segments.remote_files import RemoteFiles
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

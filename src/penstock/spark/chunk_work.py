@@ -48,7 +48,7 @@ from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
 from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.splits import Split
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 
 @dataclass(frozen=True, slots=True)

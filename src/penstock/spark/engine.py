@@ -106,7 +106,7 @@ from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.split_reader import BadMessagePolicy, sized
 from penstock.spark.topic.splits import Split, cut
 from penstock.spark.transforms.transform_errors import naming_transforms
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import Conflict, Unavailable
-from penstock.storage.filesystem import OsFileSystem, translate_error
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -46,7 +46,8 @@ from penstock.flow.session.services import SessionServices, Wiring
 from penstock.flow.session.statistics import SessionStatistics
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

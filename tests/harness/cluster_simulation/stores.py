@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
 from penstock.segments.deep_storage import DeepStore
-from penstock.storage.filesystem import OsAppendFile, OsFileSystem
+from penstock.storage.disk import OsAppendFile, OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -37,7 +37,7 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.flow.controller.processor_node import ProcessorPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
@@ -24,7 +25,6 @@ from penstock.flow.queue.queue_size import QueueOptions, parse_size
 from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression
-from penstock.flow.scheduling.periods import parse_period
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -130,7 +130,7 @@ class Plans:
         is_timer = schedule.strategy is Strategy.TIMER
         return scheduling.ComponentSchedule(
             scheduling.SchedulingStrategy(schedule.strategy.value),
-            period_ns=parse_period(period) if is_timer else 0,
+            period_ns=parse_nifi_period(period) if is_timer else 0,
             cron=cron,
             missed=scheduling.Missed.ONCE if schedule.catch_up else scheduling.Missed.SKIP,
             concurrent_tasks=processor.concurrent_tasks,
@@ -166,7 +166,7 @@ class Plans:
         )
 
     def _period_ms(self, group: PlacedGroup, text: str) -> int:
-        period_ns = parse_period(self._values.text(group, text))
+        period_ns = parse_nifi_period(self._values.text(group, text))
         if 0 < period_ns < _NS_PER_MS:
             return 1
         return period_ns // _NS_PER_MS

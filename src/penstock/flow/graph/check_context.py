@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
@@ -21,7 +22,6 @@ from penstock.flow.graph.parameters import (
 )
 from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, nearest
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
-from penstock.flow.scheduling.periods import parse_period
 
 # A user with more problems than this has repeated one mistake.
 _HINTS: Final = 200
@@ -111,7 +111,7 @@ class CheckContext:
         yield from self.public_problems(group, path, text)
         period, is_known = self.resolved(group, text)
         if is_known:
-            yield from self.parse_problems(path, parse_period, period)
+            yield from self.parse_problems(path, parse_nifi_period, period)
 
     def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[FlowProblem]:
         """Find sensitive parameters in a value that is shown."""

@@ -18,7 +18,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.log_context import COMPONENT, of_component
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 
 DEFAULT_PENALTY_MS = 30_000
 DEFAULT_YIELD_MS = 1_000

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
+from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 from penstock.core.whole_numbers import INT64_MAX, int64_of
-from penstock.flow.scheduling.periods import parse_period
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ def _parse_bool(text: str) -> bool:
 
 
 def _parse_period(text: str) -> int:
-    return parse_period(text) // _NS_PER_MS
+    return parse_nifi_period(text) // _NS_PER_MS
 
 
 def parse_size(text: str) -> int:

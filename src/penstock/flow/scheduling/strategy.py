@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
-from penstock.flow.scheduling.periods import parse_period
 
 if TYPE_CHECKING:
     from penstock.flow.scheduling.cron.expression import CronExpression
@@ -105,7 +105,7 @@ def every(period: str) -> ComponentSchedule:
     Raises:
         InvalidRequest: The text is not a period.
     """
-    return ComponentSchedule(SchedulingStrategy.TIMER, period_ns=parse_period(period))
+    return ComponentSchedule(SchedulingStrategy.TIMER, period_ns=parse_nifi_period(period))
 
 
 def next_firing_ms(schedule: ComponentSchedule, now_ms: int, served_ms: int | None) -> int | None:

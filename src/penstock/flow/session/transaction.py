@@ -381,7 +381,9 @@ class SessionTransaction:
             taken = self.session_state.taken_count()
             inputs = len(self.wiring.inputs)
             penalty_end_s = self.services.clock.monotonic_s() + self.wiring.penalty_ms / 1_000
-            self.wiring.batch_limit.failed(taken, inputs, self.session_state.originals, penalty_end_s)
+            self.wiring.batch_limit.failed(
+                taken, inputs, self.session_state.originals, penalty_end_s
+            )
             penalize = taken == 1
         try:
             self.content.abort()

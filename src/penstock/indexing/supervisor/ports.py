@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.indexing.events import Events, NoEvents
 from penstock.indexing.ports import TaskState
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

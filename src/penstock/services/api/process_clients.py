@@ -356,6 +356,42 @@ class LeasedWorkers:
         ]
 
 
+class WorkerLocator:
+    """Looks up addresses at the worker of a peon, which knows them from the metadata store.
+
+    So a peon needs no metadata store of its own. Nothing is cached: each call asks again.
+
+    Args:
+        worker: Address of the worker.
+        broker: Configured address of the broker; None: the worker is asked.
+        token: Bearer token.
+    """
+
+    def __init__(
+        self, worker: HostPort, broker: HostPort | None = None, token: str | None = None
+    ) -> None:
+        self._worker = JsonClient(f"http://{worker}", token=token, timeout_s=WORKER_TIMEOUT_S)
+        self._broker = broker
+
+    def broker_url(self) -> str:
+        """Return the URL of the broker.
+
+        Raises:
+            Unavailable: The worker does not answer, or knows no broker.
+        """
+        if self._broker is not None:
+            return self._broker.url
+        return str(self._worker.get("/druid-internal/v1/broker"))
+
+    def overlord(self) -> HostPort:
+        """Return the address of the leading overlord.
+
+        Raises:
+            Unavailable: The worker does not answer, or no overlord leads.
+        """
+        return HostPort.parse(str(self._worker.get("/druid-internal/v1/leader")))
+
+
 class HttpActionClient:
     """`ActionClient` of one task: looks the overlord up again for each action.
 

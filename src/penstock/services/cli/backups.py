@@ -21,7 +21,7 @@ from penstock.services.cli.output import Bars, print_json, print_rows, progress_
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.options import resolution
 from penstock.services.options.table import Options, local_path
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

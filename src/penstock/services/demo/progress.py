@@ -27,8 +27,8 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.core.printable import escaped
 from penstock.services.answers import objects, part
-from penstock.services.demo.server import DemoServer
 from penstock.services.examples import example
+from penstock.services.host.server_process import ServerProcess
 from penstock.services.http_client import JsonClient
 
 _MS_PER_S: Final = 1_000
@@ -201,7 +201,7 @@ class FlowFeed:
         flow: Name of the example with the flow.
     """
 
-    def __init__(self, server: DemoServer, flow: str) -> None:
+    def __init__(self, server: ServerProcess, flow: str) -> None:
         self._server = server
         self._flow = flow
 

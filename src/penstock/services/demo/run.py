@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import PenstockError, Unavailable, counted
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable, counted
 from penstock.core.printable import escaped
 from penstock.services.answers import objects, whole
 from penstock.services.demo.flights import (
@@ -47,10 +47,10 @@ from penstock.services.demo.progress import (
     FlowFeed,
     tasks_at_work,
 )
-from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.examples import example
-from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.host.fork_server import FORK_SERVER_NAME
+from penstock.services.host.server_process import ServerProcess
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
@@ -150,6 +150,28 @@ class DemoOptions:
     seed: int | None = None
 
 
+def fresh_folder(path: Path) -> DataFolder:
+    """Delete an earlier demo's folder and return a new one.
+
+    Raises:
+        InvalidRequest: The folder contains something else.
+        Conflict: Another demo runs in the folder.
+    """
+    folder = DataFolder(path.absolute())
+    if folder.path.exists():
+        if any(folder.path.iterdir()) and not (folder.path / FORMAT_FILE).exists():
+            raise InvalidRequest(
+                f"{folder.path} contains files that are not the demo's; use another: --folder"
+            )
+        lock = DataFolderLock(folder)
+        lock.take()
+        try:
+            shutil.rmtree(folder.path)
+        finally:
+            lock.release()
+    return folder
+
+
 class Demo:
     """One run of the demo.
 
@@ -160,7 +182,7 @@ class Demo:
         self._options = options
         self._clock = clock
         self._files = folder.path / FILES
-        self._server = DemoServer(folder, clock, {FOLDER_VARIABLE: str(self._files)})
+        self._server = ServerProcess(folder, clock, {FOLDER_VARIABLE: str(self._files)})
         self._feeding = FlowFeed(self._server, FLOW)
         self._console = Console(highlight=False)
         self._progress = DemoProgress(ROWS)

@@ -29,7 +29,7 @@ from penstock.core.intervals import format_time
 from penstock.services.options.resolution import CONFIG_FILE
 from penstock.services.options.table import METADATA_FILE
 from penstock.services.options.values import HostPort
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 FORMAT = 1
 FORMAT_FILE = "format.json"

@@ -24,7 +24,7 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import start_job
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.options.table import Options, local_path
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
+from penstock.core.waits import WaitTable
 from penstock.services.options.values import HostPort
 
 Service = Mapping[str, object]
@@ -160,6 +161,16 @@ class Announced(Protocol):
 
 class Discovery(Protocol):
     """Announces nodes and finds those of other processes; thread-safe."""
+
+    @property
+    def faults(self) -> int:
+        """Return how often it failed unexpectedly and continued."""
+        ...
+
+    @property
+    def waits(self) -> WaitTable:
+        """Return the failures that are retried."""
+        ...
 
     def start(self) -> None:
         """Begin.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,7 +28,7 @@ from penstock.core.waits import DependencyWait, WaitTable
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
 from penstock.services.options.values import HostPort
-from penstock.storage.metadata import LeaseRow
+from penstock.storage.metadata import LeaseRow, Term
 
 if TYPE_CHECKING:
     from penstock.services.membership.discovery import NodeListener, Watch
@@ -243,14 +243,22 @@ def no_leader(text: str, waits: Sequence[DependencyWait], *, remedy: str) -> Una
     return Unavailable(f"{text}, because of {reasons}", dependency=waits[0].dependency)
 
 
+class CurrentTerms(Protocol):
+    """The part of `MetadataStore.terms` that this module uses."""
+
+    def current(self, service: str) -> Term | None:
+        """Return the newest term of a service unless it was resigned."""
+        ...
+
+
 class LeaseDirectory:
     """Finds instances of services by their leases.
 
     Args:
         store: Lookup of live instances.
         chance: Randomizes the choice, to spread load.
-        leader: Returns the URL of the leading overlord, or None; without this function, the
-            overlord that announced itself last is used.
+        terms: Terms of the overlords; without them, the overlord that announced itself last is
+            used.
         waits: Returns why this process cannot write to the store: others fail in the same way.
     """
 
@@ -258,12 +266,12 @@ class LeaseDirectory:
         self,
         store: Instances,
         chance: random.Random | None = None,
-        leader: Callable[[], str | None] | None = None,
+        terms: CurrentTerms | None = None,
         waits: Callable[[], Sequence[DependencyWait]] = tuple,
     ) -> None:
         self._store = store
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
-        self._leader = leader
+        self._terms = terms
         self._waits = waits
 
     def all(self, service: str) -> list[LeaseRow]:
@@ -276,12 +284,12 @@ class LeaseDirectory:
         Raises:
             Unavailable: No instance is live, or none leads.
         """
-        if service == "overlord" and self._leader is not None:
-            url = self._leader()
-            if url is None:
+        if service == "overlord" and self._terms is not None:
+            term = self._terms.current(service)
+            if term is None:
                 remedy = "start one, or wait for the election"
                 raise no_leader("no overlord leads", self._waits(), remedy=remedy)
-            return HostPort.parse(url.removeprefix("http://"))
+            return HostPort.parse(term.holder.removeprefix("http://"))
         row = self._choose(service)
         return HostPort(row.host, row.port)
 
@@ -330,8 +338,6 @@ class LeaseDiscovery:
         clock: Time.
         chance: Randomizes the polls.
 
-    Attributes:
-        waits: The failures of renewals and polls that are retried.
     """
 
     def __init__(
@@ -341,7 +347,7 @@ class LeaseDiscovery:
         self._clock = clock
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
         self._faults = 0
-        self.waits: Final = WaitTable(clock)
+        self._waits = WaitTable(clock)
         self._calls = CallThread(clock)
         self._watchers = RoleWatchers(self._calls, clock, self._asked)
         self._announced: dict[_Announced, None] = {}
@@ -354,6 +360,11 @@ class LeaseDiscovery:
     def faults(self) -> int:
         """Return how many polls and renewals failed unexpectedly."""
         return self._faults + sum(one.faults for one in list(self._announced))
+
+    @property
+    def waits(self) -> WaitTable:
+        """Return the failures of renewals and polls that are retried."""
+        return self._waits
 
     def start(self) -> None:
         """Start to poll the leases."""
@@ -375,7 +386,7 @@ class LeaseDiscovery:
     def announce(self, node: Node) -> _Announced:
         """Take a lease and renew it until the node is withdrawn."""
         announcement = Announcement(node.role, node.instance, node.address, node.to_json())
-        announcer = LeaseAnnouncer(self._store, announcement, self._clock, self.waits)
+        announcer = LeaseAnnouncer(self._store, announcement, self._clock, self._waits)
         announcer.start()
         announced = _Announced(self._announced, announcer)
         self._announced[announced] = None
@@ -419,9 +430,9 @@ class LeaseDiscovery:
             rows = self._store.list()
         except PenstockError as error:
             logger.warning("the leases could not be read, trying again: %s", error)
-            self.waits.failed(_READ, error, dependency=Dependency.METADATA)
+            self._waits.failed(_READ, error, dependency=Dependency.METADATA)
             return
-        self.waits.ended(_READ)
+        self._waits.ended(_READ)
         for watcher in watchers:
             nodes = [node_of(row) for row in rows if row.service == watcher.role]
             watcher.synchronise({node.key: node for node in nodes})

@@ -46,15 +46,10 @@ class Membership:
         self._clock = clock
         self._zookeeper: ZooKeeper | None = None
         self.discovery: Discovery
-        self._faults: Callable[[], int] = lambda: 0  # kazoo handles errors of its own threads
-        self._waits: Callable[[], tuple[DependencyWait, ...]] = tuple
         if options.zookeeper is None:
-            leases = LeaseDiscovery(store.leases, clock)
-            self.discovery = leases
-            self._faults = lambda: leases.faults
-            self._waits = leases.waits.all
+            self.discovery = LeaseDiscovery(store.leases, clock)
             view = LeaseView(store.leases, clock)
-            self.directory = LeaseDirectory(view, leader=self._leader, waits=self.waits)
+            self.directory = LeaseDirectory(view, terms=store.terms, waits=self.waits)
             return
         # Imported here, because the client is only installed if it is used.
         from penstock.services.membership.zookeeper import (  # noqa: PLC0415
@@ -64,7 +59,7 @@ class Membership:
 
         self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base)
         self.discovery = ZooKeeperDiscovery(self._zookeeper, clock)
-        self.directory = LeaseDirectory(_Discovered(self.discovery), leader=self._leader)
+        self.directory = LeaseDirectory(_Discovered(self.discovery), terms=store.terms)
 
     def contest(self, service: str, url: str) -> Contest:
         """Return the contest that decides who leads a service.
@@ -82,11 +77,11 @@ class Membership:
 
     def faults(self) -> int:
         """Return how often discovery failed unexpectedly and continued."""
-        return self._faults()
+        return self.discovery.faults
 
     def waits(self) -> tuple[DependencyWait, ...]:
         """Return the waits of discovery and of the renewal of this process's lease."""
-        return self._waits()
+        return self.discovery.waits.all()
 
     def add_to(
         self,
@@ -123,10 +118,6 @@ class Membership:
             ),
             StartStage.ANNOUNCEMENTS,
         )
-
-    def _leader(self) -> str | None:
-        term = self._store.terms.current("overlord")
-        return None if term is None else term.holder
 
 
 class BrokerFinder:

@@ -32,6 +32,7 @@ import orjson
 
 from penstock.core.errors import Fenced, InvalidRequest, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
+from penstock.core.waits import WaitTable
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.election import TERM_TTL_MS, TermStore
 from penstock.services.membership.watchers import CallThread, RoleWatchers
@@ -228,6 +229,17 @@ class ZooKeeperDiscovery:
         self._stop_asked = False
         self._announced: dict[str, Node] = {}
         self._thread = OwnedThread("discovery", self._run, on_death=OnDeath.RESTART)
+        self._waits = WaitTable(clock)
+
+    @property
+    def faults(self) -> int:
+        """Return 0: kazoo handles the errors of its own threads."""
+        return 0
+
+    @property
+    def waits(self) -> WaitTable:
+        """Return an empty table: kazoo retries by itself."""
+        return self._waits
 
     def start(self) -> None:
         """Connect, and start to read nodes. Raises Unavailable if no server answers."""

@@ -1,9 +1,6 @@
-"""Process of a peon: one indexing task, a Spark client, a control API.
+"""Role of a peon: one indexing task, a Spark client, a control API.
 
-The worker starts it (`peon_start`) as a separate process, or as the fork server that creates such
-processes with all imports done. A peon opens a Spark session and waits for one line on its standard
-input, which names the task's folder; from then on its output is that task's log. If the folder is
-given at its start, it skips both steps.
+Owns what a task needs in this process, and the task's run. The start of the process is elsewhere.
 
 The process ends whether its worker or its input ends first: the kernel kills it with the worker,
 and the end of its input asks its task to stop, and ends the process if the task does not.
@@ -11,24 +8,21 @@ and the end of its input asks its task to stop, and ends the process if the task
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import itertools
 import json
 import logging
 import os
-import sys
 import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.core.clock import Clock, SystemClock
+from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.log_format import log_to_stream
-from penstock.core.threads import DEATHS, OwnedThread, start_job
+from penstock.core.threads import DEATHS, OwnedThread
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
@@ -44,21 +38,14 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.peon import PeonRoutes
-from penstock.services.api.process_clients import HttpActionClient
+from penstock.services.api.process_clients import HttpActionClient, WorkerLocator
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.factory import service_emitter, stop_emitter
-from penstock.services.host.fork_server import serve
-from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import (
-    die_with_parent,
-    end_on_thread_death,
     listen,
-    name_process,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
-from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_guard
-from penstock.services.options import resolution
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
@@ -71,14 +58,11 @@ from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.visible_files import VisibleFiles
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
-
-PEON_NAME = "penstock-peon"
-"""Name of a peon for `ps`."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +83,7 @@ class PeonRole:
         worker: Address of its worker.
         worker_name: The worker's name at the overlord.
         clock: Time.
-        say: Notifies the worker of a change of the task.
+        notify_worker: Notifies the worker of a change of the task.
     """
 
     def __init__(
@@ -108,13 +92,13 @@ class PeonRole:
         worker: HostPort,
         worker_name: str,
         clock: Clock,
-        say: Callable[[], None],
+        notify_worker: Callable[[], None],
     ) -> None:
         self._options = options
         self._worker_name = worker_name
-        self._worker = JsonClient(f"http://{worker}", token=options.token, timeout_s=10)
+        self._locator = WorkerLocator(worker, options.broker_http, options.token)
         self._clock = clock
-        self._say = say
+        self._notify_worker = notify_worker
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
         self._ask_stop: Callable[[], None] = lambda: None
@@ -164,7 +148,7 @@ class PeonRole:
                     self._located,
                 )
                 result = peon.run()
-                self._say()
+                self._notify_worker()
                 if self._events is not None:
                     self._events.stop(result)
             except PenstockError:
@@ -199,7 +183,7 @@ class PeonRole:
 
     def _located(self, spec: TaskSpec, location: TaskLocation) -> None:
         # The worker reads it from the folder, but the overlord learns it sooner from this process.
-        self._say()
+        self._notify_worker()
         self._lanes.submit("location", lambda: self._announce(spec.id, location))
 
     def _announce(self, task_id: str, location: TaskLocation) -> None:
@@ -212,7 +196,7 @@ class PeonRole:
         options = self._options
         if self._engine is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
-        broker = HttpBrokerPort(self._find_broker, options.token)
+        broker = HttpBrokerPort(self._locator.broker_url, options.token)
         return TaskPorts(
             engine=self._engine,
             broker=broker,
@@ -260,25 +244,16 @@ class PeonRole:
         except OSError as error:
             logger.info("the wait reasons of the task cannot be stored: %s", error)
             return
-        self._say()
+        self._notify_worker()
 
     def _actions(self, task_id: str) -> HttpActionClient:
         token = self._options.token
-        return HttpActionClient(task_id, self._find_overlord, token, self._worker_name)
+        return HttpActionClient(task_id, self._locator.overlord, token, self._worker_name)
 
     def _tables(self) -> TableSource:
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
         return VisibleFiles(self._metadata, options.deep_storage_address)
-
-    def _find_broker(self) -> str:
-        if self._options.broker_http is not None:
-            return self._options.broker_http.url
-        return str(self._worker.get("/druid-internal/v1/broker"))
-
-    def _find_overlord(self) -> HostPort:
-        # The worker reads the leases, so that this process needs no metadata store of its own.
-        return HostPort.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
     def close(self) -> None:
         """Close Spark and the port; an error of one part does not keep others open."""
@@ -333,82 +308,8 @@ def _watch_input(ask_stop: Callable[[], None]) -> None:
     os._exit(2)
 
 
-def _wait_for_folder() -> str | None:
-    """Wait for the line that names the folder of a task; None: the input has ended."""
-    line = b""
-    while not line.endswith(b"\n"):
-        try:
-            part = os.read(_STDIN, _LINE_BYTES_MAX)
-        except OSError:
-            return None
-        if not part or len(line) > _LINE_BYTES_MAX:
-            return None
-        line += part
-    return str(json.loads(line)["folder"])
-
-
-def _log_into(folder: str) -> None:
-    """From now on, send this process's output to the log of the task in a folder."""
-    sys.stdout.flush()
-    descriptor = os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
-def _sayer(descriptor: int | None) -> Callable[[], None]:
-    """Return a function that notifies the worker of changes of this task."""
-    if descriptor is None:
-        return lambda: None
-    os.set_inheritable(descriptor, False)  # noqa: FBT003
-
-    def say() -> None:
-        with contextlib.suppress(OSError):  # the worker has died
-            os.write(descriptor, b".")
-
-    return say
-
-
-def _import_ahead() -> None:
+def import_ahead() -> None:
     """Import what tasks would import at their first use."""
     import_client()
     for name in _IMPORTED_AT_FIRST_USE:
         importlib.import_module(name)
-
-
-def main(arguments: list[str]) -> int:
-    """Read the arguments, run, and return the exit code; `peon_start` calls it."""
-    parser = argparse.ArgumentParser(prog="penstock.services.roles.peon_start")
-    parser.add_argument("--folder")
-    parser.add_argument("--options", type=Path, required=True)
-    parser.add_argument("--worker", type=HostPort.parse, required=True)
-    parser.add_argument("--worker-name", required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--words-fd", type=int)
-    parser.add_argument("--forks-fd", type=int)
-    given = parser.parse_args(arguments)
-    words: int | None = given.words_fd
-    if given.forks_fd is not None and words is not None:
-        _import_ahead()
-        words = serve(given.forks_fd, words)
-        # The process that requested the fork is its parent, too; the kernel forgets `peon_start`'s
-        # call.
-        die_with_parent(given.parent)
-    end_on_thread_death()
-    name_process(PEON_NAME)
-    # Its output is the task's log.
-    log_to_stream(sys.stdout)
-    options = resolution.from_json(given.options.read_text())
-    use_umask(options)
-    say = _sayer(words)
-    process = PeonRole(options, given.worker, given.worker_name, SystemClock(), say)
-    folder: str | None = given.folder
-    if folder is None:
-        # In parallel: a task that needs no Spark does not wait for it.
-        start_job("warm", process.warm)
-        folder = _wait_for_folder()
-        if folder is None:
-            process.close()
-            return 0
-        _log_into(folder)
-    return process.run(folder)

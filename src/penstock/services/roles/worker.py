@@ -34,7 +34,8 @@ from penstock.services.roles.peon_processes import PeonOptions, PeonProcesses
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import check_answers
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)

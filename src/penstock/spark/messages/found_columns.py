@@ -45,7 +45,7 @@ from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
 from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.topic.split_reader import naming_split, read_messages, read_whole
 from penstock.spark.topic.times import NotCleanError
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval

@@ -30,7 +30,8 @@ from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import table
-from penstock.storage.filesystem import OsFileSystem, translate_error
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import translate_error
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

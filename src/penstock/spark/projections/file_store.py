@@ -20,7 +20,8 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.segments.deep_storage import files_below
 from penstock.segments.layout import PROJECTIONS, projection_file, projection_folder
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 
 UNNEEDED_S: Final = 3_600.0
 """A file is deleted after its segment's file was not visible for this time."""

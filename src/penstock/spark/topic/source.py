@@ -63,7 +63,7 @@ from penstock.spark.topic.split_reader import (
     sized,
 )
 from penstock.spark.topic.splits import SourceRange, Split, cut
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
     import pyarrow as pa

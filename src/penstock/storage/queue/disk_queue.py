@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Full, InvalidRequest, NotFound
-from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem, FolderLock
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages
 from penstock.storage.queue.cursors import Cursor, CursorStore
 from penstock.storage.queue.group_commit import Syncer, SyncThreads

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.disk import OsFileSystem
+from penstock.storage.filesystem import FileSystem
 from penstock.storage.queue.blocks import FoundBlock, LogBytes, messages_of
 from penstock.storage.queue.log_files import (
     OffsetsDeleted,

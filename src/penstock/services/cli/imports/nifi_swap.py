@@ -124,7 +124,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         SwapImportOptions,
         target_of,
     )
-    from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
+    from penstock.storage.disk import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
     source = into.source(fs)

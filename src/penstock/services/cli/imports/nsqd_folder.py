@@ -53,7 +53,7 @@ def nsq(
         NsqImport,
         NsqImportOptions,
     )
-    from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
+    from penstock.storage.disk import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
     server = GIVEN.options()

@@ -67,8 +67,8 @@ class InputFiles:
 
 
 @dataclass(slots=True)
-class Finder:
-    """Finder of the files of one request.
+class FileFinder:
+    """Finds the files of one request.
 
     Args:
         time: Place of the time in external rows; None: it is a column like others.

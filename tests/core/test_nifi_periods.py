@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
-from penstock.flow.scheduling.periods import parse_period
 
 SECOND = 1_000_000_000
 
@@ -64,17 +64,17 @@ WRONG = [
     ("unit", "length_ns"), [(u, ns) for ns, units in UNITS.items() for u in units.split()]
 )
 def test_units_with_their_spellings(unit: str, length_ns: int) -> None:
-    assert parse_period(f"2 {unit}") == 2 * length_ns
-    assert parse_period(f"2{unit.upper()}") == 2 * length_ns
+    assert parse_nifi_period(f"2 {unit}") == 2 * length_ns
+    assert parse_nifi_period(f"2{unit.upper()}") == 2 * length_ns
 
 
 @pytest.mark.parametrize("text", TABLE)
 def test_table(text: str) -> None:
-    assert parse_period(text) == TABLE[text]
+    assert parse_nifi_period(text) == TABLE[text]
 
 
 @pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_period(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_period(text)
+        parse_nifi_period(text)
     assert repr(text) in str(caught.value)

@@ -1,0 +1,194 @@
+"""A Penstock server as a child process of a program: of the demo, of a benchmark, of a test.
+
+Owns the process, its last lines of output and its addresses, which stay the same across restarts.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import Unavailable
+from penstock.core.threads import OwnedThread, start_job
+from penstock.services.host.data_folder import DataFolder
+
+READY_TIMEOUT_S: Final = 600.0
+_STOP_TIMEOUT_S: Final = 60.0
+_LINES_KEPT: Final = 200
+_POLL_S: Final = 0.05
+_READ_REST_S: Final = 2.0
+
+
+class ServerProcess:
+    """A Penstock server in a child process.
+
+    A thread reads its output, and adds each line in one step.
+
+    Args:
+        folder: Its data folder.
+        clock: Time.
+        variables: Environment variables in addition to those of this process.
+        command: Words of the command, such as `server broker`.
+        module: Python module that runs the command.
+        environment: The environment to which `variables` are added; None: of this process.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        clock: Clock,
+        variables: Mapping[str, str] | None = None,
+        *,
+        command: Sequence[str] = ("up",),
+        module: str = "penstock",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder
+        base = os.environ if environment is None else environment
+        self._environment = {**base, **(variables or {})}
+        self._command = command
+        self._module = module
+        self._clock = clock
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: OwnedThread | None = None
+        self._pause = threading.Condition()
+        self._http = "127.0.0.1:0"
+        self._broker_http = "127.0.0.1:0"
+        self._broker_tcp = "127.0.0.1:0"
+        self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_KEPT)
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the server while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def http(self) -> str:
+        """Return the URL of the API; a server that is a broker alone has none."""
+        return f"http://{self._http}"
+
+    @property
+    def broker_http(self) -> str:
+        """Return the URL of the broker."""
+        return f"http://{self._broker_http}"
+
+    @property
+    def broker_tcp(self) -> str:
+        """Return the address of the broker's NSQ protocol, as `HOST:PORT`."""
+        return self._broker_tcp
+
+    def start(self) -> None:
+        """Start it, without waiting. Its input is a pipe that closes when this process ends.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", self._module, *self._command),
+                *("--data-dir", str(self._folder.path)),
+                *("--http", self._http, "--broker-http", self._broker_http),
+                *("--broker-tcp", self._broker_tcp),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            # Ctrl-C must reach only the program, which stops this process in order.
+            start_new_session=True,
+        )
+        self.starts += 1
+        process = self._process
+        try:
+            self._reader = start_job("output of the server", lambda: self._read(process))
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait_ready(
+        self,
+        on_line: Callable[[str], None] = lambda _line: None,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> None:
+        """Wait until it is ready.
+
+        Args:
+            on_line: Called with each line of output meanwhile.
+            timeout_s: Limit.
+
+        Raises:
+            Unavailable: It ended, or was not ready in time.
+        """
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        count = 0
+        while self._clock.monotonic_s() < deadline_s:
+            for line in list(self.lines)[count:]:
+                count += 1
+                on_line(line)
+            found = self._folder.read_client_file()
+            if found is not None and found.get("pid") == self.pid:
+                self._http = str(found.get("http", self._http)).removeprefix("http://")
+                self._broker_http = str(found["broker_http"]).removeprefix("http://")
+                self._broker_tcp = str(found["broker_tcp"])
+                return
+            if self.pid is None:
+                self._read_rest()
+                raise Unavailable(f"{self._name} ended:\n" + "\n".join(self.lines))
+            with self._pause:
+                self._clock.wait(self._pause, _POLL_S)
+        raise Unavailable(
+            f"{self._name} was not ready in {timeout_s:g} s:\n" + "\n".join(self.lines)
+        )
+
+    def keep_running(self) -> bool:
+        """Restart it if it has ended; return whether it was restarted. No effect after `stop`."""
+        if self.pid is not None or self._process is None:
+            return False
+        self.kill()
+        self.start()
+        return True
+
+    def stop(self) -> None:
+        """Stop it in order; kill it if it does not end."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it, as `kill -9` does; no effect if it has ended. Its children end with it."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+        self._read_rest()
+
+    @property
+    def _name(self) -> str:
+        return " ".join(("penstock", *self._command))
+
+    def _read_rest(self) -> None:
+        """Wait for the last lines of a process that has ended, unless a child holds its output."""
+        if self._reader is not None:
+            self._reader.join(_READ_REST_S)
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        if process.stdout is not None:
+            with process.stdout:
+                for line in process.stdout:
+                    self.lines.append(line.rstrip())

@@ -1,0 +1,180 @@
+"""Servers for tests of users: a real broker in a process of its own, and its fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client import Message
+from penstock.core.errors import NotFound, Unavailable
+from penstock.testing.server import LocalBroker
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker() as made:
+        yield made
+
+
+def test_messages_are_published_and_returned(broker: LocalBroker) -> None:
+    broker.publish("numbers", b"1", b"\xff2", b"3")
+    assert broker.messages("numbers") == [b"1", b"\xff2", b"3"]
+    broker.create_topic("wide", "first", "second", partitions=3)
+    for number in range(6):
+        broker.publish("wide", b"%d" % number)
+    assert sorted(broker.messages("wide", count=6)) == [b"%d" % number for number in range(6)]
+
+
+def test_clients_are_ready_made(broker: LocalBroker) -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+
+    async def talk() -> None:
+        async with broker.producer() as producer:
+            await producer.publish("talk", b"hello")
+        async with broker.consumer("talk", "ears", handle):
+            await asyncio.to_thread(broker.wait_finished, "talk", "ears")
+
+    asyncio.run(talk())
+    assert seen == [b"hello"]
+
+
+def test_a_wait_says_what_it_waited_for(broker: LocalBroker) -> None:
+    with pytest.raises(NotFound):
+        broker.messages("missing")
+    broker.create_topic("few", "slow")
+    broker.publish("few", b"one")
+    with pytest.raises(Unavailable, match="2 messages in topic few; last: topic few has 1 mess"):
+        broker.messages("few", count=2, timeout_s=0)
+    with pytest.raises(Unavailable, match="channel slow of topic few; last: 1 waiting, 0 in fl"):
+        broker.wait_finished("few", "slow", timeout_s=0)
+    with pytest.raises(Unavailable, match="channel none of topic few does not exist"):
+        broker.wait_finished("few", "none", timeout_s=0)
+
+
+def test_a_killed_broker_keeps_addresses_and_messages(broker: LocalBroker) -> None:
+    broker.publish("kept", b"here")
+    addresses = (broker.tcp_address, broker.http_url)
+    broker.kill()
+    assert not broker.is_running
+    broker.start()
+    assert (broker.tcp_address, broker.http_url) == addresses
+    assert broker.messages("kept") == [b"here"]
+
+
+def test_topics_are_deleted(broker: LocalBroker) -> None:
+    broker.publish("gone", b"x")
+    broker.delete_topics()
+    with pytest.raises(NotFound):
+        broker.messages("gone")
+
+
+def test_a_temporary_folder_is_deleted_and_a_given_one_is_kept(tmp_path: Path) -> None:
+    given = tmp_path / "data"
+    with LocalBroker(given) as one, LocalBroker() as other:
+        one.publish("kept", b"here")
+        temporary = other.folder
+        assert temporary.exists()
+    assert not temporary.exists()
+    with LocalBroker(given) as again:
+        assert again.messages("kept") == [b"here"]
+
+
+def test_an_exception_carries_the_logs() -> None:
+    with pytest.raises(ZeroDivisionError) as caught, LocalBroker():
+        _ = 1 / 0
+    [note] = caught.value.__notes__
+    assert "broker serves http://127.0.0.1:" in note
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("dear")
+    with pytest.raises(Unavailable, match=r"penstock server broker ended:\n.*thesis.txt"):
+        LocalBroker(tmp_path).start()
+    with (
+        pytest.raises(Unavailable, match="PENSTOCK_MSG_TIMEOUT: 'soon'"),
+        LocalBroker(variables={"PENSTOCK_MSG_TIMEOUT": "soon"}),
+    ):
+        pass
+
+
+def test_no_option_of_the_environment_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_METADATA_URL", "postgresql://production/penstock")
+    with LocalBroker() as broker:
+        assert "production" not in broker.logs()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom penstock.testing.server import LocalBroker\n"
+        "broker = LocalBroker(Path(sys.argv[1]))\nbroker.start()\n"
+        "print(broker._process.pid, flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdout is not None
+        server = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            ended, _, _ = select.select([server], [], [], 60)
+            assert ended
+        finally:
+            os.close(server)
+
+
+def test_pytest_is_imported_only_with_the_fixtures() -> None:
+    program = "import sys; sys.modules['pytest'] = None; import penstock.testing.server"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+TESTS_OF_A_USER = """
+import pytest
+
+@pytest.fixture
+def topic(penstock_broker):
+    penstock_broker.create_topic("clicks")
+    return penstock_broker
+
+def test_a(penstock_broker):
+    penstock_broker.publish("clicks", b"1")
+    assert penstock_broker.messages("clicks") == [b"1"]
+    penstock_broker.kill()
+
+def test_b(penstock_broker):
+    assert penstock_broker.is_running
+    penstock_broker.publish("clicks", b"2")
+    assert penstock_broker.messages("clicks") == [b"2"]
+
+def test_c(topic):
+    assert topic.messages("clicks", count=1, timeout_s=0)
+"""
+
+
+def test_fixtures_empty_the_broker_and_report_its_logs(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["penstock.testing.fixtures"]\n')
+    (tmp_path / "test_user.py").write_text(TESTS_OF_A_USER)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "1 failed, 2 passed" in done.stdout
+    assert "Logs of penstock_broker_process" in done.stdout
+    assert "broker serves http://127.0.0.1:" in done.stdout
