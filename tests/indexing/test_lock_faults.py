@@ -13,8 +13,8 @@ from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
 from penstock.core.errors import Unavailable
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
 
 PAIRS = range(300)

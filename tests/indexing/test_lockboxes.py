@@ -21,7 +21,6 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.lockboxes import Lockboxes, lane_of
 from penstock.indexing.lockbox.model import (
@@ -38,6 +37,7 @@ from penstock.indexing.lockbox.model import (
     Removal,
 )
 from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import (
     AllocateRequest,
     MetadataStore,

@@ -179,9 +179,8 @@ class MailboxProcessor:
         """Run all waiting mails in the order of the loop.
 
         Mails stay in the mailbox until their turn: a mail that yields still sees the later ones,
-            and
-        if one raises, the later ones remain for `close` to cancel. Mails posted meanwhile do not
-        run, unless urgent.
+        and if one raises, the later ones remain for `close` to cancel. Mails posted meanwhile do
+        not run, unless urgent.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.

@@ -18,7 +18,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from penstock.core.errors import (
     Closed,
@@ -52,19 +52,12 @@ if TYPE_CHECKING:
         SegmentLike,
     )
     from penstock.indexing.lockbox.store import LockStore
+    from penstock.mailbox.lanes import Lanes
 
 T = TypeVar("T")
 
 BATCH_COMMANDS_MAX: Final = 1_000
 """Maximum number of commands that share a transaction."""
-
-
-class LockLanes(Protocol):
-    """Threads for named lanes; the work of a lane runs in order. `ThreadLanes` is one."""
-
-    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work on a lane, after all work that was submitted to it before."""
-        ...
 
 
 def lane_of(datasource: str) -> str:
@@ -158,7 +151,7 @@ class Lockboxes:
     def __init__(
         self,
         store: LockStore,
-        lanes: LockLanes,
+        lanes: Lanes,
         *,
         clock: Clock,
         on_released: Callable[[str, frozenset[str]], None] = lambda _datasource, _task_ids: None,
@@ -556,7 +549,6 @@ class Lockboxes:
                 self._on_released(datasource, news.freed)
         except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
             # Otherwise tasks that wait for these locks would wait forever.
-            # Tasks that wait for these locks would wait for ever.
             self._on_failure(error)
 
     def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:

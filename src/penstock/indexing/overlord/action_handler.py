@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome, TaskLock
-    from penstock.indexing.ports import Lanes
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, SegmentRow
 
 

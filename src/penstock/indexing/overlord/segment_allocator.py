@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome
-    from penstock.indexing.ports import Lanes
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, PendingRow
 
 

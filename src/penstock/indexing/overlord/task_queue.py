@@ -32,7 +32,6 @@ from pydantic import JsonValue
 
 from penstock.core.errors import Closed, NotFound, PenstockError, counted
 from penstock.core.state_machine import Refusal
-from penstock.indexing.errand import Calls
 from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
@@ -60,6 +59,7 @@ from penstock.indexing.overlord.task_store import (
 )
 from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
 from penstock.indexing.ports import TaskState
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,9 +72,10 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
     from penstock.indexing.overlord.task_store import ActiveRows
-    from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
+    from penstock.indexing.ports import TaskLocation, WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import MetadataStore, TaskRow
 
@@ -255,7 +256,7 @@ class TaskQueue:
         self._completed = completed
         self._compared = compared
         self._options = options
-        self._calls = Calls(ports.lanes, ports.processor)
+        self._calls = CallDispatcher(ports.lanes, ports.processor)
         self._tasks = QueuedTasks()
         self._metrics = TaskMetrics(ports.events, ports.clock)
         self._stored = StoredTasks(ports.metadata)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.ports import (
         BrokerPort,
-        Lanes,
         TaskClient,
         TaskLocation,
         TaskState,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore
 
 

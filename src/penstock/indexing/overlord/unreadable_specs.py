@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.errand import Calls
 from penstock.indexing.supervisor import cursor_name
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class UnreadableEnds:
         gone: Callable[[str], None],
     ) -> None:
         self._ports = ports
-        self._calls = Calls(ports.lanes, ports.processor)
+        self._calls = CallDispatcher(ports.lanes, ports.processor)
         self._is_void = is_void
         self._gone = gone
 

@@ -32,24 +32,25 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, merged
-from penstock.indexing.errand import Calls
 from penstock.indexing.ports import WorkerReport
 from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
 from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.running_task import RunningTask, Surroundings, write_end
 from penstock.indexing.worker.task_folders import TaskFolders
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.ports import HistoryPlace, Lanes, PeonLauncher, WorkerChanges, WorkerTask
+    from penstock.indexing.ports import HistoryPlace, PeonLauncher, WorkerChanges, WorkerTask
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.filesystem import FileSystem
 
 
@@ -113,7 +114,7 @@ class FolderSizes:
     """
 
     def __init__(
-        self, fs: FileSystem, calls: Calls, is_running: Callable[[str, RunningTask], bool]
+        self, fs: FileSystem, calls: CallDispatcher, is_running: Callable[[str, RunningTask], bool]
     ) -> None:
         self._fs = fs
         self._calls = calls
@@ -199,7 +200,7 @@ class Worker:
         self._processor = processor
         self._options = options or WorkerOptions()
         self._folders = TaskFolders(base_folders, fs)
-        calls = Calls(lanes, processor)
+        calls = CallDispatcher(lanes, processor)
         self._waits = WaitTable(clock)
         self._ended = EndedTasks(
             *(processor, self._options, logs, calls),
