@@ -288,7 +288,7 @@ class SegmentAllocator:
         rows = self._allocate(task, action, chunks, versions)
         given = [row for row in rows if row is not None]
         requests = segment_requests(
-            task, ((row.interval, row.version, row.partition_number) for row in given)
+            task, [(row.interval, row.version, row.partition_number) for row in given]
         )
         for outcome in self._lockboxes.acquire(requests, together=True).result():
             _version(task, outcome)
