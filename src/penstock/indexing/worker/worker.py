@@ -36,7 +36,7 @@ from penstock.indexing.ports import WorkerReport
 from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.running_task import RunningTask, Surroundings, write_end
+from penstock.indexing.worker.running_task import RunningTask, WorkerContext, write_end
 from penstock.indexing.worker.task_folders import TaskFolders
 from penstock.mailbox.background_calls import CallDispatcher
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import HistoryPlace, PeonLauncher, WorkerChanges, WorkerTask
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.running_task import TaskUpdate
     from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.lanes import Lanes
@@ -110,15 +111,18 @@ class FolderSizes:
     Args:
         fs: The file system.
         calls: Runs the measurements on a lane, and returns the sizes as mail.
-        is_running: Whether this very task still runs under the id.
+        measured: Called with each task and the size of its folder in bytes.
     """
 
     def __init__(
-        self, fs: FileSystem, calls: CallDispatcher, is_running: Callable[[str, RunningTask], bool]
+        self,
+        fs: FileSystem,
+        calls: CallDispatcher,
+        measured: Callable[[str, RunningTask, int], None],
     ) -> None:
         self._fs = fs
         self._calls = calls
-        self._is_running = is_running
+        self._measured = measured
         self._busy = False
 
     def begin(self, tasks: Mapping[str, RunningTask]) -> None:
@@ -138,8 +142,8 @@ class FolderSizes:
     def _tell(self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]) -> None:
         self._busy = False
         for (task_id, running, _path), size_bytes in zip(of_round, sizes, strict=True):
-            if size_bytes is not None and self._is_running(task_id, running):
-                running.hold_to_limit(size_bytes)
+            if size_bytes is not None:
+                self._measured(task_id, running, size_bytes)
 
     def _failed(self, error: PenstockError) -> None:
         self._busy = False
@@ -211,12 +215,8 @@ class Worker:
         self._has = WorkerState(self._options, self._ended)
         history = ChangeHistory(clock.now_ms())
         self._long_poll = LongPoll(history, processor, self._has, self._options.waiters_max)
-        self._surroundings = Surroundings(
-            *(fs, launcher, processor, clock, self._options),
-            changed=self._long_poll.changed,
-            ended=self._ended_now,
-        )
-        self._measuring = FolderSizes(fs, calls, self._is_running)
+        self._context = WorkerContext(fs, launcher, processor, clock, self._options)
+        self._measuring = FolderSizes(fs, calls, self._measured)
         self._started = False
         self._stopping = False
 
@@ -375,7 +375,7 @@ class Worker:
 
     def _take_over(self, task_id: str, folder: TaskFolder, end: AttemptEnd | None) -> None:
         if end is None:
-            self._has.running[task_id] = RunningTask(task_id, folder, self._surroundings)
+            self._has.running[task_id] = RunningTask(task_id, folder, self._context)
         else:
             write_end(folder, task_id, end)
             self._ended.keep(task_id, folder, end)
@@ -398,7 +398,7 @@ class Worker:
             return False
         running = self._has.running
         folder = self._folders.make(task, [one.folder for one in running.values()])
-        running[task.id] = RunningTask(task.id, folder, self._surroundings)
+        running[task.id] = RunningTask(task.id, folder, self._context)
         self._long_poll.changed(task.id)
         self._look(task.id)
         return True
@@ -406,7 +406,7 @@ class Worker:
     def _shutdown(self, task_id: str) -> None:
         running = self._has.running.get(task_id)
         if running is not None:
-            running.ask_to_end("it was shut down")
+            self._apply(task_id, running, running.ask_to_end("it was shut down"))
         elif self._ended.forget(task_id):
             self._long_poll.changed(task_id)
 
@@ -426,7 +426,7 @@ class Worker:
     def _look(self, task_id: str, *, told: bool = False) -> None:
         running = self._has.running.get(task_id)
         if running is not None and not self._stopping:
-            running.look(told=told)
+            self._apply(task_id, running, running.look(told=told))
 
     def _measure(self) -> None:
         self._measuring.begin(self._has.running)
@@ -434,13 +434,18 @@ class Worker:
     def _is_free(self, task_id: str) -> bool:
         return self._has.task(task_id) is None and not self._ended.is_deleting(task_id)
 
-    def _is_running(self, task_id: str, running: RunningTask) -> bool:
-        return self._has.running.get(task_id) is running and not self._stopping
+    def _measured(self, task_id: str, running: RunningTask, size_bytes: int) -> None:
+        # Another task with the same id may run by now.
+        if self._has.running.get(task_id) is running and not self._stopping:
+            self._apply(task_id, running, running.hold_to_limit(size_bytes))
 
-    def _ended_now(self, task_id: str, folder: TaskFolder, end: AttemptEnd) -> None:
-        del self._has.running[task_id]
-        self._ended.keep(task_id, folder, end)
-        self._long_poll.changed(task_id)
+    def _apply(self, task_id: str, running: RunningTask, update: TaskUpdate) -> None:
+        """Report what changed about a running task; keep one that has ended."""
+        if update.end is not None:
+            del self._has.running[task_id]
+            self._ended.keep(task_id, running.folder, update.end)
+        if update.is_changed or update.end is not None:
+            self._long_poll.changed(task_id)
 
     def _require_started(self) -> None:
         if not self._started:
