@@ -25,8 +25,8 @@ from penstock.indexing.actions import (
     TaskLockView,
 )
 from penstock.indexing.batch.input_segments import VisibleSegment
-from penstock.indexing.batch.insisting import Insistence
 from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.retries import RetryingCaller
 from penstock.indexing.batch.task_locks import TaskLocks
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.specs.task_context import IngestionMode, TaskContext
@@ -130,7 +130,7 @@ class World:
         store = DeepStore("/nowhere")
         ports = BatchPorts(FakeBatchEngine(), self.overlord, store, clock, lambda: "token")
         self.locks = TaskLocks(
-            self.spec, ports, Insistence(self.overlord, clock), visible=self.visible
+            self.spec, ports, RetryingCaller(self.overlord, clock), visible=self.visible
         )
         return self.locks
 

@@ -46,6 +46,7 @@ RUNNERS: Final = {
     "mailbox.lanes": "runs blocking calls on threads, the calls of one lane in order",
     "mailbox.processor": "runs the mails and the default action of a mailbox",
     "mailbox.timers": "runs what is due, on the thread of its mailbox",
+    "storage.queue.group_commit": "runs the sync passes of queues and journals on shared threads",
     "storage.metadata.sql_database": "runs the work of a transaction, again after a conflict",
 }
 """Modules whose only purpose is to run what they are given, each with what it runs."""

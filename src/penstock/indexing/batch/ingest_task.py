@@ -34,10 +34,10 @@ from penstock.core.intervals import ETERNITY, condensed
 from penstock.core.sql_text import tokens
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.batch.engine import BatchRequest, Unparseable
-from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import index_job, publish_kind, sql_job
 from penstock.indexing.batch.metric_merge import kept_rows
-from penstock.indexing.batch.progress import TaskProgress, shown_wait
+from penstock.indexing.batch.progress import TaskProgress
+from penstock.indexing.batch.retries import RetryBudget, RetryingCaller, Stopped
 from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
     appended,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.engine import ParseError, SegmentInput
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
@@ -119,29 +118,25 @@ class IngestTask:
         self._folder = folder
         self._ports = ports
         self._progress = TaskProgress()
-        self._insistence = Insistence(ports.actions, ports.clock, told=self._tried)
+        self._retries = RetryingCaller(ports.actions, ports.clock, ports.waits_changed)
         self._locks = TaskLocks(
-            *(spec, ports, self._insistence),
+            *(spec, ports, self._retries),
             visible=lambda intervals: self._reading.visible(spec.datasource, intervals),
         )
-        self._reading = TaskReading(spec.datasource, self._locks, self._insistence, ports.store)
+        self._reading = TaskReading(spec.datasource, self._locks, self._retries, ports.store)
 
     # Any thread
 
     def stop(self) -> None:
         """Make `run` return soon; the task continues when it is restarted."""
-        self._insistence.stop()
+        self._retries.stop()
         self._ports.engine.cancel(self._spec.id)
 
     def report(self) -> IngestionReport:
         """Return the current status."""
-        return self._progress.report()
+        return self._progress.report(self._retries.wait)
 
     # The task's thread
-
-    def _tried(self, wait: DependencyWait | None) -> None:
-        self._progress.tries(wait)
-        self._ports.waits_changed(() if wait is None else (shown_wait(wait),))
 
     def run(self) -> TaskResult:
         """Run to the end and return the result."""
@@ -149,7 +144,7 @@ class IngestTask:
             published = self._run()
         except PenstockError as error:
             # `stop` interrupted the call of the engine, which is not a failure of the task.
-            if isinstance(error, Stopped) or self._insistence.is_stopped:
+            if isinstance(error, Stopped) or self._retries.is_stopped:
                 return TaskResult(TaskState.RUNNING)
             self._progress.failed(str(error))
             return TaskResult(TaskState.FAILED, str(error))
@@ -227,17 +222,18 @@ class IngestTask:
         if known is not None:
             known = known.rebased(self._ports.store.rebased)
         else:
-            known = self._insist_on(number, job)
+            known = self._write_with_retries(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors, known.rows)
         return known
 
-    def _insist_on(self, number: int, job: Job) -> EngineOutput:
-        losses = Losses(self._ports.chance, self._folder, number)
+    def _write_with_retries(self, number: int, job: Job) -> EngineOutput:
+        budget = RetryBudget(self._ports.chance, self._folder, number)
+        attempt = self._retries.attempts("writing segments", budget)
         try:
-            return self._insistence.call(
-                "writing segments", lambda: self._try_to_write(job), losses.note
-            )
+            while True:
+                with attempt:
+                    return self._try_to_write(job)
         except Unparseable as error:  # narrow: reports
             # The report of the failed task lists the rows, as if it tolerated them.
             samples = error.samples[: job.parse_errors_saved]
@@ -318,7 +314,7 @@ class IngestTask:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
-            places = self._insistence.ask("asking for places", action)
+            places = self._retries.ask("asking for places", action)
             segments += rewriting(form, old, rewrites, places)
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
@@ -335,7 +331,7 @@ class IngestTask:
             # a conflicting lock may wait for the very slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
-        places = self._insistence.ask("asking for places", action)
+        places = self._retries.ask("asking for places", action)
         return appended(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
@@ -366,7 +362,7 @@ class IngestTask:
     # The second phase
 
     def _publish(self, action: PublishSegments) -> None:
-        outcome = self._insistence.ask("publishing", action)
+        outcome = self._retries.ask("publishing", action)
         if outcome.ok or outcome.already_published:
             return
         # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.

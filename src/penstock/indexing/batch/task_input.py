@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.ports import AttemptStore
+    from penstock.indexing.batch.retries import RetryingCaller
     from penstock.indexing.batch.task_locks import TaskLocks
     from penstock.storage.metadata import Basis, SegmentRow
 
@@ -36,7 +36,7 @@ class TaskReading:
     Args:
         datasource: The task's own, which it replaces.
         locks: Its locks.
-        insistence: Sends actions to the overlord.
+        retries: Sends actions to the overlord.
         store: Locates the files of segments.
 
     Attributes:
@@ -44,11 +44,11 @@ class TaskReading:
     """
 
     def __init__(
-        self, datasource: str, locks: TaskLocks, insistence: Insistence, store: AttemptStore
+        self, datasource: str, locks: TaskLocks, retries: RetryingCaller, store: AttemptStore
     ) -> None:
         self._datasource = datasource
         self._locks = locks
-        self._insistence = insistence
+        self._retries = retries
         self._store = store
         self.basis: Basis | None = None
 
@@ -90,7 +90,7 @@ class TaskReading:
 
     def datasources(self) -> tuple[str, ...]:
         """Return the names of the datasources that have data, in order."""
-        return self._insistence.ask("listing datasources", DatasourceList())
+        return self._retries.ask("listing datasources", DatasourceList())
 
     def to_replace(
         self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
@@ -124,7 +124,7 @@ class TaskReading:
         chosen, kept = part(visible_segments(rows, wanted))
         if kept:
             action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
-            self._insistence.ask("keeping segments", action)
+            self._retries.ask("keeping segments", action)
         found = basis_of(rows, wanted)
         # The publish looks up the kept segments itself, as those that were appended since. So a
         # second attempt finds the same basis, and the output of the first.
@@ -146,7 +146,7 @@ class TaskReading:
         """Return the existing segments; `replacing` excludes those that the publish keeps."""
         wanted = tuple(condensed(intervals))
         action = SegmentListUsed(datasource, wanted, replacing)
-        return self._insistence.ask("listing segments", action), wanted
+        return self._retries.ask("listing segments", action), wanted
 
 
 def digest(basis: Basis | None) -> str:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.retries import RetryingCaller
     from penstock.indexing.specs.task_context import TaskContext
     from penstock.segments.model import Segment
 
@@ -175,7 +175,7 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
 
 
 def acquire(
-    ports: BatchPorts, insistence: Insistence, action: LockTryAcquire, *, timeout_ms: int
+    ports: BatchPorts, retries: RetryingCaller, action: LockTryAcquire, *, timeout_ms: int
 ) -> HeldLocks:
     """Acquire locks, and wait while other tasks hold conflicting ones.
 
@@ -186,7 +186,7 @@ def acquire(
     """
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
     while True:
-        answer = insistence.ask("asking for locks", action)
+        answer = retries.ask("asking for locks", action)
         if answer.granted:
             break
         if ports.clock.monotonic_s() >= until_s:
@@ -194,7 +194,7 @@ def acquire(
                 f"could not acquire its locks within taskLockTimeout ({timeout_ms} ms):"
                 f" {'; '.join(answer.refused)}"
             )
-        insistence.pause(_ASK_AGAIN_MS)
+        retries.pause(_ASK_AGAIN_MS)
     for lock in answer.locks:
         if lock.revoked:
             raise LockRevoked(
@@ -267,7 +267,7 @@ class TaskLocks:
     Args:
         spec: The spec of the task.
         ports: The peon's ports.
-        insistence: Repeats actions until they succeed.
+        retries: Repeats actions until they succeed.
         visible: Returns the visible segments of the task's datasource in intervals.
     """
 
@@ -275,12 +275,12 @@ class TaskLocks:
         self,
         spec: LockingSpec,
         ports: BatchPorts,
-        insistence: Insistence,
+        retries: RetryingCaller,
         visible: Callable[[Iterable[Interval]], list[VisibleSegment]],
     ) -> None:
         self._spec = spec
         self._ports = ports
-        self._insistence = insistence
+        self._retries = retries
         self._visible = visible
         self._by_segment = spec.locks_segments
         self._locked: list[Interval] = []
@@ -425,10 +425,10 @@ class TaskLocks:
             if not locked <= now:
                 # The previous owner of these locks has replaced the segments.
                 for rewrite in found:
-                    self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
+                    self._retries.ask("releasing locks", LockRelease(rewrite.interval))
 
     def _held(self) -> Sequence[TaskLockView]:
-        return self._insistence.ask("listing locks", LockList())
+        return self._retries.ask("listing locks", LockList())
 
     def _visible_of(
         self, intervals: Iterable[Interval], named: Collection[str]
@@ -458,13 +458,13 @@ class TaskLocks:
         for interval in {
             lock.interval for lock in self._held() if lock.partition_number is not None
         }:
-            self._insistence.ask("releasing locks", LockRelease(interval))
+            self._retries.ask("releasing locks", LockRelease(interval))
         self._rewrites.clear()
 
     def _acquire(self, action: LockTryAcquire) -> HeldLocks:
         return acquire(
             self._ports,
-            self._insistence,
+            self._retries,
             action,
             timeout_ms=self._spec.settings.lock_timeout_ms,
         )
