@@ -95,8 +95,8 @@ class World:
             MetadataLockStore(self.store.locks),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks_released(datasource, task_ids), "released"
+            on_change=lambda change: self.processor.main_executor.execute(
+                lambda: self.queue.locks_changed(change), "locks changed"
             ),
         )
         self.queue = TaskQueue(

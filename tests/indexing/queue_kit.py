@@ -95,11 +95,8 @@ class World:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), self.events),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks_released(datasource, task_ids), "released"
-            ),
-            on_yielded=lambda task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks_yielded(task_ids), "yielded"
+            on_change=lambda change: self.processor.main_executor.execute(
+                lambda: self.queue.locks_changed(change), "locks changed"
             ),
         )
         self.queue = TaskQueue(

@@ -81,9 +81,7 @@ class Term:
             self.store,
             self.lanes,
             clock=self.clock,
-            on_released=lambda datasource, task_ids: self.released.append(
-                (datasource, {*task_ids})
-            ),
+            on_change=lambda change: self.released.append((change.datasource, {*change.released})),
         )
         if synced:
             assert self.boxes.sync([]) == []

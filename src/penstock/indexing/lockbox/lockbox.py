@@ -357,7 +357,7 @@ class Release:
     interval: Interval
 
 
-Command: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
+LockCommand: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
 Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
 
 
@@ -410,7 +410,7 @@ class Lockbox:
         """Number of locks that are held and not revoked."""
         return self._holdings.active
 
-    def handle(self, commands: Sequence[Command], now_ms: int) -> Step:
+    def handle(self, commands: Sequence[LockCommand], now_ms: int) -> Step:
         """Execute commands in order; the caller must then call `accept` or `undo`.
 
         Args:
@@ -483,7 +483,7 @@ class Lockbox:
         """Yield each lock once, regardless of its number of holders."""
         return (posse.lock for posse in self._holdings.posses())
 
-    def _answer(self, command: Command, now_ms: int) -> Answer:
+    def _answer(self, command: LockCommand, now_ms: int) -> Answer:
         mark = self._way_back.mark()
         try:
             match command:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lockbox import Answer, Command
+    from penstock.indexing.lockbox.lockbox import Answer, LockCommand
     from penstock.indexing.lockbox.model import (
         HeldLock,
         LockPolicy,
@@ -69,7 +69,7 @@ def lane_of(datasource: str) -> str:
 class _Asked:
     """A command of a caller that waits for the answer."""
 
-    command: Command
+    command: LockCommand
     future: Future[object]
 
 
@@ -122,10 +122,19 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _News:
-    """Notifications of a round: see `Step`."""
+class LocksChanged:
+    """Event: other tasks than the requesting one lost locks, or may now get some.
 
-    freed: frozenset[str] = frozenset()
+    Attributes:
+        datasource: The datasource of the locks.
+        released: Tasks whose locks refused requests that may be granted now; also those that ended
+            and whose removal could not be stored.
+        yielded: Tasks that no worker has and that lost their locks to others: they must request
+            them again, before refused requests are repeated.
+    """
+
+    datasource: str
+    released: frozenset[str] = frozenset()
     yielded: tuple[str, ...] = ()
 
 
@@ -139,13 +148,10 @@ class Lockboxes:
         store: The store of the locks.
         lanes: Threads; not closed here.
         clock: Time for versions.
-        on_released: Called on the lane of a datasource when requests that were refused before may
-            be granted, with the tasks that blocked them, after the change is stored; also after
-            tasks ended whose removal could not be stored. Must neither block nor raise.
-        on_yielded: Called before that, in the same way, with tasks that no worker has and that lost
-            their locks to others: they must request them again.
+        on_change: Called with the event on the lane of the datasource, after the change is stored.
+            Must neither block nor raise.
         on_failure: Called with the error, on any thread, when the locks of a datasource in memory
-            may differ from the stored ones, or when one of the other two raised: the term must end.
+            may differ from the stored ones, or when `on_change` raised: the term must end.
     """
 
     def __init__(
@@ -154,15 +160,13 @@ class Lockboxes:
         lanes: Lanes,
         *,
         clock: Clock,
-        on_released: Callable[[str, frozenset[str]], None] = lambda _datasource, _task_ids: None,
-        on_yielded: Callable[[Sequence[str]], None] = lambda _task_ids: None,
+        on_change: Callable[[LocksChanged], None] = lambda _change: None,
         on_failure: Callable[[BaseException], None] = lambda _error: None,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._clock = clock
-        self._on_released = on_released
-        self._on_yielded = on_yielded
+        self._on_change = on_change
         self._on_failure = on_failure
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
@@ -360,7 +364,7 @@ class Lockboxes:
 
     # --- callers' threads
 
-    def _ask(self, datasource: str, command: Command) -> Future[object]:
+    def _ask(self, datasource: str, command: LockCommand) -> Future[object]:
         future: Future[object] = Future()
         self._enqueue(datasource, _Asked(command, future))
         return future
@@ -417,7 +421,7 @@ class Lockboxes:
     def _not_begun(self, datasource: str, place: _Place, error: BaseException) -> None:
         with self._mutex:
             waiting, place.inbox = place.inbox, []
-        self._tell(datasource, _News(self._refuse(place, waiting, error)))
+        self._report(LocksChanged(datasource, self._refuse(place, waiting, error)))
 
     def _refuse(
         self, place: _Place, works: Sequence[_Work], error: BaseException
@@ -449,11 +453,11 @@ class Lockboxes:
             if place.owed:
                 works = [*place.owed, *works]
                 place.owed = []
-        news = _News()
+        change = LocksChanged(datasource)
         try:
-            self._do_all(place, works, news)
+            self._do_all(place, works, change)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
-            news.freed |= self._refuse(place, works, error)
+            change.released |= self._refuse(place, works, error)
         with self._mutex:
             place.active_locks = place.box.active_locks
             is_idle = place.box.is_empty and not (place.inbox or place.owed or place.broken)
@@ -462,10 +466,9 @@ class Lockboxes:
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
-        if news.freed or news.yielded:
-            self._tell(datasource, news)
+        self._report(change)
 
-    def _do_all(self, place: _Place, works: Sequence[_Work], news: _News) -> None:
+    def _do_all(self, place: _Place, works: Sequence[_Work], change: LocksChanged) -> None:
         """Execute the work of one round, in order."""
         batch: list[_Asked] = []
         for work in works:
@@ -475,15 +478,15 @@ class Lockboxes:
                 batch.append(work)
                 if len(batch) < BATCH_COMMANDS_MAX:
                     continue
-            self._do(place, batch, news)
+            self._do(place, batch, change)
             batch = []
             if isinstance(work, _Call):
                 if place.broken is not None:
                     raise _must_be_read_again(place)
                 work.answer(place.box)
-        self._do(place, batch, news)
+        self._do(place, batch, change)
 
-    def _do(self, place: _Place, batch: Sequence[_Asked], news: _News) -> None:
+    def _do(self, place: _Place, batch: Sequence[_Asked], change: LocksChanged) -> None:
         """Execute commands in one transaction and answer them; collect the notifications."""
         if not batch:
             return
@@ -507,13 +510,13 @@ class Lockboxes:
                 asked.future.set_exception(_unstored(place.box, error))
             # Tasks that wait for locks of ended tasks may try again: the next batch releases these
             # locks, once it can be stored.
-            news.freed |= ended
+            change.released |= ended
             return
         place.box.accept()
         if step.freed:
-            news.freed |= step.freed
+            change.released |= step.freed
         if step.yielded:
-            news.yielded += step.yielded
+            change.yielded += step.yielded
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
             if isinstance(answer, PenstockError):
@@ -521,7 +524,7 @@ class Lockboxes:
             else:
                 asked.future.set_result(answer)
 
-    def _undo(self, place: _Place, commands: Sequence[Command]) -> frozenset[str]:
+    def _undo(self, place: _Place, commands: Sequence[LockCommand]) -> frozenset[str]:
         """Undo a batch, except that ended tasks stay ended; return these."""
         ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
         try:
@@ -541,17 +544,16 @@ class Lockboxes:
             place.broken = error
             self._on_failure(error)
 
-    def _tell(self, datasource: str, news: _News) -> None:
+    def _report(self, change: LocksChanged) -> None:
+        if not (change.released or change.yielded):
+            return
         try:
-            if news.yielded:
-                self._on_yielded(news.yielded)
-            if news.freed:
-                self._on_released(datasource, news.freed)
+            self._on_change(change)
         except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
             # Otherwise tasks that wait for these locks would wait forever.
             self._on_failure(error)
 
-    def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
+    def _publish(self, commands: Sequence[LockCommand], answers: Sequence[Answer]) -> None:
         """Publish the refusals of tasks for `why`."""
         with self._mutex:
             for command, answer in zip(commands, answers, strict=True):

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.events import Events
-    from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.lockbox.lockboxes import Lockboxes, LocksChanged
     from penstock.indexing.lockbox.model import Outcome, Removal
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
@@ -422,16 +422,14 @@ class TaskQueue:
 
     # Events of others
 
-    def locks_released(self, datasource: str, task_ids: frozenset[str]) -> None:
-        """These tasks released or lost locks: try the tasks that they blocked."""
-        self._attempt(self._locks.released(datasource, task_ids))
-
-    def locks_yielded(self, task_ids: Sequence[str]) -> None:
-        """Tasks without a worker lost their locks to other tasks: acquire the locks again."""
-        if not self._stopped:
-            known = map(self._tasks.entries.get, task_ids)
+    def locks_changed(self, change: LocksChanged) -> None:
+        """Acquire again the locks that tasks without a worker lost; try the tasks that waited."""
+        if change.yielded and not self._stopped:
+            known = map(self._tasks.entries.get, change.yielded)
             # A task that was handed to a worker at that moment acquires its locks there.
             self._turn(ReportedEvent(one, TaskEvent.LOCKS_YIELDED) for one in known if one)
+        if change.released:
+            self._attempt(self._locks.released(change.datasource, change.released))
 
     def locate(self, task_id: str, location: TaskLocation) -> None:
         """A peon reported its address."""
@@ -576,9 +574,12 @@ class TaskQueue:
                 end = TaskEnd(attempt.task.id, TaskState.FAILED, result.reason, None)
             self._turn([ReportedEvent(attempt.entry, result.event, end=end)])
         if result.retry:
-            retry = partial(self.locks_released, attempt.task.datasource, frozenset())
+            retry = partial(self._try_again, attempt.task.datasource)
             self._timers.schedule_after(self._options.retry_ms, retry, "locks again")
         self._attempt(result.following)
+
+    def _try_again(self, datasource: str) -> None:
+        self._attempt(self._locks.released(datasource, frozenset()))
 
     def _set_yielding(self, task: TaskSpec, *, yields: bool) -> None:
         if task.lock_wishes():
