@@ -30,7 +30,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock

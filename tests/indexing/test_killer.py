@@ -18,7 +18,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties.duty import DutyTools
 from penstock.indexing.overlord.duties.unused_segments import KillReport, UnusedSegmentsDuty
 from penstock.indexing.overlord.task_index import TaskIndex
-from penstock.indexing.specs.batch import KillSpec
+from penstock.indexing.specs.batch.kinds import KillSpec
 from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.model import Segment

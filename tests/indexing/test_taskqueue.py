@@ -21,7 +21,7 @@ from penstock.indexing.ports import (
     TaskState,
     WorkerChanges,
 )
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
     Covering,

@@ -41,7 +41,8 @@ from penstock.indexing.batch.metric_merge import (
     united,
 )
 from penstock.indexing.specs import parse_data_schema
-from penstock.indexing.specs.batch import IntervalInput, aligned
+from penstock.indexing.specs.batch.compact import IntervalInput
+from penstock.indexing.specs.batch.task import aligned
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.input_segments import VisibleSegment
     from penstock.indexing.batch.task_input import TaskReading
     from penstock.indexing.specs import Aggregator, DataSchema
-    from penstock.indexing.specs.batch import CompactSpec, MinorInput
+    from penstock.indexing.specs.batch.compact import CompactSpec, MinorInput
 
 
 _SEGMENTS = "ioConfig.inputSpec.segments"

@@ -13,7 +13,7 @@ from penstock.core.intervals import ETERNITY
 from penstock.core.sql_text import tokens
 from penstock.indexing.batch.job import index_job, sql_job
 from penstock.indexing.batch.metric_merge import kept_rows
-from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.inputs import CombiningInput
 from penstock.indexing.specs.task_context import IngestionMode
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import SegmentInput
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.task_input import TaskReading
-    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+    from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
     from penstock.indexing.specs.inputs import DruidInput
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.specs.batch import KillSpec
+    from penstock.indexing.specs.batch.kinds import KillSpec
     from penstock.indexing.task.task_folder import TaskFolder
 
 _log = logging.getLogger(__name__)

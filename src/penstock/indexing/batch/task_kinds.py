@@ -8,7 +8,10 @@ from penstock.indexing.batch.compact_plan import CompactPlan
 from penstock.indexing.batch.ingest_plans import IndexPlan, SqlPlan
 from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.kill_task import KillTask
-from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec, KillSpec, SqlIngestSpec
+from penstock.indexing.specs.batch.compact import CompactSpec
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.kinds import KillSpec
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.worker.peon_task import TaskKind
 
 if TYPE_CHECKING:

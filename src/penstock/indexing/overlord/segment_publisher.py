@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.core.errors import Conflict, LockRevoked, PenstockError
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.segment_transactions import keep_segments, publish_segments
-from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec
+from penstock.indexing.specs.batch.compact import CompactSpec
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.rows.declared_projections import (
     config_name,
     dump,
