@@ -22,7 +22,8 @@ from penstock.core.errors import (
 )
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lockbox.coverage import CoveringLocks
-from penstock.indexing.lockbox.lockboxes import Lockboxes, lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
+from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
     Granted,

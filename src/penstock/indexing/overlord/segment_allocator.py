@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, Unavailable
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import AllocatedSegment
-from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
 from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import (
     lock_task,

@@ -33,7 +33,7 @@ from pydantic import JsonValue
 from penstock.core.errors import Closed, NotFound, PenstockError, counted
 from penstock.core.state_machine import Refusal
 from penstock.indexing.events import NoEvents
-from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.lock_requests import lock_requests, lock_task
 from penstock.indexing.overlord.lock_waits import LockWaits
@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.events import Events
-    from penstock.indexing.lockbox.lockboxes import Lockboxes, LocksChanged
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
+    from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome, Removal
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig

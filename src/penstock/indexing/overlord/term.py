@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
-    from penstock.indexing.lockbox.lockboxes import LocksChanged
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.ports import (
