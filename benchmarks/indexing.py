@@ -41,7 +41,8 @@ from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning, SegmentInput
-from penstock.indexing.specs.inputs import InputFormat, InputSource
+from penstock.indexing.specs.input_formats import InputFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from benchmarks.table import Row, against, print_rows, start_timer
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import LockTask, LockType
 from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:

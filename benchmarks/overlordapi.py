@@ -18,9 +18,9 @@ import httpx
 from starlette.applications import Starlette
 
 from benchmarks.table import Row, against, print_rows
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxThread
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.storage.metadata import MetadataStore, TaskRow

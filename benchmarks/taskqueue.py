@@ -30,7 +30,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
@@ -95,8 +95,8 @@ class World:
             MetadataLockStore(self.store.locks),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.locks_released(datasource, task_ids), "released"
+            on_change=lambda change: self.processor.main_executor.execute(
+                lambda: self.queue.locks_changed(change), "locks changed"
             ),
         )
         self.queue = TaskQueue(

@@ -252,15 +252,6 @@ _REPLACED: Final = re.compile(
 )
 
 
-# Modules whose names are being replaced in another change; to be removed with it.
-BEING_REPLACED: Final = {
-    "indexing.batch.insisting",
-    "indexing.errand",
-    "indexing.source.turns",
-    "indexing.worker.running_task",
-}
-
-
 def _words(name: str) -> str:
     """Return the words of a name in any style, in lower case."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", name).strip().lower()
@@ -278,8 +269,6 @@ def test_no_module_or_class_has_a_name_that_the_glossary_replaces() -> None:
     assert len(table) > 40
     found = []
     for module in cohesion.read_modules(cohesion.ROOT / "src").values():
-        if module.short in BEING_REPLACED:
-            continue
         classes = (node.name for node in module.nodes if isinstance(node, ast.ClassDef))
         for name in {*module.short.split("."), *classes}:
             found += [f"{module.short}: {one}" for one in replaced_names(_words(name), table)]

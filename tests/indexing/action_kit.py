@@ -13,7 +13,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import ActiveTask
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.storage.metadata import MetadataStore, SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
 

@@ -16,7 +16,6 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
@@ -27,6 +26,7 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.disk import OsFileSystem

@@ -50,8 +50,7 @@ class LockWorld:
             self.faults.port(self.store),
             self.faults.port(self.lanes),
             clock=self.faults.port(self.clock),
-            on_released=self.faults.port(lambda _datasource, ids: self.released.update(ids)),
-            on_yielded=self.faults.port(lambda _task_ids: None),
+            on_change=self.faults.port(lambda change: self.released.update(change.released)),
             on_failure=self.failures.append,
         )
         boxes.sync(list(self.active.values()))

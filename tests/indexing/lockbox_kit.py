@@ -8,7 +8,7 @@ from lock_store_kit import MemoryLockStore
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Command, Lockbox, Release, Remove
+from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, LockCommand, Release, Remove
 from penstock.indexing.lockbox.model import (
     Granted,
     HeldLock,
@@ -112,7 +112,7 @@ class Story:
         self.freed: frozenset[str] = frozenset()
         self.yielded: tuple[str, ...] = ()
 
-    def do(self, command: Command) -> list[Outcome] | Removal | None:
+    def do(self, command: LockCommand) -> list[Outcome] | Removal | None:
         """Handle one command as a batch of its own; raise what it answers if that is an error."""
         step = self.box.handle([command], self.now_ms)
         try:

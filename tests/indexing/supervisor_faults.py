@@ -211,10 +211,7 @@ class SupervisorWorld:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), KeptEvents()),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource, ids: processor.post(
-                lambda: self.queue.locks_released(datasource, ids)
-            ),
-            on_yielded=lambda ids: processor.post(lambda: self.queue.locks_yielded(ids)),
+            on_change=lambda change: processor.post(lambda: self.queue.locks_changed(change)),
             on_failure=processor.report_throwable,
         )
         self.queue = TaskQueue(

@@ -57,10 +57,7 @@ class QueueWorld:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), KeptEvents()),
             self.faults.port(InlineLanes()),
             clock=self.clock,
-            on_released=lambda datasource, ids: processor.post(
-                lambda: self.queue.locks_released(datasource, ids)
-            ),
-            on_yielded=lambda ids: processor.post(lambda: self.queue.locks_yielded(ids)),
+            on_change=lambda change: processor.post(lambda: self.queue.locks_changed(change)),
             on_failure=processor.report_throwable,
         )
         lanes = self.faults.port(self.lanes)

@@ -21,8 +21,8 @@ from penstock.indexing.actions import (
     SegmentNuke,
     UpdateLocation,
 )
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.lock_requests import lock_task
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import PublishRequest
 
 

@@ -16,7 +16,8 @@ from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.ports import TaskState
 from penstock.indexing.secrets import MASK, masked
-from penstock.indexing.specs.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.inputs import InlineInput
 
 FORMAT = '{"type":"json"}'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.job import ids_digest
-from penstock.indexing.batch.task_locks import outside
+from penstock.indexing.batch.locks import outside
 from penstock.indexing.ports import TaskState
 from penstock.storage.metadata import PublishOutcome
 

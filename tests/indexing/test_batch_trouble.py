@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from penstock.core.errors import Unavailable
 from penstock.core.instants import format_time
 from penstock.indexing.batch.engine import BatchRequest, BatchResult, EngineProgress
-from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
+from penstock.indexing.batch.retries import LOSSES_MAX, RetryBudget
 from penstock.indexing.engine import (
     EngineFailure,
     EngineLost,
@@ -222,8 +222,8 @@ class NoFolder:
         raise Unavailable("the disk is full")
 
 
-def losses(dice: random.Random) -> Losses:
-    return Losses(dice.random, NoFolder())
+def losses(dice: random.Random) -> RetryBudget:
+    return RetryBudget(dice.random, NoFolder())
 
 
 @given(st.integers(0, 2**32), st.integers(1, 120))

@@ -19,7 +19,7 @@ from penstock.indexing.overlord.compaction.planner import (
     plan_compaction,
 )
 from penstock.indexing.overlord.duties.janitor import OvershadowedSegments
-from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction
 from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment

@@ -16,7 +16,9 @@ from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.batch.engine import BatchRequest, CombinedInput, Partitioning
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import SpecError, parse_data_schema, parse_supervisor
-from penstock.indexing.specs.batch import IndexParallelSpec, aligned, parse_batch_task
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.task import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

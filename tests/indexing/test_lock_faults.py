@@ -13,8 +13,8 @@ from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
 from penstock.core.errors import Unavailable
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
 
 PAIRS = range(300)
@@ -95,7 +95,7 @@ def test_locks_that_may_differ_from_the_store_are_refused_and_reported(
 ) -> None:
     """Memory may run out between a change and the note of how to undo it."""
     world = LockWorld()
-    box = world.boxes._places["wiki"].box
+    box = world.boxes._state.lanes["wiki"].box
 
     def fail(*_arguments: object) -> None:
         raise error("amid a batch")

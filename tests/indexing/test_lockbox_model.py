@@ -26,8 +26,8 @@ from penstock.indexing.lockbox.lockbox import (
     Acquire,
     Add,
     Answer,
-    Command,
     Lockbox,
+    LockCommand,
     Release,
     Remove,
 )
@@ -88,7 +88,7 @@ class Model:
     locks: list[Held] = field(default_factory=list)
     active: set[str] = field(default_factory=set)
 
-    def do(self, command: Command) -> list[str] | str | None:
+    def do(self, command: LockCommand) -> list[str] | str | None:
         match command:
             case Add(added):
                 self.active.add(added.id)
@@ -284,7 +284,7 @@ batches = st.lists(
 
 @given(batches)
 def test_it_does_what_the_rules_say_and_stores_what_it_does(
-    steps: list[tuple[list[Command], str]],
+    steps: list[tuple[list[LockCommand], str]],
 ) -> None:
     box, model, store = Lockbox(SOURCE), Model(), BrokenStore()
     rows = StoredLocks(store)

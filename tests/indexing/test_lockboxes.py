@@ -21,9 +21,9 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.coverage import CoveringLocks
-from penstock.indexing.lockbox.lockboxes import Lockboxes, lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
+from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
     Granted,
@@ -38,6 +38,7 @@ from penstock.indexing.lockbox.model import (
     Removal,
 )
 from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import (
     AllocateRequest,
     MetadataStore,
@@ -81,9 +82,7 @@ class Term:
             self.store,
             self.lanes,
             clock=self.clock,
-            on_released=lambda datasource, task_ids: self.released.append(
-                (datasource, {*task_ids})
-            ),
+            on_change=lambda change: self.released.append((change.datasource, {*change.released})),
         )
         if synced:
             assert self.boxes.sync([]) == []

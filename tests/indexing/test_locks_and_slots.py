@@ -16,7 +16,7 @@ from penstock.indexing.lockbox.model import Granted, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 
 
 @pytest.fixture

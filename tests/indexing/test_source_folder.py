@@ -18,7 +18,7 @@ from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.stream_location import StreamLocation
 from penstock.storage.disk import OsFileSystem, OsReadFile
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 from penstock.testing.clock import VirtualClock
 
 

@@ -14,7 +14,8 @@ from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.batch.job import index_job
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.secrets import MASK, masked
-from penstock.indexing.specs.batch import IndexParallelSpec, parse_batch_task
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.specs.errors import SpecError
 from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.sources.databases import DatabaseInput, read_jdbc

@@ -6,7 +6,7 @@ import orjson
 from indexing_kit import spec_json
 
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.specs.inputs import TsvFormat
+from penstock.indexing.specs.input_formats import TsvFormat
 from penstock.indexing.task_spec import (
     MessageTimes,
     StreamTaskSpec,

@@ -14,7 +14,6 @@ from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.errand import Calls
 from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
@@ -23,6 +22,7 @@ from penstock.indexing.supervisor.spec_updates import UpdateAction, update_actio
 from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.indexing.task_spec import base_sequence_name
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.background_calls import CallDispatcher
 from penstock.testing.clock import VirtualClock
 
 PLAIN = {"maxTotalRows": 5000}
@@ -202,7 +202,7 @@ def test_looks_go_on_while_times_are_asked_for():
     lanes, seen = StepLanes(), []
     source = SimpleNamespace(available=lambda: SeenTopic("t", {}), spans_ms=lambda _ranges: {})
     processor = MailboxProcessor(name="overlord", clock=VirtualClock())
-    watch = StreamWatch(source, "hold", Calls(lanes, processor), "stream")
+    watch = StreamWatch(source, "hold", CallDispatcher(lanes, processor), "stream")
     watch.spans({0: (0, 1)}, lambda _spans: fail("not answered yet"), fail)
     times = lanes.waiting()
     watch.look(lambda: seen.append(1), fail)

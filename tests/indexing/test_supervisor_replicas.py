@@ -10,12 +10,12 @@ from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskPhase, TaskState
 from penstock.indexing.specs import TuningConfig
 from penstock.indexing.supervisor.task_groups import GroupState, TaskGroup
 from penstock.indexing.supervisor.task_protocol import TaskProtocol
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.background_calls import CallDispatcher
 
 TUNING = TuningConfig(max_rows_per_segment=3, max_total_rows=1000)
 
@@ -88,7 +88,7 @@ class Overlord:
         self.ports = self.queue = self.peons = self
         self.clock = twins[0].clock
         self.note = self.notes.append
-        self.protocol = TaskProtocol(self, Calls(self.lanes, self.processor))
+        self.protocol = TaskProtocol(self, CallDispatcher(self.lanes, self.processor))
         self.group = TaskGroup(twins[0].spec, GroupState.UNKNOWN, 0)
         for twin in twins:
             self.group.add(twin.spec, 0.0, 0).has_worker = True

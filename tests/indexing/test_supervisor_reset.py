@@ -8,10 +8,10 @@ from mailbox_kit import StepLanes, settle
 from story_kit import ask, feed, offsets, running, status, until
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.errand import Calls
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.background_calls import CallDispatcher
 from penstock.testing.clock import VirtualClock
 
 
@@ -49,7 +49,7 @@ class Watch:
         self.broker.create("t", 2)
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
-        calls = Calls(self.lanes, self.processor)
+        calls = CallDispatcher(self.lanes, self.processor)
         source = TopicSupplier(self.broker, self.clock, "t")
         self.topic = StreamWatch(source, "c", calls, "broker")
         self.errors: list[PenstockError] = []

@@ -12,6 +12,7 @@ from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavaila
 from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
+from penstock.indexing.overlord.runner.worker_config import WorkerConfig
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.overlord.task_service import TaskSubmissions
@@ -21,7 +22,7 @@ from penstock.indexing.ports import (
     TaskState,
     WorkerChanges,
 )
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
     Covering,
@@ -248,7 +249,7 @@ def test_that_a_task_waits_again_counts_though_it_cannot_be_stored(world, monkey
     assert len(stored) == 1
     assert world.queue.index.all()["a"].worker is None
     worker.error = None
-    world.processor.main_executor.execute(world.queue.place_soon, "try again")
+    world.processor.main_executor.execute(lambda: world.queue.configure(WorkerConfig()), "")
     world.settle()
     assert worker.taken == ["a"]
 
@@ -303,7 +304,7 @@ def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world
     world.add("a")
     assert world.queue.index.all()["a"].worker is None
     worker.error = InvalidRequest("no id of a task")
-    world.processor.main_executor.execute(world.queue.place_soon, "try again")
+    world.processor.main_executor.execute(lambda: world.queue.configure(WorkerConfig()), "")
     world.settle()
     assert world.ended == [("a", TaskState.FAILED, "the worker w refuses it: no id of a task")]
 

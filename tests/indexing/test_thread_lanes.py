@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.core.errors import Closed, Unavailable
-from penstock.indexing.lanes import ThreadLanes
+from penstock.mailbox.lanes import ThreadLanes
 
 
 @pytest.fixture

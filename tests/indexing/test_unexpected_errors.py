@@ -14,12 +14,12 @@ from queue_kit import World, noop
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.errand import CALL_RETRY, Calls, Errand
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch import NoopSpec
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.background_calls import CALL_RETRY, BackgroundCall, CallDispatcher
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
 
 UNEXPECTED = [MemoryError, OSError, RuntimeError]
@@ -34,16 +34,15 @@ class Owner:
         self.lanes = StepLanes()
         self.faults = Faults()
         self.told: list[object] = []
-        self.calls = Calls(self.faults.port(self.lanes), self.processor)
+        self.calls = CallDispatcher(self.faults.port(self.lanes), self.processor)
 
     def call(self, work: Callable[[], object]) -> None:
         self.calls.call("lane", work, self.told.append, self.told.append)
 
-    def errand(self) -> Errand:
-        return Errand(
+    def background_call(self) -> BackgroundCall:
+        return BackgroundCall(
             *("asking", "lane", self.faults.port(self.lanes), self.processor),
             retry=CALL_RETRY,
-            on_failure=self.told.append,
             waits=WaitTable(self.clock),
         )
 
@@ -120,28 +119,28 @@ def raising_any(error: BaseException) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("error", UNEXPECTED)
-def test_an_errand_that_failed_unexpectedly_is_free_again(error: type[Exception]) -> None:
+def test_a_background_call_that_failed_unexpectedly_is_free_again(error: type[Exception]) -> None:
     owner = Owner()
-    errand = owner.errand()
-    errand.start(raising(error("broken")), owner.told.append)
+    call = owner.background_call()
+    call.start(raising(error("broken")), owner.told.append, owner.told.append)
     owner.run()
     assert [type(one) for one in owner.told] == [error]
-    errand.start(lambda: 42, owner.told.append)
+    call.start(lambda: 42, owner.told.append, owner.told.append)
     owner.run()
     assert owner.told[1:] == [42]
 
 
-def test_an_errand_is_tried_again_when_a_lane_takes_no_work() -> None:
+def test_a_background_call_is_tried_again_when_a_lane_takes_no_work() -> None:
     owner = Owner()
-    errand = owner.errand()
+    call = owner.background_call()
     with owner.faults.armed(Unavailable, 0):
-        errand.start(lambda: 42, owner.told.append)
+        call.start(lambda: 42, owner.told.append, owner.told.append)
     owner.run()
-    assert errand.busy
+    assert call.busy
     owner.clock.advance(ms=1_000)
     owner.run()
     assert owner.told == [42]
-    assert not errand.busy
+    assert not call.busy
 
 
 def test_a_lane_goes_on_after_an_outcome_that_could_not_be_told() -> None:

@@ -12,15 +12,15 @@ from mailbox_kit import InlineLanes, settle
 
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.ended_tasks import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.indexing.worker.task_folders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.background_calls import CallDispatcher
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
@@ -135,7 +135,7 @@ class World:
         self.waits = WaitTable(self.clock)
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
-            *(self.shipper, Calls(InlineLanes(), self.processor)),
+            *(self.shipper, CallDispatcher(InlineLanes(), self.processor)),
             remove=self.remove,
             is_taken=self.taken.__contains__,
             waits=self.waits,

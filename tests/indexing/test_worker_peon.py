@@ -10,7 +10,6 @@ from engine_kit import FakeEngine
 from indexing_kit import FakeBroker, make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
@@ -26,6 +25,7 @@ from penstock.indexing.worker.peon_task import (
     TaskKinds,
 )
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss

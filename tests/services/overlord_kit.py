@@ -21,7 +21,6 @@ from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.metrics import MetricRegistry
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import (
@@ -41,6 +40,7 @@ from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.running_task import write_end
 from penstock.indexing.worker.task_attempts import AttemptEnd
 from penstock.mailbox import MailboxThread
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes

@@ -17,7 +17,8 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.runner import worker_config
 from penstock.indexing.specs.filters import Filter
-from penstock.indexing.specs.inputs import REFUSED_FORMATS, InputFormat, InputSource
+from penstock.indexing.specs.input_formats import REFUSED_FORMATS, InputFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.reference.meanings import OURS
 from penstock.indexing.specs.reference.page import models

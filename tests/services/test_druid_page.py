@@ -21,7 +21,7 @@ from penstock.core.metrics import MetricRegistry
 from penstock.indexing.actions import action_from_json
 from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
 from penstock.indexing.specs.aggregators import Aggregator, AggregatorType
-from penstock.indexing.specs.batch import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.task_log import TaskLogReader
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState, PeonTask
 from penstock.segments.model import Segment

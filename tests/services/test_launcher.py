@@ -404,7 +404,7 @@ def test_children_die_with_their_parent() -> None:
 LEAVE = """
 import sys, threading
 from penstock.core.clock import SystemClock
-from penstock.indexing.lanes import ThreadLanes
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.host.process import leave
 lanes, begun = ThreadLanes("test"), threading.Event()
 def work():

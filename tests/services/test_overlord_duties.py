@@ -7,11 +7,11 @@ from concurrent.futures import Future
 import pytest
 
 from penstock.core.intervals import Interval
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties import DutyTools
 from penstock.indexing.overlord.task_index import TaskIndex
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.options.table import Options
 from penstock.services.roles.overlord import duties_of

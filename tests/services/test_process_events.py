@@ -8,7 +8,7 @@ from event_kit import KeptEvents
 import penstock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services.emitter.emitter import ServiceEmitter

@@ -10,7 +10,7 @@ from cluster_simulation.run import run_seed
 from cluster_simulation.users import Wishes
 
 from penstock.core.errors import LockRevoked, Unavailable
-from penstock.indexing.batch import compact_task
+from penstock.indexing.batch import compact_plan
 from penstock.indexing.lockbox import lockbox, lockboxes
 from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.lockbox import Granting, Lockbox
@@ -135,8 +135,8 @@ def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
 
 
 def test_a_minor_compaction_that_loses_what_it_does_not_read(monkeypatch):
-    sound = compact_task.parted
-    monkeypatch.setattr(compact_task, "parted", lambda *given: (sound(*given)[0], set()))
+    sound = compact_plan.parted
+    monkeypatch.setattr(compact_plan, "parted", lambda *given: (sound(*given)[0], set()))
     wanting(monkeypatch, "minor compactions", "calm hosts")
     assert finds("compacted, and", range(7302, 7308), BESIDE)
 

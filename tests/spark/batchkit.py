@@ -21,7 +21,8 @@ from penstock.indexing.batch.engine import (
     Partitioning,
 )
 from penstock.indexing.specs import parse_data_schema
-from penstock.indexing.specs.inputs import InputFormat, InputSource
+from penstock.indexing.specs.input_formats import InputFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}

@@ -19,7 +19,7 @@ from penstock.indexing.engine import (
     StreamRange,
 )
 from penstock.indexing.specs import DataSchema
-from penstock.indexing.specs.inputs import CsvFormat, TsvFormat
+from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
 from penstock.indexing.specs.rows.records import KafkaFormat
 from penstock.spark.engine import SparkEngine
 

@@ -18,7 +18,8 @@ from pydantic import JsonValue, TypeAdapter
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.indexing.specs.inputs import InputSource, JsonFormat
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.input.open_files import local_size, translated

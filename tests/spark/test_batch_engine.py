@@ -35,7 +35,8 @@ from penstock.indexing.batch.engine import (
 )
 from penstock.indexing.engine import EngineFailure, RowCounts
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.inputs import InputFormat, InputSource
+from penstock.indexing.specs.input_formats import InputFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.columns import metric_names

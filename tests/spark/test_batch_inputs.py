@@ -29,7 +29,8 @@ from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import parse_data_schema
-from penstock.indexing.specs.inputs import InputSource, JsonFormat
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.http_files import fetch
 from penstock.spark.connect.session import SparkSessions

@@ -14,7 +14,8 @@ import pytest
 from penstock.core.errors import InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
-from penstock.indexing.specs.inputs import JsonFormat, LocalInput
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import LocalInput
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.final_files import BatchTarget, finalize
 from penstock.spark.batch.input.file_finder import FileFinder
@@ -88,7 +89,8 @@ def test_inline_rows_are_utf_8_in_a_process_of_any_locale(tmp_path: Path) -> Non
 import sys
 from pathlib import Path
 from penstock.indexing.batch.engine import ExternalInput
-from penstock.indexing.specs.inputs import InlineInput, JsonFormat
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import InlineInput
 from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import TimeField

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.inputs import InputSource, JsonFormat
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.transforms.transform_errors import naming_transforms

@@ -17,7 +17,7 @@ from streamkit import persist_request
 from conftest import MakeTopic
 from penstock.indexing.engine import PersistRequest, RowCounts, TopicRange
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.inputs import CsvFormat, TsvFormat
+from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.delimited import DelimitedMessages

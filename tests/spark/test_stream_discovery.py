@@ -20,7 +20,7 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.inputs import CsvFormat
+from penstock.indexing.specs.input_formats import CsvFormat
 from penstock.spark.batch.input.discovery import Found, merge_found
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine

@@ -30,7 +30,8 @@ from penstock.indexing.batch.engine import (
 )
 from penstock.indexing.engine import DataFile, EngineFailure
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.inputs import InputSource, JsonFormat
+from penstock.indexing.specs.input_formats import JsonFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions

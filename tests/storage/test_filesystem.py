@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 

@@ -3,6 +3,10 @@
 `python tests/ways/ways.py` prints for each of five ways the modules that ran, and the pairs of
 modules that call each other directly in both directions. Calls are recorded by `sys.setprofile`; a
 call counts if both frames belong to `penstock`, and the code of a module's import does not count.
+
+The modules of `RUNNERS` only run what they are given, as a thread pool or an event loop does: a
+mailbox runs mail, a lane runs calls, a database runs the work of a transaction. They know nothing
+of their callers, so a call back through one of them is not a pair. Those are counted apart.
 """
 
 from __future__ import annotations
@@ -34,6 +38,19 @@ from penstock.broker.options import BrokerOptions
 from penstock.indexing.ports import TaskState
 from penstock.storage.disk import OsFileSystem
 
+RUNNERS: Final = {
+    "core.cleanup": "runs every clean-up step, although some of them raise",
+    "core.threads": "runs the function of a thread, and reports what ended it",
+    "mailbox.alarm": "runs the function that is due, on the thread of its mailbox",
+    "mailbox.executor": "runs a command as mail, and passes its outcome to a future",
+    "mailbox.lanes": "runs blocking calls on threads, the calls of one lane in order",
+    "mailbox.processor": "runs the mails and the default action of a mailbox",
+    "mailbox.timers": "runs what is due, on the thread of its mailbox",
+    "storage.queue.group_commit": "runs the sync passes of queues and journals on shared threads",
+    "storage.metadata.sql_database": "runs the work of a transaction, again after a conflict",
+}
+"""Modules whose only purpose is to run what they are given, each with what it runs."""
+
 SOURCE: Final = str(Path(sys.modules["penstock"].__file__ or "").parent) + "/"
 
 
@@ -47,6 +64,14 @@ class Way:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Pairs of modules that call each other directly, each once and in order."""
+        return [pair for pair in self._both_ways() if RUNNERS.keys().isdisjoint(pair)]
+
+    @property
+    def pairs_through_runners(self) -> list[tuple[str, str]]:
+        """Pairs of a runner and a module that it calls back."""
+        return [pair for pair in self._both_ways() if not RUNNERS.keys().isdisjoint(pair)]
+
+    def _both_ways(self) -> list[tuple[str, str]]:
         return sorted((a, b) for a, b in self.calls if a < b and (b, a) in self.calls)
 
 
@@ -198,9 +223,13 @@ def main() -> None:
     for name in WAYS:
         with tempfile.TemporaryDirectory() as folder:
             way = trace(name, Path(folder))
-        print(f"{name}: {len(way.modules)} modules, {len(way.pairs)} pairs")
+        through = way.pairs_through_runners
+        print(f"{name}: {len(way.modules)} modules, {len(way.pairs)} pairs", end="")
+        print(f"; pairs through runners: {len(through)}")
         for a, b in way.pairs:
             print(f"    {a}  <->  {b}")
+        for a, b in through:
+            print(f"    ({a}  <->  {b})")
 
 
 if __name__ == "__main__":

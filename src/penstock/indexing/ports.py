@@ -6,8 +6,7 @@ All calls block, may come from any single thread, and raise the errors of `penst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -25,21 +24,6 @@ R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 DEFAULT_WORKER_CATEGORY: Final = "_default_worker_category"
-
-
-class Lanes(Protocol):
-    """Threads of a component, one for each named lane; a lane runs its work in order.
-
-    A lane is for one kind of blocking call, so that a slow one does not delay others.
-    """
-
-    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work on the lane's thread, after all work submitted there before."""
-        ...
-
-    def close(self) -> None:
-        """Start no further work; queued work is cancelled."""
-        ...
 
 
 # --- the broker, as used by tasks and supervisors

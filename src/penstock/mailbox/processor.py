@@ -1,8 +1,7 @@
 """The loop of a mailbox thread: mails first, then the default action; sleep if neither can run.
 
-Owns the control flags of the loop, which belong to the mailbox thread; other threads change them by
-urgent mail, so the loop checks only its mailbox. Does not own whether the default action is
-suspended (`control`). Invariants:
+Does not own how the loop ends, nor whether the default action is suspended (`control`).
+Invariants:
 
 - Between two runs of the default action at most one batch of normal mails runs.
 - The default action does not run while it is suspended, and runs after each resume.
@@ -14,20 +13,20 @@ suspended (`control`). Invariants:
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed
-from penstock.mailbox.control import DefaultActionController, Suspension, put_control
+from penstock.mailbox.control import DefaultActionController, LoopEnd, Suspension
 from penstock.mailbox.executor import MailboxExecutor
-from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from penstock.mailbox.mail import MIN_PRIORITY, Mail
 from penstock.mailbox.metrics import LatencyProbe, MailboxMetrics
-from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
+from penstock.mailbox.task_mailbox import TaskMailbox
 from penstock.mailbox.timers import MailboxTimers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
@@ -66,16 +65,13 @@ class MailboxProcessor:
         self.mailbox: Final = mailbox or TaskMailbox(name, clock=clock)
         self.timers: Final = MailboxTimers(self.mailbox, clock)
         self.metrics: Final = MailboxMetrics(self.mailbox, clock)
-        self.controller: Final = DefaultActionController(self.mailbox, self.all_actions_completed)
+        self._end: Final = LoopEnd(self.mailbox)
+        self.controller: Final = DefaultActionController(self.mailbox, self._end.complete)
         self.main_executor: Final = self.executor(MIN_PRIORITY)
         self._default_action: Final = default_action or self._wait_for_mail_only
         self._probe: Final = LatencyProbe(
             self.timers, clock, self.metrics.latency, latency_probe_interval_ms
         )
-        self._suspended = False
-        self._loop_running = True
-        self._reported: BaseException | None = None
-        self._aborted: Closed | None = None
 
     # Any thread
 
@@ -89,11 +85,11 @@ class MailboxProcessor:
 
     def suspend(self) -> None:
         """Make the loop return after the current mail or action; no effect unless open."""
-        put_control(self.mailbox, self._end_pass, "suspend the loop")
+        self._end.suspend()
 
     def all_actions_completed(self) -> None:
         """Make the loop return permanently; no effect unless open."""
-        put_control(self.mailbox, self._end_loop, "all actions completed")
+        self._end.complete()
 
     def abort(self) -> None:
         """Make the loop return permanently without finishing a mail that waits in a yield.
@@ -101,7 +97,7 @@ class MailboxProcessor:
         That yield, and each later one, raises `Closed`; the loop does not fail if the mail
         propagates it. No effect unless open.
         """
-        put_control(self.mailbox, self._abort, "abort the loop", priority=MAX_PRIORITY)
+        self._end.abort()
 
     def post(
         self, command: Callable[[], object], description: str = "", *arguments: object
@@ -128,20 +124,12 @@ class MailboxProcessor:
         Raises:
             Closed: The mailbox is quiesced or closed: the exception would be lost.
         """
-
-        def fail() -> None:
-            if self._reported is None:
-                self._reported = error
-            self._suspended = True
-            self._interrupt(error)
-            raise error
-
-        self.mailbox.put(Mail(fail, MAX_PRIORITY, "report %r", (error,), MailOptions.URGENT))
+        self._end.report(error)
 
     @property
     def is_mailbox_loop_running(self) -> bool:
         """Whether the loop may run further, because not all actions have completed."""
-        return self._loop_running
+        return self._end.is_loop_running
 
     # The mailbox thread
 
@@ -155,12 +143,12 @@ class MailboxProcessor:
             WrongThread: The mailbox belongs to another thread.
             Closed: The mailbox is not open.
         """
-        with self._one_pass():
+        with self._end.one_pass():
             self.metrics.loop.start()
             try:
-                while not self._suspended:
+                while not self._end.is_pass_over:
                     self._run_mails()
-                    if not self._suspended:
+                    if not self._end.is_pass_over:
                         self._default_action(self.controller)
             finally:
                 self.metrics.loop.stop()
@@ -171,17 +159,18 @@ class MailboxProcessor:
         Raises as `run`.
         """
         ran = True
-        with self._one_pass():
-            ran = not self._suspended and (self._run_one_mail() or self._run_default_action_once())
+        with self._end.one_pass():
+            ran = not self._end.is_pass_over and (
+                self._run_one_mail() or self._run_default_action_once()
+            )
         return ran  # noqa: RET504 - the pass suppresses the `Closed` of an aborted mail
 
     def drain(self) -> None:
         """Run all waiting mails in the order of the loop.
 
         Mails stay in the mailbox until their turn: a mail that yields still sees the later ones,
-            and
-        if one raises, the later ones remain for `close` to cancel. Mails posted meanwhile do not
-        run, unless urgent.
+        and if one raises, the later ones remain for `close` to cancel. Mails posted meanwhile do
+        not run, unless urgent.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -225,41 +214,12 @@ class MailboxProcessor:
     def _wait_for_mail_only(self, controller: DefaultActionController) -> None:
         controller.suspend_default_action(self.metrics.idle)
 
-    def _begin_pass(self) -> None:
-        self.mailbox.bind()
-        if self.mailbox.state is not MailboxState.OPEN:
-            raise Closed(
-                f"mailbox {self.mailbox.name} is {self.mailbox.state.value}; "
-                "to run its loop, it must be open"
-            )
-        self._suspended = not self._loop_running
-
-    @contextmanager
-    def _one_pass(self) -> Iterator[None]:
-        """Begin a pass, and finally raise a reported error, whatever the mails did."""
-        self._begin_pass()
-        try:
-            yield
-        except Exception as error:
-            if error is self._aborted:
-                return
-            if self._reported is None:
-                raise
-            if error is not self._reported:
-                self._reported.add_note(f"afterwards, in mailbox {self.mailbox.name}: {error!r}")
-        finally:
-            reported, self._reported = self._reported, None
-            if reported is not None:
-                self.mailbox.interruption = self._aborted
-        if reported is not None:
-            raise reported
-
     def _run_mails(self) -> None:
         """Run one batch; then, while the default action is suspended, mails as they arrive."""
         if self.mailbox.create_batch():
             self._run_batch()
         controller = self.controller
-        while (suspension := controller.suspension) is not None and not self._suspended:
+        while (suspension := controller.suspension) is not None and not self._end.is_pass_over:
             if self.mailbox.create_batch():
                 self._run_batch(until_resumed=True)
             else:
@@ -268,13 +228,13 @@ class MailboxProcessor:
 
     def _run_batch(self, *, until_resumed: bool = False) -> None:
         """Run a batch; with `until_resumed`, stop once the default action may run again."""
-        metrics, controller = self.metrics, self.controller
+        metrics, controller, end = self.metrics, self.controller, self._end
         mail: Mail | None = None
         try:
             for mail in self.mailbox.batch():
                 metrics.mails_run += 1
                 mail.action()
-                if self._suspended or (until_resumed and controller.suspension is None):
+                if end.is_pass_over or (until_resumed and controller.suspension is None):
                     return
         except BaseException as error:
             _tell_which(self.mailbox, mail, error)
@@ -292,7 +252,7 @@ class MailboxProcessor:
         return True
 
     def _run_default_action_once(self) -> bool:
-        if self._suspended or self.controller.suspension is not None:
+        if self._end.is_pass_over or self.controller.suspension is not None:
             return False
         self._default_action(self.controller)
         return True
@@ -305,28 +265,9 @@ class MailboxProcessor:
             _tell_which(self.mailbox, mail, error)
             raise
 
-    def _end_pass(self) -> None:
-        self._suspended = True
-
-    def _end_loop(self) -> None:
-        self._loop_running = False
-        self._suspended = True
-
-    def _abort(self) -> None:
-        self._end_loop()
-        self._aborted = Closed(
-            f"mailbox {self.mailbox.name} ends without running the remaining mails: stop waiting"
-        )
-        self._interrupt(self._aborted)
-
-    def _interrupt(self, error: BaseException) -> None:
-        """Let yields raise; the first reason is kept."""
-        if self.mailbox.interruption is None:
-            self.mailbox.interruption = error
-
     def _start_probe(self) -> None:
         """Start measuring latency after the first mail that did not end the loop."""
-        if not (self._probe.started or self._suspended):
+        if not (self._probe.started or self._end.is_pass_over):
             self._probe.start()
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from penstock.core.intervals import Interval
 from penstock.spark.chunks import times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 # Small enough that the JVM can divide a file among its cores.
 _ROW_GROUP_ROWS: Final = 256 * 1024

@@ -31,7 +31,7 @@ import orjson
 
 from penstock.core.errors import Conflict, Unavailable
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

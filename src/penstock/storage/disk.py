@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, Dependency, InvalidRequest, Unavailable
 from penstock.core.printable import quoted
-from penstock.storage.filesystem import FileStat, translate_error, write_file_atomically
+from penstock.storage.disk_errors import translate_error
+from penstock.storage.filesystem import FileStat, FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +171,7 @@ class OsFolderLock:
             os.close(fd)
 
 
-class OsFileSystem:
+class OsFileSystem(FileSystem):
     """The operating system's files. It has no state: every instance is the same."""
 
     def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
@@ -215,10 +216,6 @@ class OsFileSystem:
             raise translate_error(error, path, "read") from error
         finally:
             os.close(fd)
-
-    def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace the file's content durably."""
-        write_file_atomically(self, path, data)
 
     def listdir(self, folder: str) -> list[str]:
         """Return the sorted names in a folder."""

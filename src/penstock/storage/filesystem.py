@@ -1,8 +1,8 @@
 """Protocol of the only access to the disk: every durable step is a method, where a test can stop.
 
-Owns: the operations and what they promise, the steps of an atomic write, and the translation of
-``OSError`` to the errors of Penstock. Does not own: the meaning of the bytes. The implementation on
-the operating system's files is `penstock.storage.disk`; tests have one in memory.
+Owns: the operations and what they promise, and the steps of an atomic write. Does not own: the
+meaning of the bytes. The implementation on the operating system's files is `penstock.storage.disk`;
+tests have one in memory.
 
 Invariants:
 
@@ -16,65 +16,17 @@ Invariants:
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.errors import (
-    Conflict,
-    Dependency,
-    InvalidRequest,
-    NotFound,
-    PenstockError,
-    Unavailable,
-)
+from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer
-
-_WRONG_REQUEST = {
-    errno.EACCES: "permission denied; grant this user access",
-    errno.EPERM: "not permitted; grant this user access",
-    errno.ENOTDIR: "a part of the path is not a folder; correct the path",
-    errno.EISDIR: "is a folder; correct the path",
-    errno.ENAMETOOLONG: "the name is too long; shorten it",
-    errno.EINVAL: "invalid name or size; correct it",
-    errno.ELOOP: "too many symbolic links; correct the path",
-}
-_TRY_LATER = {
-    errno.ENOSPC: "no space left on the device; free space or move the data folder",
-    errno.EDQUOT: "the disk quota is used up; raise it or free space",
-    errno.EFBIG: "the file would pass the size limit; raise it (ulimit -f)",
-    errno.EROFS: "the file system is read-only; mount it writable (see the kernel's log for why)",
-    errno.EIO: "the device reports an I/O error; check the disk",
-    errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
-    errno.ENFILE: "the system has too many open files; raise the limit (fs.file-max)",
-    errno.ENOMEM: "out of memory; give the machine more or stop something",
-    errno.ENOTEMPTY: "the folder is not empty; remove what is in it first",
-}
-
-
-def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
-    """Return the error of Penstock for an ``OSError``, with its remedy.
-
-    Args:
-        error: The error that the system raised.
-        path: The file or folder.
-        doing: The step that failed, such as ``"open"``.
-    """
-    number = error.errno or 0
-    if number == errno.ENOENT:
-        return NotFound(f"{path}: cannot {doing}: no such file or folder")
-    if number == errno.EEXIST:
-        return Conflict(f"{path}: cannot {doing}: it exists already")
-    if number in _WRONG_REQUEST:
-        return InvalidRequest(f"{path}: cannot {doing}: {_WRONG_REQUEST[number]}")
-    remedy = _TRY_LATER.get(number, f"{error.strerror or error}; try again")
-    return Unavailable(f"{path}: cannot {doing}: {remedy}", dependency=Dependency.DISK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +144,20 @@ class FileSystem(Protocol):
 
         The temp file is ``path + ".tmp"``: one owner at a time writes a path.
         """
-        ...
+        temporary = f"{path}.tmp"
+        file = self.create(temporary, replace=True)
+        try:
+            try:
+                file.writev([data])
+                file.sync()
+            finally:
+                file.close()
+            self.rename(temporary, path)
+        except BaseException:
+            with suppress(PenstockError):  # a full disk needs the space
+                self.unlink(temporary)
+            raise
+        self.fsync_folder(os.path.dirname(path))  # noqa: PTH120  -- paths are strings here
 
     def listdir(self, folder: str) -> list[str]:
         """Return the sorted names in a folder."""
@@ -241,21 +206,3 @@ class FileSystem(Protocol):
     def free_bytes(self, folder: str) -> int:
         """Return how many bytes this user can still write to the disk of a folder."""
         ...
-
-
-def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
-    """Write a file in the four durable steps; the body of `FileSystem.write_atomically`."""
-    temporary = f"{path}.tmp"
-    file = fs.create(temporary, replace=True)
-    try:
-        try:
-            file.writev([data])
-            file.sync()
-        finally:
-            file.close()
-        fs.rename(temporary, path)
-    except BaseException:
-        with suppress(PenstockError):  # a full disk needs the space
-            fs.unlink(temporary)
-        raise
-    fs.fsync_folder(os.path.dirname(path))  # noqa: PTH120  -- paths are strings here

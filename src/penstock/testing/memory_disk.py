@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.storage.filesystem import FileStat, write_file_atomically
+from penstock.storage.filesystem import FileStat, FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -436,7 +436,7 @@ class FallibleDisk:
 T = TypeVar("T")
 
 
-class CrashableFileSystem(FallibleDisk):
+class CrashableFileSystem(FallibleDisk, FileSystem):
     """A `FileSystem` in memory for one thread (or several under the owner's mutex).
 
     Folders are durable from the start: `mkdir` syncs its parent, as the real one does.
@@ -504,10 +504,6 @@ class CrashableFileSystem(FallibleDisk):
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a file."""
         return bytes(self.live().file(path, "read").visible)
-
-    def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace the file's content durably, in numbered steps."""
-        write_file_atomically(self, path, data)
 
     def listdir(self, folder: str) -> list[str]:
         """Return the sorted names in a folder."""

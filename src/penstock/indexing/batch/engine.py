@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.specs import DataSchema, Filter
-    from penstock.indexing.specs.inputs import ExternTable, InputFormat, InputSource
+    from penstock.indexing.specs.input_formats import InputFormat
+    from penstock.indexing.specs.inputs import ExternTable, InputSource
 
 
 @dataclass(frozen=True, slots=True)

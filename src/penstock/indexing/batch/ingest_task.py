@@ -1,7 +1,7 @@
 """Batch task that writes segments: `index_parallel`, SQL INSERT and REPLACE, and compaction.
 
-`IngestTask` owns the steps of a task. `index_task` and `sql_task` create the tasks of
-`index_parallel` and of SQL; `compact_task` creates those of a compaction.
+`IngestTask` owns the steps of a task. Its plan has the jobs to write: `ingest_plans` has those of
+`index_parallel` and of SQL, `compact_plan` those of a compaction.
 
     locked     the intervals that the spec names
     written    one engine call for each job; ``written-N.json`` records its result, valid
@@ -26,18 +26,17 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.core.intervals import ETERNITY, condensed
-from penstock.core.sql_text import tokens
+from penstock.core.intervals import condensed
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.batch.engine import BatchRequest, Unparseable
-from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
-from penstock.indexing.batch.job import index_job, publish_kind, sql_job
-from penstock.indexing.batch.metric_merge import kept_rows
-from penstock.indexing.batch.progress import TaskProgress, shown_wait
+from penstock.indexing.batch.input_segments import SegmentListing
+from penstock.indexing.batch.job import publish_kind
+from penstock.indexing.batch.locks import BatchTaskLocks
+from penstock.indexing.batch.progress import TaskProgress
+from penstock.indexing.batch.retries import RetryBudget, RetryingCaller, Stopped
 from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
     appended,
@@ -47,29 +46,23 @@ from penstock.indexing.batch.segment_assembly import (
     tombstones,
 )
 from penstock.indexing.batch.task_input import TaskReading, digest
-from penstock.indexing.batch.task_locks import LockingSpec, TaskLocks
 from penstock.indexing.batch.written_files import EngineOutput
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch import aligned
-from penstock.indexing.specs.errors import did_you_mean
-from penstock.indexing.specs.inputs import CombiningInput
 from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.parse_errors import LOGGED_MAX, tell
 from penstock.indexing.worker.peon_task import IngestionState
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.model import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.core.waits import DependencyWait
-    from penstock.indexing.batch.engine import ParseError, SegmentInput
+    from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.locks import IngestSpec
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
-    from penstock.indexing.specs.inputs import DruidInput
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.peon_task import IngestionReport
     from penstock.storage.metadata import SegmentRow
@@ -84,12 +77,16 @@ _PUBLISH: Final = "publish.json"
 _READ: Final = "read"
 
 
-class IngestSpec(LockingSpec, Protocol):
-    """The parts of the spec of a task that writes segments."""
+class IngestPlan(Protocol):
+    """What a task writes; `ingest_plans` and `compact_plan` have one for each type of task."""
 
     @property
-    def datasource(self) -> str:
-        """The datasource of the rows."""
+    def wanted(self) -> Sequence[Interval]:
+        """The intervals to lock before the write."""
+        ...
+
+    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+        """Return the jobs to write, once those intervals are locked; always the same jobs."""
         ...
 
 
@@ -98,9 +95,7 @@ class IngestTask:
 
     Args:
         spec: The spec of the task.
-        wanted: The intervals to lock before the write.
-        plan: Returns the jobs to write, called once those are locked. It must always return the
-            same jobs.
+        plan: What it writes.
         folder: Its folder, which this process has locked.
         ports: Its ports.
     """
@@ -108,40 +103,35 @@ class IngestTask:
     def __init__(
         self,
         spec: IngestSpec,
-        wanted: Iterable[Interval],
-        plan: Callable[[TaskReading], Sequence[Job]],
+        plan: IngestPlan,
         folder: TaskFolder,
         ports: BatchPorts,
     ) -> None:
         self._spec = spec
-        self._wanted = tuple(condensed(wanted))
+        self._wanted = tuple(condensed(plan.wanted))
         self._plan = plan
         self._folder = folder
         self._ports = ports
         self._progress = TaskProgress()
-        self._insistence = Insistence(ports.actions, ports.clock, told=self._tried)
-        self._locks = TaskLocks(
-            *(spec, ports, self._insistence),
-            visible=lambda intervals: self._reading.visible(spec.datasource, intervals),
+        self._retries = RetryingCaller(ports.actions, ports.clock, ports.waits_changed)
+        listing = SegmentListing(self._retries)
+        self._locks = BatchTaskLocks(spec, ports, self._retries, listing)
+        self._reading = TaskReading(
+            spec.datasource, self._locks, self._retries, listing, ports.store
         )
-        self._reading = TaskReading(spec.datasource, self._locks, self._insistence, ports.store)
 
     # Any thread
 
     def stop(self) -> None:
         """Make `run` return soon; the task continues when it is restarted."""
-        self._insistence.stop()
+        self._retries.stop()
         self._ports.engine.cancel(self._spec.id)
 
     def report(self) -> IngestionReport:
         """Return the current status."""
-        return self._progress.report()
+        return self._progress.report(self._retries.wait)
 
     # The task's thread
-
-    def _tried(self, wait: DependencyWait | None) -> None:
-        self._progress.tries(wait)
-        self._ports.waits_changed(() if wait is None else (shown_wait(wait),))
 
     def run(self) -> TaskResult:
         """Run to the end and return the result."""
@@ -149,7 +139,7 @@ class IngestTask:
             published = self._run()
         except PenstockError as error:
             # `stop` interrupted the call of the engine, which is not a failure of the task.
-            if isinstance(error, Stopped) or self._insistence.is_stopped:
+            if isinstance(error, Stopped) or self._retries.is_stopped:
                 return TaskResult(TaskState.RUNNING)
             self._progress.failed(str(error))
             return TaskResult(TaskState.FAILED, str(error))
@@ -170,7 +160,7 @@ class IngestTask:
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
             self._locks.cover(self._wanted)
-        jobs = self._plan(self._reading)
+        jobs = self._plan.jobs(self._reading)
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
         segments, kind, overwritten = self._place(done)
@@ -227,17 +217,18 @@ class IngestTask:
         if known is not None:
             known = known.rebased(self._ports.store.rebased)
         else:
-            known = self._insist_on(number, job)
+            known = self._write_with_retries(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors, known.rows)
         return known
 
-    def _insist_on(self, number: int, job: Job) -> EngineOutput:
-        losses = Losses(self._ports.chance, self._folder, number)
+    def _write_with_retries(self, number: int, job: Job) -> EngineOutput:
+        budget = RetryBudget(self._ports.chance, self._folder, number)
+        attempt = self._retries.attempts("writing segments", budget)
         try:
-            return self._insistence.call(
-                "writing segments", lambda: self._try_to_write(job), losses.note
-            )
+            while True:
+                with attempt:
+                    return self._try_to_write(job)
         except Unparseable as error:  # narrow: reports
             # The report of the failed task lists the rows, as if it tolerated them.
             samples = error.samples[: job.parse_errors_saved]
@@ -318,7 +309,7 @@ class IngestTask:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
-            places = self._insistence.ask("asking for places", action)
+            places = self._retries.ask("asking for places", action)
             segments += rewriting(form, old, rewrites, places)
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
@@ -335,7 +326,7 @@ class IngestTask:
             # a conflicting lock may wait for the very slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
-        places = self._insistence.ask("asking for places", action)
+        places = self._retries.ask("asking for places", action)
         return appended(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
@@ -366,7 +357,7 @@ class IngestTask:
     # The second phase
 
     def _publish(self, action: PublishSegments) -> None:
-        outcome = self._insistence.ask("publishing", action)
+        outcome = self._retries.ask("publishing", action)
         if outcome.ok or outcome.already_published:
             return
         # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.
@@ -377,91 +368,3 @@ def _tell(job: Job, errors: Sequence[ParseError], count: int) -> None:
     """Log the rows that could not be parsed, if the spec asks for it."""
     if job.tells_parse_errors:
         tell([f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count)
-
-
-def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
-    """Return the task of an `index_parallel`."""
-
-    def plan(reading: TaskReading) -> Sequence[Job]:
-        return [index_job(spec, lambda source: _rows_of(source, spec, reading))]
-
-    return IngestTask(spec, spec.chunks, plan, folder, ports)
-
-
-def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
-    """Return the task of an INSERT or a REPLACE."""
-
-    def plan(reading: TaskReading) -> Sequence[Job]:
-        if spec.mode is IngestionMode.APPEND:
-            return [sql_job(spec)]
-        # The query may read the rows that it replaces. The publish copies segments that are
-        # appended under the task's locks, so the query must not read these.
-        # Spark ignores case: FROM WEB reads web.
-        own = spec.datasource.lower()
-        reads = any(token.name.lower() == own for token in tokens(spec.query))
-        kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
-        return [sql_job(spec, ((spec.datasource, reading.as_input(kept)),))]
-
-    wanted = [wish.interval for wish in spec.lock_wishes()]
-    return IngestTask(spec, wanted, plan, folder, ports)
-
-
-def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
-    """Return the visible rows of a datasource that the task reads.
-
-    Raises:
-        InvalidRequest: The datasource does not exist, or a named segment is not visible.
-    """
-    replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
-    ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
-    intervals = [one.interval for one in ids] if source.time is None else [source.time]
-    if replaced:
-        # Rows appended between the read and the publish would be hidden but not written.
-        granularity = spec.data_schema.segment_granularity
-        found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
-    else:
-        found = reading.visible(source.data_source, intervals)
-    if not found:
-        _check_name(source, spec, reading)
-    if ids:
-        names = {str(one) for one in ids}
-        found = [one for one in found if str(one.segment.id) in names]
-        if missing := names - {str(one.segment.id) for one in found}:
-            raise InvalidRequest(
-                f"segments to read are not visible: {', '.join(sorted(missing))}",
-                place="spec.ioConfig.inputSource.segments",
-            )
-    hidden = _hidden(source, [one.segment for one in found])
-    return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
-
-
-def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
-    """Refuse a datasource without data: with a misspelt name the target would be emptied.
-
-    Raises:
-        InvalidRequest: It has no data.
-    """
-    name, known = source.data_source, reading.datasources()
-    if name in known:
-        return
-    whole = spec.io.input_source
-    parts = whole.delegates if isinstance(whole, CombiningInput) else ()
-    part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
-    hint = did_you_mean(name, list(known), or_all=False)
-    raise InvalidRequest(
-        f'no datasource "{name}" with data{hint or ": correct its name"}',
-        place=f"spec.ioConfig.inputSource{part}.dataSource",
-    )
-
-
-def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
-    """Return the columns that are not selected; a missing list selects all."""
-    shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
-    found: set[str] = set()
-    for rows in kept_rows(segments):
-        metrics = {metric.name for metric in rows.metrics or ()}
-        for name in rows.columns:
-            listed = source.metrics if name in metrics else source.dimensions
-            if listed is not None and name not in shown:
-                found.add(name)
-    return frozenset(found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.intervals import condensed
+from penstock.indexing.actions import SegmentListUsed
 from penstock.indexing.engine import DataFile
 from penstock.segments.catalog import timeline_of, visible_pieces
 from penstock.storage.metadata import Basis
@@ -18,6 +19,7 @@ from penstock.storage.metadata import Basis
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.ports import AttemptStore
+    from penstock.indexing.batch.retries import RetryingCaller
     from penstock.segments.model import Segment
     from penstock.storage.metadata import SegmentRow
 
@@ -42,6 +44,32 @@ class VisibleSegment:
             segment.columns,
         )
         return file, self.interval
+
+
+class SegmentListing:
+    """Lists the used segments of datasources. On the thread of one task.
+
+    Args:
+        retries: Sends actions to the overlord.
+    """
+
+    def __init__(self, retries: RetryingCaller) -> None:
+        self._retries = retries
+
+    def rows(
+        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool
+    ) -> tuple[tuple[SegmentRow, ...], tuple[Interval, ...]]:
+        """Return the existing segments, and the intervals, condensed.
+
+        `replacing` excludes those that the publish keeps.
+        """
+        wanted = tuple(condensed(intervals))
+        action = SegmentListUsed(datasource, wanted, replacing)
+        return self._retries.ask("listing segments", action), wanted
+
+    def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
+        """Return the visible segments in intervals."""
+        return visible_segments(*self.rows(datasource, intervals, replacing=False))
 
 
 def visible_segments(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Granularity, Interval
     from penstock.indexing.specs import DataSchema
-    from penstock.indexing.specs.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+    from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
     from penstock.indexing.specs.partitions import PartitionsSpec
     from penstock.storage.metadata.rows.publish import PublishKind
 

@@ -13,9 +13,9 @@ from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.actions.wire import strings
-from penstock.indexing.batch.insisting import Insistence, Stopped
-from penstock.indexing.batch.progress import shown_wait, wait_fields
-from penstock.indexing.batch.task_locks import acquire
+from penstock.indexing.batch.locks import acquire
+from penstock.indexing.batch.progress import wait_fields
+from penstock.indexing.batch.retries import RetryingCaller, Stopped
 from penstock.indexing.file_deletion import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
@@ -24,9 +24,8 @@ from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.specs.batch import KillSpec
+    from penstock.indexing.specs.batch.kinds import KillSpec
     from penstock.indexing.task.task_folder import TaskFolder
 
 _log = logging.getLogger(__name__)
@@ -47,8 +46,7 @@ class KillTask:
         self._spec = spec
         self._folder = folder
         self._ports = ports
-        self._insistence = Insistence(ports.actions, ports.clock, told=self._tried)
-        self._wait: DependencyWait | None = None
+        self._retries = RetryingCaller(ports.actions, ports.clock, ports.waits_changed)
         self._state = IngestionState.NOT_STARTED
         self._error = ""
         self._rows_deleted = 0
@@ -56,7 +54,7 @@ class KillTask:
 
     def stop(self) -> None:
         """Make `run` return soon; the rest is deleted when the task is restarted."""
-        self._insistence.stop()
+        self._retries.stop()
 
     def report(self) -> IngestionReport:
         """Return the number of deleted segments."""
@@ -64,13 +62,9 @@ class KillTask:
             "segmentsKilled": self._rows_deleted,
             "filesDeleted": self._files_deleted,
         }
-        if (wait := self._wait) is not None:
+        if (wait := self._retries.wait) is not None:
             more |= wait_fields(wait)
         return IngestionReport(self._state, error=self._error, more=more)
-
-    def _tried(self, wait: DependencyWait | None) -> None:
-        self._wait = None if wait is None else shown_wait(wait)
-        self._ports.waits_changed(() if self._wait is None else (self._wait,))
 
     def run(self) -> TaskResult:
         """Run to the end and return the result."""
@@ -89,10 +83,10 @@ class KillTask:
         return TaskResult(TaskState.SUCCESS)
 
     def _run(self) -> None:
-        spec, ask = self._spec, self._insistence.ask
+        spec, ask = self._spec, self._retries.ask
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
-        acquire(self._ports, self._insistence, action, timeout_ms=timeout_ms)
+        acquire(self._ports, self._retries, action, timeout_ms=timeout_ms)
         # An earlier peon may have deleted these or not: deleting them again makes sure.
         self._delete(self._recall())
         changed = spec.max_used_status_last_updated_time
@@ -108,7 +102,7 @@ class KillTask:
         if not ids:
             return
         self._keep(ids)
-        free = self._insistence.ask("deleting rows", SegmentNuke(ids))
+        free = self._retries.ask("deleting rows", SegmentNuke(ids))
         self._rows_deleted += len(ids)
         for _ in delete_files(self._ports.store, free):
             self._files_deleted += 1

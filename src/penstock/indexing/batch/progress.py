@@ -40,7 +40,6 @@ class TaskProgress:
         self._segments = 0
         self._emptied: tuple[Interval, ...] = ()
         self._error = ""
-        self._wait: DependencyWait | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Record how many parts of its work the engine has finished."""
@@ -49,10 +48,6 @@ class TaskProgress:
     def state(self, state: IngestionState) -> None:
         """Set the phase of the task."""
         self._state = state
-
-    def tries(self, wait: DependencyWait | None) -> None:
-        """Record a failed attempt of the current work; None: a later attempt succeeded."""
-        self._wait = None if wait is None else shown_wait(wait)
 
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
         """Add the counts of a successful call of the engine, and the rows of its files."""
@@ -82,8 +77,8 @@ class TaskProgress:
         """Record why the task failed; its state is the phase in which it failed."""
         self._error = reason
 
-    def report(self) -> IngestionReport:
-        """Return everything in the form of every task's report."""
+    def report(self, wait: DependencyWait | None = None) -> IngestionReport:
+        """Return everything in the form of every task's report, with a wait if there is one."""
         counts = self._counts
         samples: list[JsonValue] = [
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
@@ -98,7 +93,7 @@ class TaskProgress:
         if self._emptied:
             more["intervalsEmptied"] = [str(one) for one in self._emptied[:_EMPTIED_SHOWN_MAX]]
             more["intervalsEmptiedCount"] = len(self._emptied)
-        if (wait := self._wait) is not None:
+        if wait is not None:
             more |= wait_fields(wait)
         return IngestionReport(
             self._state,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import AllocatedSegment
     from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
-    from penstock.indexing.batch.task_locks import Rewrite
+    from penstock.indexing.batch.locks import Rewrite
     from penstock.indexing.batch.written_files import EngineOutput
 
 

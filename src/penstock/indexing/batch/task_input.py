@@ -1,7 +1,7 @@
 """Reads of datasources by a batch task that writes segments, for its plan.
 
 Owns the basis of the task's publish: the segments of its own datasource that were visible when it
-read them. Does not own the locks (`task_locks`), nor the use of the rows (`ingest_task`).
+read them. Does not own the locks (`locks`), nor the use of the rows (`ingest_task`).
 
 Invariant: all segments of its own datasource that the task reads in order to replace them are in
 the basis, so that a concurrent change of them refuses the publish; or the task has locked those
@@ -13,8 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from penstock.core.intervals import condensed
-from penstock.indexing.actions import DatasourceList, MarkSegmentsToUpgrade, SegmentListUsed
+from penstock.indexing.actions import DatasourceList, MarkSegmentsToUpgrade
 from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.input_segments import basis_of, joined, visible_segments
 from penstock.indexing.batch.job import ids_digest
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.insisting import Insistence
+    from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
+    from penstock.indexing.batch.locks import BatchTaskLocks
     from penstock.indexing.batch.ports import AttemptStore
-    from penstock.indexing.batch.task_locks import TaskLocks
-    from penstock.storage.metadata import Basis, SegmentRow
+    from penstock.indexing.batch.retries import RetryingCaller
+    from penstock.storage.metadata import Basis
 
 
 class TaskReading:
@@ -36,7 +35,8 @@ class TaskReading:
     Args:
         datasource: The task's own, which it replaces.
         locks: Its locks.
-        insistence: Sends actions to the overlord.
+        retries: Sends actions to the overlord.
+        listing: Lists segments.
         store: Locates the files of segments.
 
     Attributes:
@@ -44,11 +44,17 @@ class TaskReading:
     """
 
     def __init__(
-        self, datasource: str, locks: TaskLocks, insistence: Insistence, store: AttemptStore
+        self,
+        datasource: str,
+        locks: BatchTaskLocks,
+        retries: RetryingCaller,
+        listing: SegmentListing,
+        store: AttemptStore,
     ) -> None:
         self._datasource = datasource
         self._locks = locks
-        self._insistence = insistence
+        self._retries = retries
+        self._listing = listing
         self._store = store
         self.basis: Basis | None = None
 
@@ -56,7 +62,7 @@ class TaskReading:
         """Lock intervals in addition to those that are locked.
 
         Raises:
-            PenstockError: As `TaskLocks.lock`.
+            PenstockError: As `BatchTaskLocks.lock`.
         """
         self._locks.lock(intervals)
 
@@ -78,7 +84,7 @@ class TaskReading:
                 are returned.
 
         Raises:
-            PenstockError: As `TaskLocks.lock`.
+            PenstockError: As `BatchTaskLocks.lock`.
         """
         wanted = intervals if read is None else read
         found = self._locks.claim(intervals, read=wanted, named=named)
@@ -86,11 +92,11 @@ class TaskReading:
 
     def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
         """Return the visible segments of any datasource in intervals."""
-        return visible_segments(*self._list(datasource, intervals, replacing=False))
+        return self._listing.visible(datasource, intervals)
 
     def datasources(self) -> tuple[str, ...]:
         """Return the names of the datasources that have data, in order."""
-        return self._insistence.ask("listing datasources", DatasourceList())
+        return self._retries.ask("listing datasources", DatasourceList())
 
     def to_replace(
         self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
@@ -103,7 +109,7 @@ class TaskReading:
             intervals: The intervals.
             basis: The intervals in which a mark matters, if they differ.
         """
-        rows, wanted = self._list(self._datasource, intervals, replacing=True)
+        rows, wanted = self._listing.rows(self._datasource, intervals, replacing=True)
         found = basis_of(rows, wanted if basis is None else basis)
         self.basis = found if self.basis is None else joined(self.basis, found)
         return visible_segments(rows, wanted)
@@ -120,11 +126,11 @@ class TaskReading:
             part: Returns the segments to read, and the ids of those that the publish lists again;
                 the others are not changed.
         """
-        rows, wanted = self._list(self._datasource, [interval], replacing=False)
+        rows, wanted = self._listing.rows(self._datasource, [interval], replacing=False)
         chosen, kept = part(visible_segments(rows, wanted))
         if kept:
             action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
-            self._insistence.ask("keeping segments", action)
+            self._retries.ask("keeping segments", action)
         found = basis_of(rows, wanted)
         # The publish looks up the kept segments itself, as those that were appended since. So a
         # second attempt finds the same basis, and the output of the first.
@@ -139,14 +145,6 @@ class TaskReading:
         """Return a fingerprint of the input of this attempt."""
         claimed = self._locks.claimed
         return digest(self.basis) if claimed is None else claimed
-
-    def _list(
-        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool
-    ) -> tuple[tuple[SegmentRow, ...], tuple[Interval, ...]]:
-        """Return the existing segments; `replacing` excludes those that the publish keeps."""
-        wanted = tuple(condensed(intervals))
-        action = SegmentListUsed(datasource, wanted, replacing)
-        return self._insistence.ask("listing segments", action), wanted
 
 
 def digest(basis: Basis | None) -> str:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.indexing.batch.compact_task import compact_task
-from penstock.indexing.batch.ingest_task import index_task, sql_task
+from penstock.indexing.batch.compact_plan import CompactPlan
+from penstock.indexing.batch.ingest_plans import IndexPlan, SqlPlan
+from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.kill_task import KillTask
-from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec, KillSpec, SqlIngestSpec
+from penstock.indexing.specs.batch.compact import CompactSpec
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.kinds import KillSpec
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.worker.peon_task import TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.indexing.batch.ingest_task import IngestPlan
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.peon_task import PeonTask
 
 _Spec = TypeVar("_Spec", bound="TaskSpec")
+_Ingest = TypeVar("_Ingest", IndexParallelSpec, SqlIngestSpec, CompactSpec)
 
 
 def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
@@ -40,9 +46,15 @@ def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
         return TaskKind(name, made, restorable=True)
 
     return [
-        kind("index_parallel", IndexParallelSpec, index_task),
-        kind("index", IndexParallelSpec, index_task),
-        kind("query_controller", SqlIngestSpec, sql_task),
-        kind("compact", CompactSpec, compact_task),
+        kind("index_parallel", IndexParallelSpec, _ingest(IndexPlan)),
+        kind("index", IndexParallelSpec, _ingest(IndexPlan)),
+        kind("query_controller", SqlIngestSpec, _ingest(SqlPlan)),
+        kind("compact", CompactSpec, _ingest(CompactPlan)),
         kind("kill", KillSpec, KillTask),
     ]
+
+
+def _ingest(
+    plan: Callable[[_Ingest], IngestPlan],
+) -> Callable[[_Ingest, TaskFolder, BatchPorts], PeonTask]:
+    return lambda spec, folder, ports: IngestTask(spec, plan(spec), folder, ports)

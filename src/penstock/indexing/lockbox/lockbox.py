@@ -353,7 +353,7 @@ class Release:
     interval: Interval
 
 
-Command: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
+LockCommand: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
 Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
 
 
@@ -406,7 +406,7 @@ class Lockbox:
         """Number of locks that are held and not revoked."""
         return self._table.active
 
-    def handle(self, commands: Sequence[Command], now_ms: int) -> Step:
+    def handle(self, commands: Sequence[LockCommand], now_ms: int) -> Step:
         """Execute commands in order; the caller must then call `accept` or `undo`.
 
         Args:
@@ -479,7 +479,7 @@ class Lockbox:
         """Yield each lock once, regardless of its number of holders."""
         return (group.lock for group in self._table.groups())
 
-    def _answer(self, command: Command, now_ms: int) -> Answer:
+    def _answer(self, command: LockCommand, now_ms: int) -> Answer:
         mark = self._undo_log.mark()
         try:
             match command:

@@ -10,6 +10,7 @@ publish compares offsets.
 from __future__ import annotations
 
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from penstock.core.errors import Closed, Fenced, InvalidRequest, LockRevoked, Unavailable
@@ -44,6 +45,7 @@ from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
+from penstock.indexing.overlord.segment_transactions import kill_segments, mark_unused
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading
@@ -53,9 +55,9 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome, TaskLock
-    from penstock.indexing.ports import Lanes
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, SegmentRow
 
 
@@ -197,7 +199,7 @@ class ActionHandler:
             task, action.intervals, appends=action.appends, exclusive=action.exclusive
         )
         requests += segment_requests(
-            task, ((one.interval, one.version, one.partition_number) for one in action.segments)
+            task, [(one.interval, one.version, one.partition_number) for one in action.segments]
         )
         outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
         refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, LockRefused)))
@@ -256,14 +258,14 @@ class ActionHandler:
             case MarkSegmentsAsUnused():
                 return self._lockboxes.critical(
                     mine,
-                    lambda _locks: segments.mark_unused_within(task.datasource, action.interval),
+                    partial(mark_unused, self._metadata, task.datasource, action.interval),
                     intervals=[action.interval],
                 ).result()
             case SegmentNuke():
                 doomed = [r for r in segments.by_ids(action.ids) if r.datasource == task.datasource]
                 killed = self._lockboxes.critical(
                     mine,
-                    lambda _locks: segments.kill([row.id for row in doomed]),
+                    partial(kill_segments, self._metadata, [row.id for row in doomed]),
                     intervals=sorted({row.interval for row in doomed}),
                 ).result()
                 return [segment_to_json(row) for row in killed.files_free]

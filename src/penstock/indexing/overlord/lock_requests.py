@@ -10,7 +10,7 @@ from penstock.indexing.specs.task_context import IngestionMode, read_context
 from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.task_spec import TaskSpec
@@ -70,7 +70,7 @@ def requests_for(
 
 
 def segment_requests(
-    task: TaskSpec, segments: Iterable[tuple[Interval, str, int]]
+    task: TaskSpec, segments: Sequence[tuple[Interval, str, int]]
 ) -> list[LockRequest]:
     """Return requests for locks on segments: interval, version and partition number of each."""
     mine = lock_task(task)
@@ -85,7 +85,7 @@ def segment_requests(
     ]
 
 
-def new_segment_requests(task: TaskSpec, chunks: Iterable[Interval]) -> list[LockRequest]:
+def new_segment_requests(task: TaskSpec, chunks: Sequence[Interval]) -> list[LockRequest]:
     """Return lock requests for segments that have no partition numbers yet."""
     mine = lock_task(task)
     return [mine.request(chunk, granularity=LockGranularity.SEGMENT) for chunk in chunks]

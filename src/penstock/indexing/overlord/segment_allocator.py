@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, Unavailable
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import AllocatedSegment
-from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
 from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import (
     lock_task,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome
-    from penstock.indexing.ports import Lanes
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, PendingRow
 
 
@@ -288,7 +288,7 @@ class SegmentAllocator:
         rows = self._allocate(task, action, chunks, versions)
         given = [row for row in rows if row is not None]
         requests = segment_requests(
-            task, ((row.interval, row.version, row.partition_number) for row in given)
+            task, [(row.interval, row.version, row.partition_number) for row in given]
         )
         for outcome in self._lockboxes.acquire(requests, together=True).result():
             _version(task, outcome)

@@ -1,26 +1,26 @@
 """Publish requests of tasks: segments and offsets in one transaction under the task's locks.
 
-`OverlordPublisher` owns the checks of a publish and the text of its refusal; the transaction
-belongs to `penstock.storage.metadata`. No lock of the datasource can change while a publish
-runs. Any thread may call; it blocks until the result.
+`OverlordPublisher` owns the checks of a publish and the text of its refusal;
+`segment_transactions` has what runs on the lane of the datasource, where no lock can change
+meanwhile. Any thread may call; it blocks until the result.
 
 `declare_projections` stores the projections of a batch task's spec after its publish; the
 newest of a name wins. It never raises: if it is interrupted or fails, queries read the rows,
 and the next task with the same spec stores the projections.
-
-Invariant: no segment becomes visible that the task's locks do not cover at that moment.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, LockRevoked, PenstockError
-from penstock.indexing.lockbox.model import LockType
-from penstock.indexing.overlord.lock_requests import lock_task, lock_type
-from penstock.indexing.specs.batch import CompactSpec, IndexParallelSpec
+from penstock.indexing.overlord.lock_requests import lock_task
+from penstock.indexing.overlord.segment_transactions import keep_segments, publish_segments
+from penstock.indexing.specs.batch.compact import CompactSpec
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.rows.declared_projections import (
     config_name,
     dump,
@@ -29,21 +29,18 @@ from penstock.indexing.specs.rows.declared_projections import (
     of_schema,
 )
 from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.storage.metadata import CountsRow, Covering, PublishOutcome, PublishRequest
+from penstock.storage.metadata import PublishOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.indexing.actions import PublishSegments
-    from penstock.indexing.engine import RowCounts
-    from penstock.indexing.lockbox.coverage import CoveringLocks
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import MetadataStore
-    from penstock.storage.metadata.rows.publish import PublishKind
 
 
 _log = logging.getLogger(__name__)
@@ -121,20 +118,7 @@ class OverlordPublisher:
             Conflict: No lock covers a segment.
             Unavailable: The store does not answer: retry.
         """
-        kind = _kind(task, action)
-
-        def commit(locks: CoveringLocks) -> PublishOutcome:
-            covering: dict[str, Covering] = {}
-            if kind == "append":
-                locks.require(LockType.APPEND)
-                holders = locks.replacing(action.segments)
-                covering = {
-                    segment.id: Covering(held.task_id, held.lock.version)
-                    for segment, held in zip(action.segments, holders, strict=True)
-                    if held is not None
-                }
-            return self._metadata.publish(_request(task, action, kind, covering))
-
+        commit = partial(publish_segments, self._metadata, task, action)
         mine = lock_task(task)
         # Overwritten segments must still be locked, too: a new holder of the lock may rewrite them.
         old = self._metadata.segments.by_ids(action.overwritten) if action.overwritten else []
@@ -167,18 +151,7 @@ class OverlordPublisher:
                 " no longer used: submit the task again for the current segments"
             )
 
-        def keep(locks: CoveringLocks) -> int:
-            versions = {}
-            for row, held in zip(rows, locks.replacing(rows), strict=True):
-                if held is None or held.task_id != task.id:
-                    raise Conflict(
-                        f"task {task.id} has no REPLACE lock that contains segment {row.id}: set"
-                        " useConcurrentLocks in its context"
-                    )
-                versions[row.id] = held.lock.version
-            self._metadata.upgrades.add(task.id, versions)
-            return len(versions)
-
+        keep = partial(keep_segments, self._metadata, task, rows)
         return self._lockboxes.critical(lock_task(task), keep, segments=rows).result()
 
     def _is_published(self, action: PublishSegments) -> bool:
@@ -209,44 +182,3 @@ class OverlordPublisher:
             f"{reason}; not committed yet are the offsets (stream partition: from to) {parts};"
             f" {whose}; then the task retries this publish"
         )
-
-
-def _kind(task: TaskSpec, action: PublishSegments) -> PublishKind:
-    # Streaming tasks always append; their lock type selects the transaction.
-    is_stream = isinstance(task, StreamTaskSpec)
-    if is_stream and lock_type(task, appends=True) is LockType.APPEND:
-        return "append"
-    return action.kind
-
-
-def _request(
-    task: TaskSpec, action: PublishSegments, kind: PublishKind, covering: dict[str, Covering]
-) -> PublishRequest:
-    is_stream = isinstance(task, StreamTaskSpec)
-    return PublishRequest(
-        task_id=task.id,
-        datasource=task.datasource,
-        segments=action.segments,
-        supervisor_id=task.supervisor_id if isinstance(task, StreamTaskSpec) else None,
-        start_offsets=action.start if is_stream else None,
-        end_offsets=action.end if is_stream else None,
-        sequence_name=action.sequence_name,
-        topic_id=action.topic_id,
-        counts=_counts(action.counts),
-        kind=kind,
-        covering=covering,
-        basis=action.basis,
-        overwritten=action.overwritten,
-    )
-
-
-def _counts(counts: RowCounts) -> CountsRow:
-    return CountsRow(
-        processed=counts.processed,
-        unparseable=counts.unparseable,
-        thrown_away_late=counts.thrown_away_late,
-        thrown_away_early=counts.thrown_away_early,
-        thrown_away_filtered=counts.thrown_away_filtered,
-        # A sequence is published only after all of its bad messages are stored.
-        dead_letters=counts.unparseable,
-    )

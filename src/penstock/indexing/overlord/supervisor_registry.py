@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.overlord.compaction.supervisors import (
     CompactionSupervisors,
     Submitted,
     require_other,
 )
-from penstock.indexing.overlord.unreadable_specs import UnreadableEnds, not_read
+from penstock.indexing.overlord.supervisor_ends import UnreadableEnds, not_read, release
 from penstock.indexing.specs import (
     AnySupervisorSpec,
     CompactionSupervisorSpec,
@@ -38,7 +38,7 @@ from penstock.indexing.supervisor import (
 from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pydantic import JsonValue
 
@@ -57,15 +57,11 @@ class StreamSupervisors:
     Args:
         ports: The dependencies of each supervisor.
         options: Options of all supervisors.
-        gone: Called with the id of a supervisor that has ended.
     """
 
-    def __init__(
-        self, ports: SupervisorPorts, options: SupervisorOptions, gone: Callable[[str], None]
-    ) -> None:
+    def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
         self._ports = ports
         self._options = options
-        self._gone = gone
         self._running: dict[str, Supervisor] = {}
 
     def __contains__(self, supervisor_id: str) -> bool:
@@ -139,7 +135,8 @@ class StreamSupervisors:
 
     def _ended(self, supervisor_id: str) -> None:
         self._running.pop(supervisor_id, None)
-        self._gone(supervisor_id)
+        _log.info("supervisor %s has ended", supervisor_id)
+        release(self._ports.metadata, supervisor_id)
 
 
 class Supervisors:
@@ -155,8 +152,8 @@ class Supervisors:
     """
 
     def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
-        self.compaction: Final = CompactionSupervisors(ports.metadata, self._gone)
-        self.streams: Final = StreamSupervisors(ports, options, self._gone)
+        self.compaction: Final = CompactionSupervisors(ports.metadata)
+        self.streams: Final = StreamSupervisors(ports, options)
         self._ports = ports
         # Invalid stored specs of streaming supervisors, each with its payload and its error.
         self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
@@ -164,7 +161,6 @@ class Supervisors:
         self._unreadable = UnreadableEnds(
             ports,
             is_void=lambda supervisor_id: self._stopped or supervisor_id in self.streams,
-            gone=self._release,
         )
 
     def start(self) -> None:
@@ -371,7 +367,7 @@ class Supervisors:
     def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Continue a termination that a former overlord did not complete."""
         if payload.get("type") == AUTOCOMPACT:
-            self._release(supervisor_id)
+            release(self._ports.metadata, supervisor_id)
             return
         try:
             spec = parse_supervisor(_json_object(payload))
@@ -404,17 +400,6 @@ class Supervisors:
     def _run(self, spec: SupervisorSpec) -> Supervisor:
         self._unread.pop(spec.supervisor_id, None)
         return self.streams.run(spec)
-
-    def _gone(self, supervisor_id: str) -> None:
-        _log.info("supervisor %s has ended", supervisor_id)
-        self._release(supervisor_id)
-
-    def _release(self, supervisor_id: str) -> None:
-        try:
-            self._ports.metadata.supervisors.release(supervisor_id)
-        except PenstockError as error:
-            # The next term repeats the release, which is harmless.
-            _log.warning("the end of supervisor %s is not stored: %s", supervisor_id, error)
 
     def _spec_before(self, supervisor_id: str) -> SupervisorSpec | None:
         """Return the spec of a terminated supervisor that left committed offsets, if any."""

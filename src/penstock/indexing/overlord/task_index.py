@@ -1,17 +1,20 @@
-"""Index of the active tasks by id, supervisor, datasource and state.
+"""The active tasks: their entries, and an index by id, supervisor, datasource and state.
 
-Only the overlord's mailbox changes it, one entry at a time; any thread may read it. Invariants:
-entries are immutable and replaced, never changed. A reader copies one dictionary in one step of the
-interpreter, so each entry in the copy was current a moment ago.
+`QueuedTasks` has the entries, and belongs to the overlord's mailbox. Only the mailbox changes the
+`TaskIndex`, one entry at a time; any thread may read it. Invariants: its entries are immutable and
+replaced, never changed. A reader copies one dictionary in one step of the interpreter, so each
+entry in the copy was current a moment ago.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import LockRevoked, Unavailable
+from penstock.indexing.overlord.task_state import ActiveTaskState, QueuedTask
 from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.task_spec import StreamTaskSpec
 
@@ -171,3 +174,53 @@ def _drop(groups: dict[str, dict[str, ActiveTask]], key: str, task_id: str) -> N
     del group[task_id]
     if not group:
         del groups[key]
+
+
+class QueuedTasks:
+    """The entries of the active tasks, and the index that publishes them to other threads.
+
+    On the overlord's mailbox, except for `index`. Invariant: a task is in the table exactly as long
+    as it is in the index.
+
+    Attributes:
+        index: Thread-safe view of the entries.
+        entries: The entries by id, oldest first; read only.
+    """
+
+    def __init__(self) -> None:
+        self.index: Final = TaskIndex()
+        self.entries: Final[dict[str, QueuedTask]] = {}
+        self._numbers = itertools.count()
+
+    def next_number(self) -> int:
+        """Return the next number: entries created from now on have larger ones."""
+        return next(self._numbers)
+
+    def make(self, task: TaskSpec, created_ms: int) -> QueuedTask:
+        """Return an entry for a task; `publish` adds it to the table."""
+        return QueuedTask(task, created_ms, self.next_number())
+
+    def publish(self, entry: QueuedTask) -> None:
+        """Add an entry, or publish its state and its worker."""
+        self.entries[entry.task.id] = entry
+        place = (entry.worker, entry.location, entry.taken, entry.confirmed, entry.waits)
+        self.index.put(ActiveTask(entry.task, entry.created_ms, _shown(entry.state), *place))
+
+    def locate(self, entry: QueuedTask, location: TaskLocation) -> None:
+        """Set and publish the address of a task's peon."""
+        shown = self.index.get(entry.task.id)
+        if shown is not None and entry.location != location:
+            entry.location = location
+            self.index.put(replace(shown, location=location))
+
+    def remove(self, task_id: str) -> None:
+        """Remove an entry; unknown ids are ignored."""
+        self.entries.pop(task_id, None)
+        self.index.remove(task_id)
+
+
+def _shown(state: ActiveTaskState) -> RunnerState:
+    if state is ActiveTaskState.WAITING:
+        return RunnerState.WAITING
+    running = state is ActiveTaskState.RUNNING
+    return RunnerState.RUNNING if running else RunnerState.PENDING

@@ -1,11 +1,12 @@
 """The task queue: the active tasks and their progress towards a worker.
 
-Owns the states of the tasks. `task_state` has the table of transitions: the queue feeds it the
-events and carries out the effects. The events come from its own methods, from the answers of the
-lockboxes (`lock_waits`), of the workers (`runner`) and of the metadata store (`task_store`); these
-modules decide, and call nobody. All state belongs to the overlord's mailbox; only `index` is for
-any thread. Durable state is in the metadata store, from which a new overlord reads the active tasks
-and the worker of each.
+Owns the states of the tasks. `task_state` has the table of transitions: `TaskTurns` feeds it the
+events and has the effects carried out: those on locks by `LockEffects`, those on workers by
+`WorkerEffects`, those of ends by `EndEffects`; `TaskQueue` has the table of them, and the commands
+of others. The events come from these commands, from the answers of the lockboxes (`lock_waits`), of
+the workers (`runner`) and of the metadata store (`task_store`); these modules decide, and call
+nobody. All state belongs to the overlord's mailbox; only `index` is for any thread. Durable state
+is in the metadata store, from which a new overlord reads the active tasks and the worker of each.
 
 A turn handles some events, then the events that their effects cause, then begins the calls of
 workers that all of these need. Invariants:
@@ -19,12 +20,11 @@ workers that all of these need. Invariants:
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -32,14 +32,13 @@ from pydantic import JsonValue
 
 from penstock.core.errors import Closed, NotFound, PenstockError, counted
 from penstock.core.state_machine import Refusal
-from penstock.indexing.errand import Calls
 from penstock.indexing.events import NoEvents
-from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.lockbox.lock_lane import lane_of
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.lock_requests import lock_requests, lock_task
 from penstock.indexing.overlord.lock_waits import LockWaits
 from penstock.indexing.overlord.runner.runner import RunnerOptions, TaskRunner
-from penstock.indexing.overlord.task_index import ActiveTask, RunnerState, TaskIndex
+from penstock.indexing.overlord.task_index import QueuedTasks, RunnerState, TaskIndex
 from penstock.indexing.overlord.task_state import (
     TASK_MACHINE,
     ActiveTaskState,
@@ -60,6 +59,7 @@ from penstock.indexing.overlord.task_store import (
 )
 from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
 from penstock.indexing.ports import TaskState
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,14 +67,17 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.events import Events
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome, Removal
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
+    from penstock.indexing.overlord.runner.worker_table import RunnerTasks
     from penstock.indexing.overlord.task_store import ActiveRows
-    from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
+    from penstock.indexing.ports import TaskLocation, WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import MetadataStore, TaskRow
 
@@ -118,56 +121,6 @@ class QueuePorts:
     processor: MailboxProcessor
     clock: Clock
     events: Events = field(default_factory=NoEvents)
-
-
-class QueuedTasks:
-    """The entries of the active tasks, and the index that publishes them to other threads.
-
-    On the overlord's mailbox, except for `index`. Invariant: a task is in the table exactly as long
-    as it is in the index.
-
-    Attributes:
-        index: Thread-safe view of the entries.
-        entries: The entries by id, oldest first; read only.
-    """
-
-    def __init__(self) -> None:
-        self.index: Final = TaskIndex()
-        self.entries: Final[dict[str, QueuedTask]] = {}
-        self._numbers = itertools.count()
-
-    def next_number(self) -> int:
-        """Return the next number: entries created from now on have larger ones."""
-        return next(self._numbers)
-
-    def make(self, task: TaskSpec, created_ms: int) -> QueuedTask:
-        """Return an entry for a task; `publish` adds it to the table."""
-        return QueuedTask(task, created_ms, self.next_number())
-
-    def publish(self, entry: QueuedTask) -> None:
-        """Add an entry, or publish its state and its worker."""
-        self.entries[entry.task.id] = entry
-        place = (entry.worker, entry.location, entry.taken, entry.confirmed, entry.waits)
-        self.index.put(ActiveTask(entry.task, entry.created_ms, _shown(entry.state), *place))
-
-    def locate(self, entry: QueuedTask, location: TaskLocation) -> None:
-        """Set and publish the address of a task's peon."""
-        shown = self.index.get(entry.task.id)
-        if shown is not None and entry.location != location:
-            entry.location = location
-            self.index.put(replace(shown, location=location))
-
-    def remove(self, task_id: str) -> None:
-        """Remove an entry; unknown ids are ignored."""
-        self.entries.pop(task_id, None)
-        self.index.remove(task_id)
-
-
-def _shown(state: ActiveTaskState) -> RunnerState:
-    if state is ActiveTaskState.WAITING:
-        return RunnerState.WAITING
-    running = state is ActiveTaskState.RUNNING
-    return RunnerState.RUNNING if running else RunnerState.PENDING
 
 
 class TaskMetrics:
@@ -226,6 +179,364 @@ class TaskMetrics:
         )
 
 
+class TaskTurns:
+    """Turns of the queue. On the overlord's mailbox.
+
+    A turn handles some events of tasks, then the events that their effects cause, then begins the
+    calls of workers that all of these need. An effect may give commands to the queue: each is a
+    turn of its own, within this one.
+
+    Attributes:
+        tasks: The tasks and workers of the runner.
+        stopped: Whether the term is over: no effect is begun any longer.
+    """
+
+    def __init__(self, tasks: RunnerTasks) -> None:
+        self.tasks: Final = tasks
+        self.stopped = False
+        self._reports: deque[ReportedEvent] = deque()
+        self._effects: Mapping[TaskEffect, Callable[[ReportedEvent], object]] = {}
+        self._workers: WorkerEffects
+
+    def connect(
+        self,
+        effects: Mapping[TaskEffect, Callable[[ReportedEvent], object]],
+        workers: WorkerEffects,
+    ) -> None:
+        """Set what carries out the effects, and begins calls at the end of a turn."""
+        self._effects, self._workers = effects, workers
+
+    def run(self, reports: Iterable[ReportedEvent]) -> None:
+        """Handle events, and then what their effects cause."""
+        outer, self._reports = self._reports, deque(reports)
+        try:
+            while self._reports or self._workers.has_returned:
+                if self._reports:
+                    self._handle(self._reports.popleft())
+                else:
+                    self._reports.extend(self._workers.store_returned())
+        finally:
+            self._reports = outer
+        self._workers.begin_calls()
+
+    def add(self, report: ReportedEvent) -> None:
+        """Add an event that an effect of the current turn has caused."""
+        self._reports.append(report)
+
+    def _handle(self, report: ReportedEvent) -> None:
+        entry = report.entry
+        outcome = TASK_MACHINE.transition(entry.state, report.event)
+        if isinstance(outcome, Refusal):
+            return  # `TaskQueue._shut_down` asked before.
+        moves = outcome.state is not entry.state
+        if moves or TaskEffect.PUBLISH in outcome.effects:
+            self.tasks.enter(entry, outcome.state)
+        if moves and entry.is_ending and report.end is not None and entry.end is None:
+            entry.end = report.end  # The first end stands, also if a further event follows.
+        for effect in outcome.effects:
+            self._effects[effect](report)
+
+
+class LockEffects:
+    """Effects on the locks of tasks: requests, yields and releases. On the overlord's mailbox.
+
+    Args:
+        ports: The dependencies of the queue.
+        turns: Handles the events that answers of the lockboxes bring.
+        calls: Returns these answers as mail.
+        retry_ms: Delay before a retry after a failure of the store.
+    """
+
+    def __init__(
+        self, ports: QueuePorts, turns: TaskTurns, calls: CallDispatcher, retry_ms: int
+    ) -> None:
+        self._metadata = ports.metadata
+        self._lockboxes = ports.lockboxes
+        self._timers = ports.processor.timers
+        self._turns = turns
+        self._calls = calls
+        self._retry_ms = retry_ms
+        self._waits = LockWaits()
+
+    def add_task(self, report: ReportedEvent) -> None:
+        """Allow the task to request locks."""
+        with suppress(Closed):  # The term is ending.
+            self._lockboxes.add(lock_task(report.entry.task))
+
+    def acquire(self, report: ReportedEvent) -> None:
+        """Request the locks that the task needs before it starts."""
+        requests = lock_requests(report.entry.task)
+        if requests:
+            self._attempt(self._waits.join(report.entry, requests))
+        else:
+            self._turns.add(ReportedEvent(report.entry, TaskEvent.LOCKS_GRANTED))
+
+    def stop_acquiring(self, report: ReportedEvent) -> None:
+        """Let the task wait for locks no longer, and try those behind it."""
+        self._attempt(self._waits.leave(report.entry.task))
+
+    def set_yielding(self, task: TaskSpec, *, yields: bool) -> None:
+        """Set whether the locks of a task yield to other tasks."""
+        if task.lock_wishes():
+            with suppress(Closed):  # The term is ending.
+                self._lockboxes.place(lock_task(task), waits=yields)
+
+    def release(self, report: ReportedEvent) -> None:
+        """Release the locks of a task that ended, then delete what belonged to them."""
+        task = report.entry.task
+        with suppress(Closed):
+            self._calls.watch(
+                self._lockboxes.remove(lock_task(task)),
+                partial(self._removed, task),
+                lambda error: _log.warning(
+                    "locks of a task that ended are released later: %s", error
+                ),
+            )
+
+    def changed(self, change: LocksChanged) -> None:
+        """Acquire again the locks that tasks without a worker lost; try the tasks that waited."""
+        if change.yielded and not self._turns.stopped:
+            known = map(self._turns.tasks.entries.get, change.yielded)
+            # A task that was handed to a worker at that moment acquires its locks there.
+            self._turns.run(ReportedEvent(one, TaskEvent.LOCKS_YIELDED) for one in known if one)
+        if change.released:
+            self._attempt(self._waits.released(change.datasource, change.released))
+
+    def position(self, task: TaskSpec) -> tuple[str, int]:
+        """Return the task at the head of a task's line, and how many tasks are before it."""
+        return self._waits.position(task)
+
+    def _attempt(self, attempts: Iterable[LockAttempt]) -> None:
+        """Request the locks of waiting tasks."""
+        for attempt in attempts if not self._turns.stopped else ():
+            with suppress(Closed):  # The term is ending.
+                self._calls.watch(
+                    self._lockboxes.acquire(attempt.requests, together=True, waits=True),
+                    partial(self._answered, attempt),
+                    partial(self._failed, attempt),
+                )
+
+    def _answered(self, attempt: LockAttempt, outcomes: list[Outcome]) -> None:
+        if not self._turns.stopped:
+            self._apply(attempt, self._waits.answered(attempt, outcomes))
+
+    def _failed(self, attempt: LockAttempt, error: PenstockError) -> None:
+        if not self._turns.stopped:
+            self._apply(attempt, self._waits.failed(attempt, error))
+
+    def _apply(self, attempt: LockAttempt, result: LockAttemptResult) -> None:
+        if result.event is not None:
+            end = None
+            if result.reason:
+                end = TaskEnd(attempt.task.id, TaskState.FAILED, result.reason, None)
+            self._turns.run([ReportedEvent(attempt.entry, result.event, end=end)])
+        if result.retry:
+            retry = partial(self._try_again, attempt.task.datasource)
+            self._timers.schedule_after(self._retry_ms, retry, "locks again")
+        self._attempt(result.following)
+
+    def _try_again(self, datasource: str) -> None:
+        self._attempt(self._waits.released(datasource, frozenset()))
+
+    def _removed(self, task: TaskSpec, removal: Removal) -> None:
+        if not self._turns.stopped and has_leftovers(removal):
+            self._calls.call(
+                lane_of(task.datasource),
+                partial(delete_leftovers, self._metadata, task, removal),
+                lambda _none: None,
+                # The janitor deletes it some hours later.
+                lambda error: _log.info("data of ended task %s stays for now: %s", task.id, error),
+            )
+
+
+class WorkerEffects:
+    """Effects on workers: who gets a task, which is stored first. On the overlord's mailbox.
+
+    Args:
+        ports: The dependencies of the queue.
+        turns: Handles the events that follow.
+        calls: Runs the calls of workers.
+        runner: Chooses workers, and has the calls to begin.
+        retry_ms: Delay before a retry after a failure of the store.
+    """
+
+    def __init__(
+        self,
+        ports: QueuePorts,
+        turns: TaskTurns,
+        calls: CallDispatcher,
+        runner: TaskRunner,
+        retry_ms: int,
+    ) -> None:
+        self._metadata = ports.metadata
+        self._timers = ports.processor.timers
+        self._executor = ports.processor.main_executor
+        self._turns = turns
+        self._calls = calls
+        self._runner = runner
+        self._retry_ms = retry_ms
+        self._returned: list[QueuedTask] = []  # To be stored as tasks without a worker.
+        self._is_placing = False  # A mail will choose workers.
+
+    def place_soon(self) -> None:
+        """Choose workers for pending tasks soon, once for all changes until then."""
+        if not self._is_placing and not self._turns.stopped and len(self._turns.tasks.pending):
+            self._is_placing = True
+            self._executor.execute(self._place, "hand tasks over")
+
+    def poll(self) -> None:
+        """List and poll the workers."""
+        self._runner.poll()
+        self._turns.run(self._turns.tasks.take_reports())
+
+    def begin_calls(self) -> None:
+        """Begin the calls of workers that the events so far need."""
+        for call in self._runner.take_calls():
+            done = partial(self._continue, call.done)
+            self._calls.call(call.lane, call.work, done, partial(self._continue, call.failed))
+
+    def store_worker(self, report: ReportedEvent) -> None:
+        """Store the new name of a task's worker, with retries while the task has this worker.
+
+        Another worker may take over the old name, and the next overlord would ask that worker.
+        """
+        self._store_renamed(report.entry, report.worker)
+
+    def return_task(self, report: ReportedEvent) -> None:
+        """Store at the end of the turn that a task has no worker."""
+        self._returned.append(report.entry)
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether tasks are to be stored as tasks without a worker."""
+        return bool(self._returned)
+
+    def store_returned(self) -> list[ReportedEvent]:
+        """Store the tasks whose workers certainly do not have them; return the events.
+
+        Otherwise the next overlord would conclude that the tasks disappeared there.
+        """
+        returned, self._returned = self._returned, []
+        if not self._set_workers({entry.task.id: None for entry in returned}):
+            again = partial(self._return_again, returned)
+            self._timers.schedule_after(self._retry_ms, again, "store returned tasks")
+            return []
+        return [ReportedEvent(entry, TaskEvent.NO_WORKER_STORED) for entry in returned]
+
+    def _continue(self, step: Callable[[T], None], outcome: T) -> None:
+        """Continue after a call of a worker: handle the events that its outcome brings."""
+        step(outcome)
+        tasks = self._turns.tasks
+        if tasks.reports:
+            self._turns.run(tasks.take_reports())
+        else:
+            self.begin_calls()
+        if tasks.may_place:
+            tasks.may_place = False
+            self.place_soon()
+
+    def _place(self) -> None:
+        self._is_placing = False
+        chosen = [] if self._turns.stopped else self._runner.select()
+        # Stored first, so that the next overlord does not hand them to others.
+        if chosen and self._set_workers({entry.task.id: name for entry, name in chosen}):
+            self._turns.run(
+                ReportedEvent(entry, TaskEvent.WORKER_STORED, name) for entry, name in chosen
+            )
+
+    def _return_again(self, entries: Sequence[QueuedTask]) -> None:
+        """Store again that tasks have no worker, unless they have one by now."""
+        if not self._turns.stopped:
+            pending = ActiveTaskState.PENDING
+            self._returned.extend(entry for entry in entries if entry.state is pending)
+            self._turns.run(())
+
+    def _store_renamed(self, entry: QueuedTask, name: str) -> None:
+        is_current = entry.worker == name and entry.state is not ActiveTaskState.ENDED
+        if is_current and not self._turns.stopped and not self._set_workers({entry.task.id: name}):
+            again = partial(self._store_renamed, entry, name)
+            self._timers.schedule_after(self._retry_ms, again, "store a worker's name")
+
+    def _set_workers(self, workers: Mapping[str, str | None]) -> bool:
+        """Store the workers of tasks in one transaction; return whether it succeeded."""
+        try:
+            self._metadata.tasks.set_statuses(
+                [
+                    (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
+                    for task_id, worker in workers.items()
+                ]
+            )
+        except PenstockError as error:
+            tasks = counted(len(workers), "task")
+            _log.warning("cannot store the workers of %s: %s", tasks, error)
+            return False
+        return True
+
+
+class EndEffects:
+    """Effects of the ends of tasks: stores and reports them. On the overlord's mailbox.
+
+    Args:
+        ports: The dependencies of the queue.
+        turns: Handles the events that follow.
+        metrics: Receives the ends.
+        completed: Called for each task that ended, after its locks were released.
+        retry_ms: Delay before a retry after a failure of the store.
+
+    Attributes:
+        stored: The ends that are to be stored.
+    """
+
+    def __init__(
+        self,
+        ports: QueuePorts,
+        turns: TaskTurns,
+        metrics: TaskMetrics,
+        completed: Callable[[TaskSpec, TaskState, str], None],
+        retry_ms: int,
+    ) -> None:
+        self.stored: Final = TaskEnds(ports.metadata, ports.clock, ports.events)
+        self._timers = ports.processor.timers
+        self._executor = ports.processor.main_executor
+        self._turns = turns
+        self._metrics = metrics
+        self._completed = completed
+        self._retry_ms = retry_ms
+        self._is_storing = False  # A mail or a timer will store the ends.
+
+    def store(self, report: ReportedEvent) -> None:
+        """Store the end of a task soon, with all others that end until then."""
+        self.stored.add(report.entry)
+        if not self._is_storing:
+            self._is_storing = True
+            with suppress(Closed):  # The overlord stops; the next one gets the ends from workers.
+                self._executor.execute(self._store_all, "store ends")
+
+    def report(self, report: ReportedEvent) -> None:
+        """Count and log the end of a task."""
+        end = report.entry.end
+        assert end is not None
+        self._metrics.ended(report.entry, end.state)
+        _log.info("task %s ended: %s %s", end.task_id, end.state, end.error)
+
+    def notify(self, report: ReportedEvent) -> None:
+        """Have the end of a task followed up, by its supervisor for example."""
+        task, end = report.entry.task, report.entry.end
+        assert end is not None
+        try:
+            self._completed(task, end.state, end.error)
+        except PenstockError as failure:
+            _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
+
+    def _store_all(self) -> None:
+        stored = [] if self._turns.stopped else self.stored.store_all()
+        if stored is None:
+            self._timers.schedule_after(self._retry_ms, self._store_all, "store ends")
+            return
+        self._is_storing = False
+        self._turns.run(ReportedEvent(entry, TaskEvent.END_STORED) for entry in stored)
+
+
 class TaskQueue:
     """The queue of active tasks. On the overlord's mailbox, except for `index`.
 
@@ -250,28 +561,24 @@ class TaskQueue:
         self._metadata = ports.metadata
         self._lockboxes = ports.lockboxes
         self._timers = ports.processor.timers
-        self._executor = ports.processor.main_executor
         self._clock = ports.clock
-        self._completed = completed
         self._compared = compared
         self._options = options
-        self._calls = Calls(ports.lanes, ports.processor)
+        self._calls = CallDispatcher(ports.lanes, ports.processor)
         self._tasks = QueuedTasks()
         self._metrics = TaskMetrics(ports.events, ports.clock)
         self._stored = StoredTasks(ports.metadata)
-        self._ends = TaskEnds(ports.metadata, ports.clock, ports.events)
-        self._locks = LockWaits()
         self.runner: Final = TaskRunner(
             self._tasks.entries, ports.directory, ports.clock, ports.events, options.runner
         )
-        self._effects: Final = self._effect_methods()
-        self._reports: deque[ReportedEvent] = deque()
-        self._returned: list[QueuedTask] = []  # To be stored as tasks without a worker.
-        self._is_storing = False  # A mail or a timer will store the ends.
-        self._is_placing = False  # A mail will choose workers.
+        retry_ms = options.retry_ms
+        self._turns = turns = TaskTurns(self.runner.tasks)
+        self._locks = LockEffects(ports, turns, self._calls, retry_ms)
+        self._workers = WorkerEffects(ports, turns, self._calls, self.runner, retry_ms)
+        self._ends = EndEffects(ports, turns, self._metrics, completed, retry_ms)
+        turns.connect(self._effect_methods(), self._workers)
         self._rounds: list[Timer] = []
         self._started = False
-        self._stopped = False
 
     @property
     def index(self) -> TaskIndex:
@@ -297,7 +604,7 @@ class TaskQueue:
             for one in self._stored.active()
         ]
         lost = self._lockboxes.sync([lock_task(entry.task) for entry, _worker in found])
-        self._turn(
+        self._turns.run(
             ReportedEvent(entry, TaskEvent.FOUND)
             if worker is None
             else ReportedEvent(entry, TaskEvent.FOUND_AT_WORKER, worker)
@@ -306,7 +613,7 @@ class TaskQueue:
         self._started = True
         reason = "its group lost a lock while no overlord led"
         entries = self._tasks.entries
-        self._turn(
+        self._turns.run(
             ReportedEvent(
                 entries[task_id],
                 TaskEvent.LOCKS_DENIED,
@@ -315,22 +622,22 @@ class TaskQueue:
             for task_id in lost
             if task_id in entries
         )
-        self._turn([ReportedEvent(entry, TaskEvent.TERM_BEGAN) for entry in entries.values()])
+        self._turns.run([ReportedEvent(entry, TaskEvent.TERM_BEGAN) for entry in entries.values()])
         every, options = self._timers.schedule_every, self._options
         poll_ms = options.runner.sync_interval_ms
         self._rounds = [
-            every(poll_ms, self._poll_workers, "list the workers", first_after_ms=0),
+            every(poll_ms, self._workers.poll, "list the workers", first_after_ms=0),
             every(options.storage_sync_interval_ms, self._compare, "compare tasks"),
             every(METRICS_INTERVAL_MS, self._count, "count tasks"),
         ]
 
     def waits(self) -> tuple[DependencyWait, ...]:
         """Return the dependencies that the queue itself waits for. Any thread."""
-        return self._ends.waits.all()
+        return self._ends.stored.waits.all()
 
     def stop(self) -> None:
         """Stop; tasks continue at their workers."""
-        self._stopped = True
+        self._turns.stopped = True
         self.runner.stop()
         for round_ in self._rounds:
             round_.cancel()
@@ -381,7 +688,7 @@ class TaskQueue:
                 refusals[at] = taken(task.id)
             elif refusals[at] is None:
                 added.append(ReportedEvent(self._tasks.make(task, now_ms), TaskEvent.ADDED))
-        self._turn(added)
+        self._turns.run(added)
         return refusals
 
     # Ending tasks
@@ -409,9 +716,9 @@ class TaskQueue:
             if (entry := self._tasks.entries.get(task_id)) is not None
             and not isinstance(TASK_MACHINE.transition(entry.state, TaskEvent.SHUT_DOWN), Refusal)
         ]
-        self._ends.store(ends)
+        self._ends.stored.store(ends)
         # Locks and slots of one must not go to another of them: all are ending before one ended.
-        self._turn(
+        self._turns.run(
             [
                 *(ReportedEvent(entry, TaskEvent.SHUT_DOWN, end=end) for entry, end in ends),
                 *(ReportedEvent(entry, TaskEvent.END_STORED) for entry, _end in ends),
@@ -421,16 +728,9 @@ class TaskQueue:
 
     # Events of others
 
-    def locks_released(self, datasource: str, task_ids: frozenset[str]) -> None:
-        """These tasks released or lost locks: try the tasks that they blocked."""
-        self._attempt(self._locks.released(datasource, task_ids))
-
-    def locks_yielded(self, task_ids: Sequence[str]) -> None:
-        """Tasks without a worker lost their locks to other tasks: acquire the locks again."""
-        if not self._stopped:
-            known = map(self._tasks.entries.get, task_ids)
-            # A task that was handed to a worker at that moment acquires its locks there.
-            self._turn(ReportedEvent(one, TaskEvent.LOCKS_YIELDED) for one in known if one)
+    def locks_changed(self, change: LocksChanged) -> None:
+        """Tasks released locks, or lost locks to other tasks."""
+        self._locks.changed(change)
 
     def locate(self, task_id: str, location: TaskLocation) -> None:
         """A peon reported its address."""
@@ -441,7 +741,7 @@ class TaskQueue:
     def configure(self, config: WorkerConfig) -> None:
         """Apply a new config for selecting workers."""
         self.runner.configure(config)
-        self.place_soon()
+        self._workers.place_soon()
 
     # Queries
 
@@ -458,261 +758,41 @@ class TaskQueue:
         refused = self._lockboxes.why(line[0])
         return reasons_of(active, line=line, refused=refused, slots=self.runner.why(task_id))
 
-    # Turns
-
-    def _turn(self, reports: Iterable[ReportedEvent]) -> None:
-        """Handle events, and then what their effects cause.
-
-        `NOTIFY` may give commands to the queue: each is a turn of its own, within this one.
-        """
-        outer, self._reports = self._reports, deque(reports)
-        try:
-            while self._reports or self._returned:
-                if self._reports:
-                    self._handle(self._reports.popleft())
-                else:
-                    self._reports.extend(self._store_returns())
-        finally:
-            self._reports = outer
-        self._begin_calls()
-
-    def _begin_calls(self) -> None:
-        """Begin the calls of workers that the events so far need."""
-        for call in self.runner.take_calls():
-            done = partial(self._continue, call.done)
-            self._calls.call(call.lane, call.work, done, partial(self._continue, call.failed))
-
-    def _handle(self, report: ReportedEvent) -> None:
-        entry = report.entry
-        outcome = TASK_MACHINE.transition(entry.state, report.event)
-        if isinstance(outcome, Refusal):
-            return  # `_shut_down` asked before.
-        moves = outcome.state is not entry.state
-        if moves or TaskEffect.PUBLISH in outcome.effects:
-            self.runner.tasks.enter(entry, outcome.state)
-        if moves and entry.is_ending and report.end is not None and entry.end is None:
-            entry.end = report.end  # The first end stands, also if a further event follows.
-        for effect in outcome.effects:
-            self._effects[effect](report)
-
-    def _continue(self, step: Callable[[T], None], outcome: T) -> None:
-        """Continue after a call of a worker: handle the events that its outcome brings."""
-        step(outcome)
-        tasks = self.runner.tasks
-        if tasks.reports:
-            self._turn(tasks.take_reports())
-        else:
-            self._begin_calls()
-        if tasks.may_place:
-            tasks.may_place = False
-            self.place_soon()
-
     # Effects
 
-    def _effect_methods(self) -> Mapping[TaskEffect, Callable[[ReportedEvent], None]]:
+    def _effect_methods(self) -> Mapping[TaskEffect, Callable[[ReportedEvent], object]]:
+        locks, workers, ends = self._locks, self._workers, self._ends
         runner, tasks = self.runner, self.runner.tasks
         return {
-            TaskEffect.ADD_TO_LOCKBOX: self._add_to_lockbox,
-            TaskEffect.ACQUIRE_LOCKS: self._acquire_locks,
-            TaskEffect.STOP_ACQUIRING: lambda r: self._attempt(self._locks.leave(r.entry.task)),
-            TaskEffect.LET_LOCKS_YIELD: lambda r: self._set_yielding(r.entry.task, yields=True),
-            TaskEffect.KEEP_LOCKS: lambda r: self._set_yielding(r.entry.task, yields=False),
-            TaskEffect.RELEASE_LOCKS: self._release_locks,
+            TaskEffect.ADD_TO_LOCKBOX: locks.add_task,
+            TaskEffect.ACQUIRE_LOCKS: locks.acquire,
+            TaskEffect.STOP_ACQUIRING: locks.stop_acquiring,
+            TaskEffect.LET_LOCKS_YIELD: lambda r: locks.set_yielding(r.entry.task, yields=True),
+            TaskEffect.KEEP_LOCKS: lambda r: locks.set_yielding(r.entry.task, yields=False),
+            TaskEffect.RELEASE_LOCKS: locks.release,
             TaskEffect.ASSIGN_WORKER: lambda r: tasks.assign(r.entry, r.worker),
-            TaskEffect.CLEAR_WORKER: self._clear_worker,
-            TaskEffect.STORE_WORKER: self._store_worker,
-            TaskEffect.STORE_NO_WORKER: lambda r: self._returned.append(r.entry),
+            TaskEffect.CLEAR_WORKER: lambda r: tasks.clear(r.entry),
+            TaskEffect.STORE_WORKER: workers.store_worker,
+            TaskEffect.STORE_NO_WORKER: workers.return_task,
             TaskEffect.SEND: lambda r: runner.send(r.entry),
             TaskEffect.REST_WORKER: lambda r: runner.rest(r.worker),
             TaskEffect.POLL_WORKER: lambda r: runner.request_report(r.worker),
             TaskEffect.DISMISS: lambda r: runner.dismiss(r.worker, r.entry.task.id),
             TaskEffect.LEAVE_WORKER: lambda r: runner.leave(r.entry),
-            TaskEffect.PLACE_TASKS: lambda _r: self.place_soon(),
-            TaskEffect.STORE_END: self._store_end,
-            TaskEffect.FORGET: self._forget,
+            TaskEffect.PLACE_TASKS: lambda _r: workers.place_soon(),
+            TaskEffect.STORE_END: ends.store,
+            TaskEffect.FORGET: lambda r: self._forget(r.entry.task.id),
             TaskEffect.REPORT_LOCK_WAIT: lambda r: self._metrics.granted(r.entry),
             TaskEffect.REPORT_SLOT_WAIT: lambda r: self._metrics.runs(r.entry),
-            TaskEffect.REPORT_END: self._report_end,
+            TaskEffect.REPORT_END: ends.report,
             TaskEffect.PUBLISH: lambda r: self._tasks.publish(r.entry),
-            TaskEffect.NOTIFY: self._notify,
+            TaskEffect.NOTIFY: ends.notify,
         }
 
-    # Effects on locks
-
-    def _add_to_lockbox(self, report: ReportedEvent) -> None:
-        with suppress(Closed):  # The term is ending.
-            self._lockboxes.add(lock_task(report.entry.task))
-
-    def _acquire_locks(self, report: ReportedEvent) -> None:
-        requests = lock_requests(report.entry.task)
-        if requests:
-            self._attempt(self._locks.join(report.entry, requests))
-        else:
-            self._reports.append(ReportedEvent(report.entry, TaskEvent.LOCKS_GRANTED))
-
-    def _attempt(self, attempts: Iterable[LockAttempt]) -> None:
-        """Request the locks of waiting tasks."""
-        for attempt in attempts if not self._stopped else ():
-            with suppress(Closed):  # The term is ending.
-                self._calls.watch(
-                    self._lockboxes.acquire(attempt.requests, together=True, waits=True),
-                    partial(self._locks_answered, attempt),
-                    partial(self._locks_failed, attempt),
-                )
-
-    def _locks_answered(self, attempt: LockAttempt, outcomes: list[Outcome]) -> None:
-        if not self._stopped:
-            self._apply(attempt, self._locks.answered(attempt, outcomes))
-
-    def _locks_failed(self, attempt: LockAttempt, error: PenstockError) -> None:
-        if not self._stopped:
-            self._apply(attempt, self._locks.failed(attempt, error))
-
-    def _apply(self, attempt: LockAttempt, result: LockAttemptResult) -> None:
-        if result.event is not None:
-            end = None
-            if result.reason:
-                end = TaskEnd(attempt.task.id, TaskState.FAILED, result.reason, None)
-            self._turn([ReportedEvent(attempt.entry, result.event, end=end)])
-        if result.retry:
-            retry = partial(self.locks_released, attempt.task.datasource, frozenset())
-            self._timers.schedule_after(self._options.retry_ms, retry, "locks again")
-        self._attempt(result.following)
-
-    def _set_yielding(self, task: TaskSpec, *, yields: bool) -> None:
-        if task.lock_wishes():
-            with suppress(Closed):  # The term is ending.
-                self._lockboxes.place(lock_task(task), waits=yields)
-
-    def _release_locks(self, report: ReportedEvent) -> None:
-        task = report.entry.task
-        with suppress(Closed):
-            self._calls.watch(
-                self._lockboxes.remove(lock_task(task)),
-                partial(self._locks_removed, task),
-                lambda error: _log.warning(
-                    "locks of a task that ended are released later: %s", error
-                ),
-            )
-
-    def _locks_removed(self, task: TaskSpec, removal: Removal) -> None:
-        if not self._stopped and has_leftovers(removal):
-            self._calls.call(
-                lane_of(task.datasource),
-                partial(delete_leftovers, self._metadata, task, removal),
-                lambda _none: None,
-                # The janitor deletes it some hours later.
-                lambda error: _log.info("data of ended task %s stays for now: %s", task.id, error),
-            )
-
-    # Effects on workers
-
-    def place_soon(self) -> None:
-        """Choose workers for pending tasks soon, once for all changes until then."""
-        if not self._is_placing and not self._stopped and len(self.runner.tasks.pending):
-            self._is_placing = True
-            self._executor.execute(self._place, "hand tasks over")
-
-    def _place(self) -> None:
-        self._is_placing = False
-        chosen = [] if self._stopped else self.runner.select()
-        # Stored first, so that the next overlord does not hand them to others.
-        if chosen and self._set_workers({entry.task.id: name for entry, name in chosen}):
-            self._turn(
-                ReportedEvent(entry, TaskEvent.WORKER_STORED, name) for entry, name in chosen
-            )
-
-    def _poll_workers(self) -> None:
-        self.runner.poll()
-        self._turn(self.runner.tasks.take_reports())
-
-    def _clear_worker(self, report: ReportedEvent) -> None:
-        self.runner.tasks.clear(report.entry)
-
-    def _store_worker(self, report: ReportedEvent) -> None:
-        self._store_renamed(report.entry, report.worker)
-
-    def _store_renamed(self, entry: QueuedTask, name: str) -> None:
-        """Store the new name of a task's worker, with retries, while the task has this worker.
-
-        Another worker may take over the old name, and the next overlord would ask that worker.
-        """
-        if self._stopped or entry.worker != name or entry.state is ActiveTaskState.ENDED:
-            return
-        if not self._set_workers({entry.task.id: name}):
-            again = partial(self._store_renamed, entry, name)
-            self._timers.schedule_after(self._options.retry_ms, again, "store a worker's name")
-
-    def _store_returns(self) -> list[ReportedEvent]:
-        """Store the tasks whose workers certainly do not have them; return the events.
-
-        Otherwise the next overlord would conclude that the tasks disappeared there.
-        """
-        returned, self._returned = self._returned, []
-        if not self._set_workers({entry.task.id: None for entry in returned}):
-            again = partial(self._return_again, returned)
-            self._timers.schedule_after(self._options.retry_ms, again, "store returned tasks")
-            return []
-        return [ReportedEvent(entry, TaskEvent.NO_WORKER_STORED) for entry in returned]
-
-    def _return_again(self, entries: Sequence[QueuedTask]) -> None:
-        """Store again that tasks have no worker, unless they have one by now."""
-        if not self._stopped:
-            pending = ActiveTaskState.PENDING
-            self._returned.extend(entry for entry in entries if entry.state is pending)
-            self._turn(())
-
-    def _set_workers(self, workers: Mapping[str, str | None]) -> bool:
-        """Store the workers of tasks in one transaction; return whether it succeeded."""
-        try:
-            self._metadata.tasks.set_statuses(
-                [
-                    (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
-                    for task_id, worker in workers.items()
-                ]
-            )
-        except PenstockError as error:
-            tasks = counted(len(workers), "task")
-            _log.warning("cannot store the workers of %s: %s", tasks, error)
-            return False
-        return True
-
-    # Effects on ends
-
-    def _store_end(self, report: ReportedEvent) -> None:
-        self._ends.add(report.entry)
-        if not self._is_storing:
-            self._is_storing = True
-            with suppress(Closed):  # The overlord stops; the next one gets the ends from workers.
-                self._executor.execute(self._store_ends, "store ends")
-
-    def _store_ends(self) -> None:
-        stored = [] if self._stopped else self._ends.store_all()
-        if stored is None:
-            self._timers.schedule_after(self._options.retry_ms, self._store_ends, "store ends")
-            return
-        self._is_storing = False
-        self._turn(ReportedEvent(entry, TaskEvent.END_STORED) for entry in stored)
-
-    def _forget(self, report: ReportedEvent) -> None:
-        task_id = report.entry.task.id
+    def _forget(self, task_id: str) -> None:
         self._tasks.remove(task_id)
-        self._ends.forget(task_id)
+        self._ends.stored.forget(task_id)
         self._stored.task_ended(task_id)
-
-    def _report_end(self, report: ReportedEvent) -> None:
-        end = report.entry.end
-        assert end is not None
-        self._metrics.ended(report.entry, end.state)
-        _log.info("task %s ended: %s %s", end.task_id, end.state, end.error)
-
-    def _notify(self, report: ReportedEvent) -> None:
-        task, end = report.entry.task, report.entry.end
-        assert end is not None
-        try:
-            self._completed(task, end.state, end.error)
-        except PenstockError as failure:
-            _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
 
     # Rounds
 
@@ -721,7 +801,7 @@ class TaskQueue:
 
     def _compare(self) -> None:
         """Compare the entries with the store, unless a comparison is running."""
-        if self._stopped or not self._stored.begin_comparison():
+        if self._turns.stopped or not self._stored.begin_comparison():
             return
         self._calls.call(
             "tasks",
@@ -732,16 +812,16 @@ class TaskQueue:
 
     def _end_comparison(self, since: int, stored: ActiveRows) -> None:
         stored = self._stored.end_comparison(stored)
-        if self._stopped:
+        if self._turns.stopped:
             return
         reason = "it is no longer active in the metadata store"
         for entry in list(self._tasks.entries.values()):
             if entry.task.id not in stored and entry.number < since:
                 end = TaskEnd(entry.task.id, TaskState.FAILED, reason, None)
-                self._turn([ReportedEvent(entry, TaskEvent.GONE, end=end)])
+                self._turns.run([ReportedEvent(entry, TaskEvent.GONE, end=end)])
         for one in self._stored.unknown(stored, self._tasks.entries):
             entry = self._tasks.make(one.task, one.created_ms)
-            self._turn([ReportedEvent(entry, TaskEvent.ADDED)])
+            self._turns.run([ReportedEvent(entry, TaskEvent.ADDED)])
         self._compared()
 
     def _abandon_comparison(self, error: PenstockError) -> None:

@@ -36,7 +36,7 @@ from penstock.indexing.overlord.runner.worker_config import (
 )
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.wait_reasons import WaitReason
-from penstock.indexing.specs.batch import parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
 

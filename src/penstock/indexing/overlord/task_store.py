@@ -28,7 +28,7 @@ from penstock.core.names import TASK, check_not_taken, check_stored_name
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.lock_requests import check_lock_requests
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch import CompactSpec
+from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.task_context import with_defaults
 from penstock.indexing.task_spec import parse_task

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest, counted
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.ports import (
         BrokerPort,
-        Lanes,
         TaskClient,
         TaskLocation,
         TaskState,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore
 
 
@@ -183,8 +185,7 @@ class LeaderTerm:
             AlertingLockStore(MetadataLockStore(metadata.locks), ports.events),
             ports.lock_lanes,
             clock=ports.clock,
-            on_released=self._released,
-            on_yielded=self._yielded,
+            on_change=self._locks_changed,
             on_failure=self._locks_failed,
         )
         self.queue: Final = TaskQueue(
@@ -284,17 +285,10 @@ class LeaderTerm:
     def _tasks_compared(self) -> None:
         self.supervisors.streams.tasks_compared()
 
-    def _released(self, datasource: str, task_ids: frozenset[str]) -> None:
+    def _locks_changed(self, change: LocksChanged) -> None:
         # On the datasource's lane.
         self._processor.post(
-            lambda: self.queue.locks_released(datasource, task_ids),
-            "locks of %s were released",
-            datasource,
-        )
-
-    def _yielded(self, task_ids: Sequence[str]) -> None:
-        self._processor.post(
-            lambda: self.queue.locks_yielded(task_ids), "locks of tasks that wait were taken"
+            partial(self.queue.locks_changed, change), "locks of %s changed", change.datasource
         )
 
     def _locks_failed(self, error: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.indexing.engine import TopicRange
-from penstock.indexing.source.turns import Turns
+from penstock.indexing.source.partition_rotation import StreamPartitionRotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class TopicSupplier:
 
     def __init__(self, broker: BrokerPort, clock: Clock, topic: str) -> None:
         self._broker = broker
-        self._turns = Turns(clock)  # For `spans_ms`.
+        self._rotation = StreamPartitionRotation(clock)  # For `spans_ms`.
         self.stream = topic
 
     def available(
@@ -50,7 +50,7 @@ class TopicSupplier:
         Stream partitions that are not reached within ten seconds are left out.
         """
         found: dict[int, int | None] = {}
-        for p in self._turns.among(ranges):
+        for p in self._rotation.among(ranges):
             start, end = ranges[p]
             first = self._broker.append_time_ms(self.stream, p, start)
             last = self._broker.append_time_ms(self.stream, p, end - 1)

@@ -15,7 +15,8 @@ from penstock.indexing.specs.filters import (
     RangeFilter,
     SelectorFilter,
 )
-from penstock.indexing.specs.inputs import InputFormat, InputSource
+from penstock.indexing.specs.input_formats import InputFormat
+from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.specs.rows.granularities import GranularitySpec
 from penstock.indexing.specs.scalars import TIME_COLUMN

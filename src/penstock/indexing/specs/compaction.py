@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue
 
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.aggregators import Aggregator
-from penstock.indexing.specs.batch import (
+from penstock.indexing.specs.batch.compact import (
     CompactGranularity,
     CompactIo,
     CompactSpec,

@@ -12,11 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from penstock.broker.names import mistake_text, name_mistake
 from penstock.indexing.secrets import MASK, MASK_REMEDY
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
-from penstock.indexing.specs.inputs import (
-    CsvFormat,
-    JsonFormat,
-    TsvFormat,
-)
+from penstock.indexing.specs.input_formats import CsvFormat, JsonFormat, TsvFormat
 from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refusing
 from penstock.indexing.specs.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.specs.scalars import (

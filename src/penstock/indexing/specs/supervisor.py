@@ -10,7 +10,7 @@ from typing import ClassVar, Final, get_args
 
 from pydantic import Field, JsonValue, model_validator
 
-from penstock.indexing.specs.batch import BATCH_TASK_TYPES
+from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES
 from penstock.indexing.specs.compaction import AUTOCOMPACT, CompactionSupervisorSpec
 from penstock.indexing.specs.duplicate_fields import without_duplicates
 from penstock.indexing.specs.model import Found, SpecModel, mistakes

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskLocation
+    from penstock.indexing.ports import BrokerPort, TaskClient, TaskLocation
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.errand import Calls
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -31,7 +31,9 @@ class StreamWatch:
         lane: The lane of this stream.
     """
 
-    def __init__(self, source: RecordSupplier, hold_name: str, calls: Calls, lane: str) -> None:
+    def __init__(
+        self, source: RecordSupplier, hold_name: str, calls: CallDispatcher, lane: str
+    ) -> None:
         self._source = source
         self._hold_name = hold_name
         self._calls = calls

@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Unavailable
-from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import location_of
@@ -41,6 +40,7 @@ from penstock.indexing.supervisor.status import SupervisorSnapshot
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
 from penstock.indexing.supervisor.task_groups import GroupEvent
 from penstock.indexing.supervisor.task_protocol import EventFacts, TaskProtocol
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,7 +74,7 @@ class Supervisor:
         stopped: Callable[[], None],
     ) -> None:
         supervisor_id = spec.supervisor_id
-        calls = Calls(ports.lanes, ports.processor)
+        calls = CallDispatcher(ports.lanes, ports.processor)
         stream = StreamWatch(
             open_source(location_of(spec.io), ports.broker, ports.fs, ports.clock),
             cursor_name(supervisor_id),

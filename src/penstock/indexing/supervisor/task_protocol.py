@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.core.errors import PenstockError
-    from penstock.indexing.errand import Calls
     from penstock.indexing.ports import TaskClient, TaskReport
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_groups import Replica, TaskGroup
+    from penstock.mailbox.background_calls import CallDispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Agreement:
     def __init__(
         self,
         peons: TaskClient,
-        calls: Calls,
+        calls: CallDispatcher,
         closing: tuple[int, Offsets] | None,
         ended: Callable[[Offsets | None, dict[str, PenstockError]], None],
     ) -> None:
@@ -269,7 +269,7 @@ class TaskProtocol:
         calls: Runs calls on lanes.
     """
 
-    def __init__(self, state: SupervisorState, calls: Calls) -> None:
+    def __init__(self, state: SupervisorState, calls: CallDispatcher) -> None:
         self._state = state
         self._calls = calls
 

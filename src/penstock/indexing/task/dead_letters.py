@@ -164,7 +164,7 @@ class DeadLetterSends:
     def __init__(self, context: StreamTaskParts) -> None:
         spec, ports = context.spec, context.ports
         self._context = context
-        self._errand = context.errand("sending dead letters", "dead-letters")
+        self._call = context.background_call("sending dead letters", "dead-letters")
         producer = _producer(spec.base_sequence_name)
         self._sender = DeadLetterSender(
             ports.fs, ports.dead_letters, spec.dead_letter_topic, producer
@@ -173,17 +173,18 @@ class DeadLetterSends:
     @property
     def trouble(self) -> str:
         """The last error, empty if none."""
-        return self._errand.trouble
+        return self._call.trouble
 
     def advance(self) -> None:
         """Send the oldest unsent files that may be sent."""
         bad = self._due()
-        if self._errand.busy or not bad:
+        if self._call.busy or not bad:
             return
         fs, sent = self._context.ports.fs, dict(self._context.state.commit.dead_lettered or {})
-        self._errand.start(
+        self._call.start(
             lambda: self._sender.send(in_reading_order(fs, [b.path for b in bad]), sent),
             lambda reached: self._sent(bad, reached),
+            self._context.fail,
         )
 
     def _due(self) -> tuple[BadFile, ...]:

@@ -27,7 +27,7 @@ class PersistMerge:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._errand = context.errand("folding", "merge")
+        self._call = context.background_call("folding", "merge")
         self._name = ""
         # Set by the mailbox, read on the lane: an attempt that is repeated after the publish of its
         # sequence would find the files deleted. An earlier one ends first: they share the lane.
@@ -36,14 +36,16 @@ class PersistMerge:
     def advance(self) -> None:
         """Start a merge if there are enough small persists."""
         context = self._context
-        if self._errand.busy:
+        if self._call.busy:
             self._moot = self._moot or self._is_publishing(self._name)
             return
         options = context.options
         run = context.state.commit.to_fold(options.fold_fan_in, options.fold_max_rows)
         if run and not self._is_publishing(run[0].sequence):
             self._name, self._moot = run[0].sequence, False
-            self._errand.start(lambda: self._merge(run), lambda files: self._done(run, files))
+            self._call.start(
+                lambda: self._merge(run), lambda files: self._done(run, files), context.fail
+            )
 
     def _is_publishing(self, name: str) -> bool:
         sequence = self._context.state.sequence(name)

@@ -66,8 +66,8 @@ class StreamReader:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._poll = context.errand("asking the broker", "broker")
-        self._persist = context.errand("persisting", "persist")
+        self._poll = context.background_call("asking the broker", "broker")
+        self._persist = context.background_call("persisting", "persist")
         self._batch: ReadBatch | None = None
         self._end_reason = ""
         self._missing = ""
@@ -113,7 +113,7 @@ class StreamReader:
             }
             return replace(seen, partitions=sized)
 
-        self._poll.start(look, heard)
+        self._poll.start(look, heard, context.fail)
 
     def _with_message_size(self, found: Available, current: int) -> Available:
         """Determine the size of messages if there is a backlog that the limit may cut."""
@@ -203,6 +203,7 @@ class StreamReader:
             lambda outcome: self._start_poll(
                 lambda now: self._finish_batch(batch, outcome, seen, now)
             ),
+            self._context.fail,
         )
 
     def _finish_batch(

@@ -317,7 +317,7 @@ class SequencePublisher:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._errand = context.errand("publishing", "merge")
+        self._call = context.background_call("publishing", "merge")
         ports = context.ports
         self._tools = PublishTools(
             engine=ports.engine,
@@ -331,20 +331,22 @@ class SequencePublisher:
     @property
     def trouble(self) -> str:
         """The last error, empty if none."""
-        return self._errand.trouble
+        return self._call.trouble
 
     @property
     def is_free(self) -> bool:
         """Whether it may publish now."""
-        return not self._errand.busy and not self._may_release
+        return not self._call.busy and not self._may_release
 
     def advance(self) -> None:
         """Release locks that are no longer needed."""
-        if self._may_release and not self._errand.busy:
+        if self._may_release and not self._call.busy:
             commit, actions = self._context.state.commit, self._tools.actions
             waiting = [f.interval for name in commit.sequence_names() for f in commit.files(name)]
             self._may_release = False
-            self._errand.start(lambda: release_locks(actions, waiting), self._released)
+            self._call.start(
+                lambda: release_locks(actions, waiting), self._released, self._context.fail
+            )
 
     def release_locks(self) -> None:
         """Release the locks of a published sequence before the next publish, if the spec asks."""
@@ -364,7 +366,9 @@ class SequencePublisher:
             topic_id=commit.topic_id,
         )
         publish = SequencePublish(self._context.spec, job, self._tools)
-        self._errand.start(publish.run, lambda merged: self._published(job, merged))
+        self._call.start(
+            publish.run, lambda merged: self._published(job, merged), self._context.fail
+        )
 
     def _released(self, _nothing: None) -> None:
         self._context.wake()

@@ -67,14 +67,14 @@ class FileAnnouncer:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._errand = context.errand("announcing files", "announce")
+        self._call = context.background_call("announcing files", "announce")
         self._stale: dict[str, None] = {}
         self._under_way = ""
 
     @property
     def trouble(self) -> str:
         """The last error, empty if none."""
-        return self._errand.trouble
+        return self._call.trouble
 
     def changed(self, sequence: str) -> None:
         """Record that the files of a sequence have changed."""
@@ -89,7 +89,7 @@ class FileAnnouncer:
 
     def advance(self) -> None:
         """Announce changed sequences."""
-        if self._errand.busy or not self._stale:
+        if self._call.busy or not self._stale:
             return
         name = next(iter(self._stale))
         del self._stale[name]
@@ -101,7 +101,8 @@ class FileAnnouncer:
         commit = state.commit
         files, reach = commit.files(name), commit.reach(name, sequence.start)
         action = AnnounceFiles(name, files, sequence.start, reach, commit.topic_id)
-        self._errand.start(lambda: self._context.ports.actions.perform(action), self._announced)
+        actions, fail = self._context.ports.actions, self._context.fail
+        self._call.start(lambda: actions.perform(action), self._announced, fail)
 
     def _announced(self, _shown: object) -> None:
         # False means that this task published the sequence before it was interrupted: its own
@@ -119,7 +120,7 @@ class CheckpointRequests:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._errand = context.errand("asking for a checkpoint", "checkpoint")
+        self._call = context.background_call("asking for a checkpoint", "checkpoint")
         self._asked = ""
         context.processor.timers.schedule_every(
             context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
@@ -128,12 +129,12 @@ class CheckpointRequests:
     def ask(self, name: str) -> None:
         """Request an end of a full sequence from the supervisor, unless it was requested."""
         sequence = self._context.state.sequence(name)
-        if sequence is None or self._errand.busy or self._asked == name:
+        if sequence is None or self._call.busy or self._asked == name:
             return
         self._asked = name
         action = CheckPointDataSourceMetadata(sequence.start)
         actions = self._context.ports.actions
-        self._errand.start(lambda: actions.perform(action), lambda _heard: None)
+        self._call.start(lambda: actions.perform(action), lambda _heard: None, self._context.fail)
 
     def _ask_again(self) -> None:
         # The overlord may have received it but restarted before it acted.

@@ -17,7 +17,6 @@ from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import CorruptData, PenstockError
 from penstock.core.waits import WaitTable
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.errand import CALL_RETRY, Errand
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import (
     Sequence,
@@ -29,6 +28,7 @@ from penstock.indexing.sequences import (
 from penstock.indexing.source import open_source
 from penstock.indexing.stream_location import StreamLocation
 from penstock.indexing.task.commit_file import CommitFile
+from penstock.mailbox.background_calls import CALL_RETRY, BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
         BrokerPort,
         DeadLetterPort,
         DeepStorePort,
-        Lanes,
     )
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.commit_file import Persist
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor, Suspension
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.filesystem import FileSystem
 
 
@@ -303,15 +303,14 @@ class StreamTaskParts:
         self.suspension: Suspension | None = None
         self.result: TaskResult | None = None
 
-    def errand(self, name: str, lane: str) -> Errand:
-        """Return an errand on a lane; errors that a retry cannot fix end the task."""
-        return Errand(
+    def background_call(self, name: str, lane: str) -> BackgroundCall:
+        """Return a background call on a lane."""
+        return BackgroundCall(
             name,
             lane,
             self.ports.lanes,
             self.processor,
             retry=self.options.retry,
-            on_failure=self.fail,
             waits=self.waits,
         )
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.waits import WaitTable
-    from penstock.indexing.errand import Calls
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.options import WorkerOptions
     from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.background_calls import CallDispatcher
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class EndedTasks:
         processor: MailboxProcessor,
         options: WorkerOptions,
         logs: LogShipper | None,
-        calls: Calls,
+        calls: CallDispatcher,
         *,
         remove: Callable[[TaskFolder], None],
         is_taken: Callable[[str], bool],

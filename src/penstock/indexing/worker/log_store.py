@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from penstock.indexing.ports import Lanes
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.filesystem import FileSystem
 
 

@@ -1,7 +1,7 @@
 """One running task of a worker: its peon, which is restarted when it dies, until the task ends.
 
-Belongs to the worker's mailbox thread. Owns the process and the status files in the task's folder;
-the worker handles a task that has ended.
+Belongs to the worker's mailbox thread. Owns the process and the status files in the task's folder.
+Each method returns what it changed as a `TaskUpdate`, and the worker handles a task that has ended.
 
 | peon | consequence |
 |---|---|
@@ -16,6 +16,7 @@ the worker handles a task that has ended.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Dependency, PenstockError, Unavailable, counted
@@ -24,8 +25,6 @@ from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
 from penstock.indexing.worker.task_attempts import SHUTDOWN, STATUS, WAITS, AttemptEnd, TaskAttempts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import PeonLauncher, PeonProcess
@@ -40,6 +39,38 @@ _LOG_END_BYTES: Final = 2_000
 CANNOT_GO_ON: Final = "a task of its type cannot continue from its folder: submit it again"
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """The context that the tasks of a worker share.
+
+    Attributes:
+        fs: The file system.
+        launcher: Starts peons.
+        processor: The worker's mailbox.
+        clock: Time.
+        options: The options of the worker.
+    """
+
+    fs: FileSystem
+    launcher: PeonLauncher
+    processor: MailboxProcessor
+    clock: Clock
+    options: WorkerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUpdate:
+    """What has changed about a running task.
+
+    Attributes:
+        is_changed: Whether its status for the overlord has changed.
+        end: Its result, which is stored, if it has ended.
+    """
+
+    is_changed: bool = False
+    end: AttemptEnd | None = None
+
+
 class RunningTask:
     """A task with a peon, or one whose peon will be restarted.
 
@@ -49,7 +80,7 @@ class RunningTask:
         worker: The context that it shares with the worker's other tasks.
     """
 
-    def __init__(self, task_id: str, folder: TaskFolder, worker: Surroundings) -> None:
+    def __init__(self, task_id: str, folder: TaskFolder, worker: WorkerContext) -> None:
         self._id = task_id
         self.folder = folder
         self._worker = worker
@@ -62,17 +93,47 @@ class RunningTask:
         self._ending: str | None = None
         self._waits: tuple[DependencyWait, ...] = ()
         self._starts = WaitTable(worker.clock)
+        self._update = TaskUpdate()  # Changes since the last update that was returned.
 
     def told(self) -> WorkerTask:
         """Return the task's status for the overlord."""
         return WorkerTask(self._id, TaskState.RUNNING, self._location, waits=self._waits)
 
-    def look(self, *, told: bool = False) -> None:
+    def look(self, *, told: bool = False) -> TaskUpdate:
         """Start the peon if that is due; check its address, and whether it has ended.
 
         Args:
             told: Whether the peon has reported its address, or the end of the task.
         """
+        self._check(told=told)
+        return self._take_update()
+
+    def ask_to_end(self, reason: str) -> TaskUpdate:
+        """End the task at once, for a reason; asking again changes nothing."""
+        if self._ending is None:
+            self._begin_end(reason)
+        return self._take_update()
+
+    def hold_to_limit(self, size_bytes: int) -> TaskUpdate:
+        """End the task if its folder, which has this size, exceeds the limit of a task."""
+        limit = self._worker.options.task_bytes_max
+        if limit is None or size_bytes <= limit:
+            return TaskUpdate()
+        return self.ask_to_end(
+            f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
+            " raise the limit, or give the task less to do at a time"
+        )
+
+    def terminate(self) -> None:
+        """Ask the peon to stop: the task continues when a worker finds its folder again."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def _take_update(self) -> TaskUpdate:
+        update, self._update = self._update, TaskUpdate()
+        return update
+
+    def _check(self, *, told: bool) -> None:
         if self._process is None:
             if self._worker.clock.monotonic_s() >= self._start_again_s:
                 self._launch()
@@ -101,10 +162,7 @@ class RunningTask:
         else:
             self._died(f"its peon ended with exit code {code}")
 
-    def ask_to_end(self, reason: str) -> None:
-        """End the task at once, for a reason; asking again changes nothing."""
-        if self._ending is not None:
-            return
+    def _begin_end(self, reason: str) -> None:
         self._ending = reason
         try:
             # Stored first: a worker that dies now must not start the peon again.
@@ -121,20 +179,6 @@ class RunningTask:
             lambda: self._kill(process),
             "a peon was asked to end",
         )
-
-    def hold_to_limit(self, size_bytes: int) -> None:
-        """End the task if its folder, which has this size, exceeds the limit of a task."""
-        limit = self._worker.options.task_bytes_max
-        if limit is not None and size_bytes > limit:
-            self.ask_to_end(
-                f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
-                " raise the limit, or give the task less to do at a time"
-            )
-
-    def terminate(self) -> None:
-        """Ask the peon to stop: the task continues when a worker finds its folder again."""
-        if self._process is not None:
-            self._process.terminate()
 
     def _kill(self, process: PeonProcess) -> None:
         if process is not self._process or process.exit_code() is not None:
@@ -184,7 +228,7 @@ class RunningTask:
 
     def _end(self, end: AttemptEnd) -> None:
         write_end(self.folder, self._id, end)
-        self._worker.ended(self._id, self.folder, end)
+        self._update = replace(self._update, end=end)
 
     def _lived_ms(self) -> int:
         return int((self._worker.clock.monotonic_s() - self._since_s) * 1000)
@@ -199,7 +243,7 @@ class RunningTask:
         host, port = found.get("host"), found.get("port")
         if isinstance(host, str) and isinstance(port, int):
             self._location = TaskLocation(host, port)
-            self._worker.changed(self._id)
+            self._note_change()
 
     def _look_for_end(self, process: PeonProcess) -> None:
         """Check whether the task has ended, though its process may still be closing files."""
@@ -227,13 +271,16 @@ class RunningTask:
     def _set_waits(self, waits: tuple[DependencyWait, ...]) -> None:
         if waits != self._waits:
             self._waits = waits
-            self._worker.changed(self._id)
+            self._note_change()
 
     def _forget_location(self) -> None:
         self._set_waits(())
         if self._location is not None:
             self._location = None
-            self._worker.changed(self._id)
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._update = replace(self._update, is_changed=True)
 
     def _log_end(self) -> str:
         try:
@@ -247,39 +294,6 @@ class RunningTask:
             file.close()
         text = end.decode(errors="replace").strip()
         return f". Its log ends with: {text}" if text else ""
-
-
-class Surroundings:
-    """The context that the tasks of a worker share.
-
-    Args:
-        fs: The file system.
-        launcher: Starts peons.
-        processor: The worker's mailbox.
-        clock: Time.
-        options: The options of the worker.
-        changed: Called when the status of a task changes.
-        ended: Called when a task has ended, after that was stored.
-    """
-
-    def __init__(
-        self,
-        fs: FileSystem,
-        launcher: PeonLauncher,
-        processor: MailboxProcessor,
-        clock: Clock,
-        options: WorkerOptions,
-        *,
-        changed: Callable[[str], None],
-        ended: Callable[[str, TaskFolder, AttemptEnd], None],
-    ) -> None:
-        self.fs = fs
-        self.launcher = launcher
-        self.processor = processor
-        self.clock = clock
-        self.options = options
-        self.changed = changed
-        self.ended = ended
 
 
 def write_end(folder: TaskFolder, task_id: str, end: AttemptEnd) -> None:

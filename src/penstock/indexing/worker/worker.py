@@ -1,11 +1,11 @@
 """Worker: accepts tasks, runs each in a peon, and keeps ended tasks until they are forgotten.
 
-All state belongs to the worker's mailbox and can be restored from the task folders.
-`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines
-what overlords are told. `FolderSizes` measures the folders of running tasks on a lane, one
-round at a time, because the mailbox must not wait for a disk with very many files. A running
-peon belongs to `running_task`, an ended task to `ended_tasks`, the location of folders to
-`task_folders`.
+All state belongs to the worker's mailbox and can be restored from the task folders. `Worker` is
+what other threads call: it sends their commands as mail. `RunningTasks` carries them out.
+`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines what
+overlords are told. `FolderSizes` measures the folders of running tasks on a lane, one round at a
+time, because the mailbox must not wait for a disk with very many files. A running peon belongs to
+`running_task`, an ended task to `ended_tasks`, the location of folders to `task_folders`.
 
 Invariants:
 
@@ -32,25 +32,34 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, merged
-from penstock.indexing.errand import Calls
 from penstock.indexing.ports import WorkerReport
 from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.running_task import RunningTask, Surroundings, write_end
+from penstock.indexing.worker.running_task import RunningTask, WorkerContext, write_end
 from penstock.indexing.worker.task_folders import TaskFolders
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.ports import HistoryPlace, Lanes, PeonLauncher, WorkerChanges, WorkerTask
+    from penstock.indexing.ports import HistoryPlace, PeonLauncher, WorkerChanges, WorkerTask
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
+    from penstock.indexing.worker.running_task import TaskUpdate
     from penstock.indexing.worker.task_attempts import AttemptEnd
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.storage.filesystem import FileSystem
+
+
+T = TypeVar("T")
+
+_ANSWER_TIMEOUT_S: Final = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerState:
@@ -100,24 +109,24 @@ class WorkerState:
             )
 
 
-_log = logging.getLogger(__name__)
-
-
 class FolderSizes:
     """Measures the folders of tasks.
 
     Args:
         fs: The file system.
         calls: Runs the measurements on a lane, and returns the sizes as mail.
-        is_running: Whether this very task still runs under the id.
+        measured: Called with each task and the size of its folder in bytes.
     """
 
     def __init__(
-        self, fs: FileSystem, calls: Calls, is_running: Callable[[str, RunningTask], bool]
+        self,
+        fs: FileSystem,
+        calls: CallDispatcher,
+        measured: Callable[[str, RunningTask, int], None],
     ) -> None:
         self._fs = fs
         self._calls = calls
-        self._is_running = is_running
+        self._measured = measured
         self._busy = False
 
     def begin(self, tasks: Mapping[str, RunningTask]) -> None:
@@ -137,8 +146,8 @@ class FolderSizes:
     def _tell(self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]) -> None:
         self._busy = False
         for (task_id, running, _path), size_bytes in zip(of_round, sizes, strict=True):
-            if size_bytes is not None and self._is_running(task_id, running):
-                running.hold_to_limit(size_bytes)
+            if size_bytes is not None:
+                self._measured(task_id, running, size_bytes)
 
     def _failed(self, error: PenstockError) -> None:
         self._busy = False
@@ -164,9 +173,133 @@ def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
             yield from _sizes(fs, f"{path}/{name}")
 
 
-T = TypeVar("T")
+class RunningTasks:
+    """Starts, checks and ends the tasks of a worker. On the worker's mailbox thread.
 
-_ANSWER_TIMEOUT_S: Final = 30.0
+    Args:
+        context: The context that the tasks share.
+        state: The tasks, and whether the worker accepts more.
+        ended: Receives the tasks that ended.
+        folders: The folders of the tasks.
+        long_poll: Reports changes to overlords.
+        calls: Runs measurements of folders on a lane.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        state: WorkerState,
+        ended: EndedTasks,
+        folders: TaskFolders,
+        long_poll: LongPoll,
+        calls: CallDispatcher,
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._ended = ended
+        self._folders = folders
+        self._long_poll = long_poll
+        self._measuring = FolderSizes(context.fs, calls, self._measured)
+        self._started = False
+        self._stopping = False
+
+    def start(self) -> None:
+        """Continue the tasks of the existing folders."""
+        self._state.enabled = self._folders.read_enabled()
+        for task_id, folder, end in self._folders.found():
+            self._take_over(task_id, folder, end)
+        self._started = True
+        timers, options = self._context.processor.timers, self._context.options
+        timers.schedule_every(
+            options.watch_interval_ms, self._watch, "watch the peons", first_after_ms=0
+        )
+        if options.task_bytes_max is not None:
+            timers.schedule_every(options.size_interval_ms, self._measure, "measure the tasks")
+
+    def stop(self) -> None:
+        """Ask all peons to stop."""
+        # Peons that end from now on were asked to: the next worker restarts them.
+        self._stopping = True
+        self._long_poll.close()
+        for running in self._state.running.values():
+            running.terminate()
+
+    def assign(self, task: TaskSpec) -> bool:
+        """Accept a task; return false if files of an earlier one must be deleted first."""
+        if self._state.task(task.id) is not None:
+            return True
+        self._state.require_room()
+        self._ended.require_no_deletion(task.id)
+        if not self._folders.is_clear(task.id):
+            self._ended.clearing(task.id)
+            return False
+        running = self._state.running
+        folder = self._folders.make(task, [one.folder for one in running.values()])
+        running[task.id] = RunningTask(task.id, folder, self._context)
+        self._long_poll.changed(task.id)
+        self.look(task.id)
+        return True
+
+    def shutdown(self, task_id: str) -> None:
+        """End a task, or forget one that ended."""
+        running = self._state.running.get(task_id)
+        if running is not None:
+            self._apply(task_id, running, running.ask_to_end("it was shut down"))
+        elif self._ended.forget(task_id):
+            self._long_poll.changed(task_id)
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Store the setting, then apply it."""
+        self._folders.write_enabled(enabled=enabled)
+        if enabled != self._state.enabled:
+            self._state.enabled = enabled
+            self._long_poll.changed(WORKER)
+
+    def look(self, task_id: str, *, told: bool = False) -> None:
+        """Check a task's peon; `told`: it has reported something."""
+        running = self._state.running.get(task_id)
+        if running is not None and not self._stopping:
+            self._apply(task_id, running, running.look(told=told))
+
+    def require_started(self) -> None:
+        """Raise Unavailable while the worker is starting or stopping."""
+        if not self._started:
+            raise Unavailable("the worker is starting and has not read its tasks yet: try again")
+        if self._stopping:
+            raise Unavailable("the worker is stopping: try again after its restart")
+
+    def _take_over(self, task_id: str, folder: TaskFolder, end: AttemptEnd | None) -> None:
+        if end is None:
+            self._state.running[task_id] = RunningTask(task_id, folder, self._context)
+        else:
+            write_end(folder, task_id, end)
+            self._ended.keep(task_id, folder, end)
+
+    def _watch(self) -> None:
+        for task_id, folder, end in self._folders.found_later(self._is_free):
+            self._take_over(task_id, folder, end)
+            self._long_poll.changed(task_id)
+        for task_id in list(self._state.running):
+            self.look(task_id)
+
+    def _measure(self) -> None:
+        self._measuring.begin(self._state.running)
+
+    def _measured(self, task_id: str, running: RunningTask, size_bytes: int) -> None:
+        # Another task with the same id may run by now.
+        if self._state.running.get(task_id) is running and not self._stopping:
+            self._apply(task_id, running, running.hold_to_limit(size_bytes))
+
+    def _is_free(self, task_id: str) -> bool:
+        return self._state.task(task_id) is None and not self._ended.is_deleting(task_id)
+
+    def _apply(self, task_id: str, running: RunningTask, update: TaskUpdate) -> None:
+        """Report what changed about a running task; keep one that has ended."""
+        if update.end is not None:
+            del self._state.running[task_id]
+            self._ended.keep(task_id, running.folder, update.end)
+        if update.is_changed or update.end is not None:
+            self._long_poll.changed(task_id)
 
 
 class Worker:
@@ -199,7 +332,7 @@ class Worker:
         self._processor = processor
         self._options = options or WorkerOptions()
         self._folders = TaskFolders(base_folders, fs)
-        calls = Calls(lanes, processor)
+        calls = CallDispatcher(lanes, processor)
         self._waits = WaitTable(clock)
         self._ended = EndedTasks(
             *(processor, self._options, logs, calls),
@@ -210,24 +343,18 @@ class Worker:
         self._has = WorkerState(self._options, self._ended)
         history = ChangeHistory(clock.now_ms())
         self._long_poll = LongPoll(history, processor, self._has, self._options.waiters_max)
-        self._surroundings = Surroundings(
-            *(fs, launcher, processor, clock, self._options),
-            changed=self._long_poll.changed,
-            ended=self._ended_now,
+        self._tasks = RunningTasks(
+            WorkerContext(fs, launcher, processor, clock, self._options),
+            *(self._has, self._ended, self._folders, self._long_poll, calls),
         )
-        self._measuring = FolderSizes(fs, calls, self._is_running)
-        self._started = False
-        self._stopping = False
-
-    # Any thread
 
     def start(self) -> Future[None]:
         """Continue the tasks of the existing folders."""
-        return self._processor.main_executor.submit_change(self._start, "start")
+        return self._processor.main_executor.submit_change(self._tasks.start, "start")
 
     def stop(self) -> Future[None]:
         """Ask all peons to stop; their tasks continue when the worker is restarted."""
-        return self._processor.main_executor.submit_change(self._stop, "stop")
+        return self._processor.main_executor.submit_change(self._tasks.stop, "stop")
 
     def report(self) -> WorkerReport:
         """Return the full state of the worker.
@@ -246,7 +373,7 @@ class Worker:
 
         def ask() -> None:
             try:
-                self._require_started()
+                self._tasks.require_started()
             except Unavailable as error:
                 if answer.set_running_or_notify_cancel():  # the caller may have disconnected
                     answer.set_exception(error)
@@ -269,7 +396,7 @@ class Worker:
             if not taken:  # Nothing is clearing the folder now.
                 self._tell_cleared(task.id, whole=False)
 
-        while not self._answer(lambda: self._assign(task), "assign", too_late):
+        while not self._answer(lambda: self._tasks.assign(task), "assign", too_late):
             self._clear(task.id)
 
     def shutdown(self, task_id: str) -> None:
@@ -277,7 +404,7 @@ class Worker:
 
         The peon is asked first and killed after a while; the task is RUNNING until it has exited.
         """
-        self._answer(lambda: self._shutdown(task_id), "shutdown")
+        self._answer(lambda: self._tasks.shutdown(task_id), "shutdown")
 
     def set_enabled(self, enabled: bool) -> None:
         """Enable or disable the worker; the setting is stored when this returns.
@@ -285,7 +412,7 @@ class Worker:
         Raises:
             Unavailable: The disk is full; nothing changed.
         """
-        self._answer(lambda: self._set_enabled(enabled), "enable or disable")
+        self._answer(lambda: self._tasks.set_enabled(enabled), "enable or disable")
 
     def waits(self) -> list[DependencyWait]:
         """Return what the worker and its tasks wait for, one entry for each dependency; any thread.
@@ -299,7 +426,7 @@ class Worker:
         """Check a task's peon now: it has reported something, or has ended. Does not wait."""
         try:
             self._processor.main_executor.execute(
-                lambda: self._look(task_id, told=True), "look at %s", task_id
+                lambda: self._tasks.look(task_id, told=True), "look at %s", task_id
             )
         except Closed:
             _log.debug("the worker has stopped and does not check the peon")
@@ -340,7 +467,7 @@ class Worker:
         """
 
         def run() -> T:
-            self._require_started()
+            self._tasks.require_started()
             return command()
 
         if self._processor.mailbox.is_mailbox_thread:
@@ -357,95 +484,6 @@ class Worker:
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
         except CancelledError as error:
             raise Unavailable("the worker ended before it answered: try again") from error
-
-    # The mailbox thread
-
-    def _start(self) -> None:
-        self._has.enabled = self._folders.read_enabled()
-        for task_id, folder, end in self._folders.found():
-            self._take_over(task_id, folder, end)
-        self._started = True
-        timers, options = self._processor.timers, self._options
-        timers.schedule_every(
-            options.watch_interval_ms, self._watch, "watch the peons", first_after_ms=0
-        )
-        if options.task_bytes_max is not None:
-            timers.schedule_every(options.size_interval_ms, self._measure, "measure the tasks")
-
-    def _take_over(self, task_id: str, folder: TaskFolder, end: AttemptEnd | None) -> None:
-        if end is None:
-            self._has.running[task_id] = RunningTask(task_id, folder, self._surroundings)
-        else:
-            write_end(folder, task_id, end)
-            self._ended.keep(task_id, folder, end)
-
-    def _stop(self) -> None:
-        # Peons that end from now on were asked to: the next worker restarts them.
-        self._stopping = True
-        self._long_poll.close()
-        for running in self._has.running.values():
-            running.terminate()
-
-    def _assign(self, task: TaskSpec) -> bool:
-        """Accept a task; false if files of an earlier one must be deleted first: see `_clear`."""
-        if self._has.task(task.id) is not None:
-            return True
-        self._has.require_room()
-        self._ended.require_no_deletion(task.id)
-        if not self._folders.is_clear(task.id):
-            self._ended.clearing(task.id)
-            return False
-        running = self._has.running
-        folder = self._folders.make(task, [one.folder for one in running.values()])
-        running[task.id] = RunningTask(task.id, folder, self._surroundings)
-        self._long_poll.changed(task.id)
-        self._look(task.id)
-        return True
-
-    def _shutdown(self, task_id: str) -> None:
-        running = self._has.running.get(task_id)
-        if running is not None:
-            running.ask_to_end("it was shut down")
-        elif self._ended.forget(task_id):
-            self._long_poll.changed(task_id)
-
-    def _set_enabled(self, enabled: bool) -> None:
-        self._folders.write_enabled(enabled=enabled)
-        if enabled != self._has.enabled:
-            self._has.enabled = enabled
-            self._long_poll.changed(WORKER)
-
-    def _watch(self) -> None:
-        for task_id, folder, end in self._folders.found_later(self._is_free):
-            self._take_over(task_id, folder, end)
-            self._long_poll.changed(task_id)
-        for task_id in list(self._has.running):
-            self._look(task_id)
-
-    def _look(self, task_id: str, *, told: bool = False) -> None:
-        running = self._has.running.get(task_id)
-        if running is not None and not self._stopping:
-            running.look(told=told)
-
-    def _measure(self) -> None:
-        self._measuring.begin(self._has.running)
-
-    def _is_free(self, task_id: str) -> bool:
-        return self._has.task(task_id) is None and not self._ended.is_deleting(task_id)
-
-    def _is_running(self, task_id: str, running: RunningTask) -> bool:
-        return self._has.running.get(task_id) is running and not self._stopping
-
-    def _ended_now(self, task_id: str, folder: TaskFolder, end: AttemptEnd) -> None:
-        del self._has.running[task_id]
-        self._ended.keep(task_id, folder, end)
-        self._long_poll.changed(task_id)
-
-    def _require_started(self) -> None:
-        if not self._started:
-            raise Unavailable("the worker is starting and has not read its tasks yet: try again")
-        if self._stopping:
-            raise Unavailable("the worker is stopping: try again after its restart")
 
 
 def _tell(too_late: Callable[[T], None], answer: Future[T]) -> None:

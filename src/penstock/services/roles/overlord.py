@@ -23,7 +23,6 @@ from starlette.routing import BaseRoute
 from penstock.core.durations import parse_duration
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.waits import merged
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.compaction.duty import CompactionDuty
 from penstock.indexing.overlord.duties import Duty, DutyTools
@@ -35,6 +34,7 @@ from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.specs.task_context import checked_context
 from penstock.indexing.worker.log_store import LogStore
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort

@@ -26,7 +26,6 @@ from penstock.core.threads import DEATHS, OwnedThread
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task.task_state import TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
@@ -34,6 +33,7 @@ from penstock.indexing.worker.builtin_kinds import StreamingPeonTask, noop_kind,
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
 from penstock.indexing.worker.task_attempts import WAITS
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort

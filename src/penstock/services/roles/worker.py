@@ -14,11 +14,11 @@ from pathlib import Path
 from penstock.core.durations import parse_duration
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import DependencyWait, merged
-from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_folders import worker_identity
 from penstock.mailbox import MailboxExecutor
+from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes

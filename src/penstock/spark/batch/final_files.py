@@ -25,7 +25,7 @@ from penstock.segments.local_files import folder_missing
 from penstock.spark.chunk_files import chunk_name, write_table
 from penstock.spark.chunks import cut_sorted, in_order, times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 SUFFIX: Final = ".parquet"
 # A folder's name is durable when the folder above is synced: those of the task, of all attempts,

@@ -31,7 +31,7 @@ from penstock.spark.projections.relation import summed
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import table
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -42,7 +42,7 @@ from penstock.flow.processors.files.folders import (
 )
 from penstock.flow.processors.files.list_source import FILE_PATH
 from penstock.flow.write_guard import WRITE_GUARD
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,8 @@ from penstock.core.sql_values import check_values
 from penstock.indexing.batch.sql.column_check import may_give
 from penstock.indexing.batch.sql.external_tables import ExternalTables, read_external_tables
 from penstock.indexing.batch.sql.statement_tokens import StatementTokens
-from penstock.indexing.specs.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.inputs import extern_name
 from penstock.indexing.specs.scalars import TIME_COLUMN
 

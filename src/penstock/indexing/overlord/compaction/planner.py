@@ -25,7 +25,7 @@ import orjson
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, apart, condensed
 from penstock.core.timeline.timeline import Timeline
-from penstock.indexing.specs.batch import aligned
+from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.retention_rules import start_of_period
 from penstock.segments.catalog import with_rows
 from penstock.segments.segment_summary import SegmentSummary, summarized

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Fenced, InvalidRequest, PenstockError
 from penstock.indexing.overlord.compaction.duty import CompactionConfigs
-from penstock.indexing.overlord.unreadable_specs import not_read
+from penstock.indexing.overlord.supervisor_ends import not_read, release
 from penstock.indexing.specs import CompactionSupervisorSpec
 from penstock.indexing.specs.compaction import SUPERVISOR_PREFIX
 
@@ -42,12 +42,10 @@ class CompactionSupervisors:
 
     Args:
         metadata: The store of specs and configurations.
-        gone: Called with the id of a supervisor that has ended.
     """
 
-    def __init__(self, metadata: MetadataStore, gone: Callable[[str], None]) -> None:
+    def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._gone = gone
         self._specs: dict[str, CompactionSupervisorSpec] = {}  # Any thread may look up one key.
         # Errors of invalid stored specs, by supervisor.
         self._unread: dict[str, str] = {}
@@ -144,7 +142,8 @@ class CompactionSupervisors:
         for supervisor_id in ids:
             self._specs.pop(supervisor_id, None)
             self._unread.pop(supervisor_id, None)
-            self._gone(supervisor_id)
+            _log.info("supervisor %s has ended", supervisor_id)
+            release(self._metadata, supervisor_id)
 
     # Datasources with or without a supervisor
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Unavailable
-from penstock.indexing.errand import Errand
 from penstock.indexing.events import NoEvents
+from penstock.mailbox.background_calls import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.task_index import TaskIndex
-    from penstock.indexing.ports import Lanes
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import MetadataStore
 
@@ -131,16 +131,15 @@ class DutyRounds:
         processor: MailboxProcessor,
         waits: WaitTable,
     ) -> None:
-        self._errands = [
+        self._calls = [
             (
                 duty,
-                Errand(
+                BackgroundCall(
                     duty.name,
                     duty.name,
                     lanes,
                     processor,
                     retry=_retry(duty.interval_ms),
-                    on_failure=partial(_failed, duty.name),
                     waits=waits,
                 ),
             )
@@ -152,10 +151,10 @@ class DutyRounds:
 
     def start(self) -> None:
         """Start the timers of the duties."""
-        for duty, errand in self._errands:
+        for duty, call in self._calls:
             self._timers.append(
                 self._processor.timers.schedule_every(
-                    duty.interval_ms, partial(self._begin, duty, errand), duty.name
+                    duty.interval_ms, partial(self._begin, duty, call), duty.name
                 )
             )
 
@@ -165,9 +164,9 @@ class DutyRounds:
         for timer in self._timers:
             timer.cancel()
 
-    def _begin(self, duty: Duty, errand: Errand) -> None:
-        if not errand.busy:
-            errand.start(partial(self._round, duty), lambda _none: None)
+    def _begin(self, duty: Duty, call: BackgroundCall) -> None:
+        if not call.busy:
+            call.start(partial(self._round, duty), lambda _none: None, partial(_failed, duty.name))
 
     def _round(self, duty: Duty) -> None:
         if not self._stopped:

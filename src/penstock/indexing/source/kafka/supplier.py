@@ -15,7 +15,7 @@ from penstock.indexing.engine import KafkaRange
 from penstock.indexing.kafka_settings import resolved
 from penstock.indexing.read_plan import Available, SeenTopic
 from penstock.indexing.source.kafka.protocols import OffsetsGoneError
-from penstock.indexing.source.turns import Turns
+from penstock.indexing.source.partition_rotation import StreamPartitionRotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class KafkaSupplier:
         self._condition = threading.Condition()
         self._opened: tuple[KafkaAdmin, Settings] | None = None
         self._record_bytes = 0
-        self._turns = Turns(clock)  # For `spans_ms`.
+        self._rotation = StreamPartitionRotation(clock)  # For `spans_ms`.
         self.stream = topic
 
     def available(
@@ -111,7 +111,7 @@ class KafkaSupplier:
         Partitions that are not reached within ten seconds are left out.
         """
         found: dict[int, int | None] = {}
-        for p in self._turns.among(ranges):
+        for p in self._rotation.among(ranges):
             start, end = ranges[p]
             first = self._times(p, start, 1)
             # The last offset may be the end marker of a transaction, which is not a record.

@@ -15,13 +15,10 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from penstock.indexing.specs.batch import (
-    CompactSpec,
-    IndexParallelSpec,
-    KillSpec,
-    NoopSpec,
-    SqlIngestSpec,
-)
+from penstock.indexing.specs.batch.compact import CompactSpec
+from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.kinds import KillSpec, NoopSpec
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.compaction import (
     ClusterCompaction,
     CompactionConfig,

@@ -12,12 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from penstock.indexing.specs.inputs import (
-    REFUSED_FORMATS,
-    CsvFormat,
-    JsonFormat,
-    TsvFormat,
-)
+from penstock.indexing.specs.input_formats import REFUSED_FORMATS, CsvFormat, JsonFormat, TsvFormat
 from penstock.indexing.specs.model import Found, SpecModel, mistakes, refusing
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "avro_ocf"})

@@ -22,17 +22,19 @@ from penstock.indexing.batch.engine import CombinedInput, ExternalInput, Segment
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked, masked_url
 from penstock.indexing.specs import TIME_COLUMN
-from penstock.indexing.specs.inputs import (
+from penstock.indexing.specs.input_formats import (
     AvroFormat,
     CsvFormat,
-    HttpInput,
-    InlineInput,
     JsonFormat,
-    LocalInput,
     OrcFormat,
     ParquetFormat,
-    StoredInput,
     TsvFormat,
+)
+from penstock.indexing.specs.inputs import (
+    HttpInput,
+    InlineInput,
+    LocalInput,
+    StoredInput,
     input_sources,
 )
 from penstock.indexing.specs.sources.databases import DatabaseInput
@@ -46,7 +48,8 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import RowShape, TimeField, TimeFormat
 
 if TYPE_CHECKING:
-    from penstock.indexing.specs.inputs import InputFormat, SingleInput
+    from penstock.indexing.specs.input_formats import InputFormat
+    from penstock.indexing.specs.inputs import SingleInput
 
 FilesInput = ExternalInput | SegmentInput | CombinedInput
 

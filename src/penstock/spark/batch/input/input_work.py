@@ -29,7 +29,7 @@ from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
 from penstock.spark.topic.parse import MessageParser, Parsed
 from penstock.spark.topic.row_shape import TIME_COLUMN
-from penstock.storage.filesystem import translate_error
+from penstock.storage.disk_errors import translate_error
 
 ROW_SHOWN: Final = 1_000
 # Bookkeeping of a line, and of a bad one, takes many times the bytes of the shortest lines.

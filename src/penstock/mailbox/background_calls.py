@@ -1,9 +1,9 @@
-"""Blocking work of a mailbox: one call at a time, on a lane, repeated while there is no answer.
+"""Blocking calls of a mailbox: each runs on a lane, and its outcome arrives as mail.
 
-An errand is one kind of such work: polling the broker, persisting, announcing. Its outcome arrives
-as mail. After `Unavailable` the same work is retried with growing delays, without a limit; the
-supervisor decides when a task takes too long. Any other error goes to the owner. Belongs to the
-mailbox thread.
+`CallDispatcher` runs a call once. `BackgroundCall` is one kind of call, such as the polls of the
+broker: at most one at a time, repeated with growing delays after `Unavailable`, without a limit.
+Both belong to the mailbox thread. The outcome is mail: the loop of the mailbox runs the function
+that takes it, so this module knows nothing of its callers.
 
 No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
 exception while the outcome is delivered ends the mailbox's loop.
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.mailbox.executor import OutcomeDelivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.waits import WaitTable
-    from penstock.indexing.ports import Lanes
-    from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.lanes import Lanes
+    from penstock.mailbox.processor import MailboxProcessor
 
 T = TypeVar("T")
 
@@ -32,10 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 CALL_RETRY: Final = RetryPolicy(100, 5_000)
-"""Delays between the attempts of an errand, unless its owner has others."""
+"""Delays between the attempts of a background call, unless its owner has others."""
 
 
-class Calls:
+class CallDispatcher:
     """Blocking calls of a mailbox: each on a lane, its outcome as mail.
 
     Args:
@@ -76,33 +77,40 @@ class Calls:
         failed: Callable[[PenstockError], None],
     ) -> None:
         """Run `done` or `failed` as mail once a call that others run has ended."""
-        future.add_done_callback(lambda ended: self._report(ended, done, failed))
+        future.add_done_callback(partial(self._post_outcome, done, failed))
 
-    def _report(
+    def _post_outcome(
         self,
-        ended: Future[T],
         done: Callable[[T], None],
         failed: Callable[[PenstockError], None],
+        ended: Future[T],
     ) -> None:
-        def settle() -> None:
-            error = ended.exception()
-            if error is None:
-                done(ended.result())
-            elif isinstance(error, PenstockError):
-                failed(error)
-            elif isinstance(error, Exception):
-                _log.error("a call failed unexpectedly", exc_info=error)
-                failed(Unavailable(f"the call failed unexpectedly: {error!r}"))
-            else:
-                raise error
-
         # On the lane's thread.
         if not ended.cancelled():
-            self._processor.post(settle, "a call ended")
+            self._processor.post(_outcome(ended, done, failed), "a call ended")
 
 
-class Errand:
-    """One kind of blocking work, at most one call at a time.
+def _outcome(
+    ended: Future[T], done: Callable[[T], None], failed: Callable[[PenstockError], None]
+) -> Callable[[], None]:
+    """Return the command that delivers the outcome of a call."""
+    error = ended.exception()
+    if error is None:
+        return partial(done, ended.result())
+    if isinstance(error, PenstockError):
+        return partial(failed, error)
+    if isinstance(error, Exception):
+        _log.error("a call failed unexpectedly", exc_info=error)
+        return partial(failed, Unavailable(f"the call failed unexpectedly: {error!r}"))
+    return partial(_raise, error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class BackgroundCall:
+    """One kind of blocking call, at most one at a time.
 
     Args:
         name: For logs and for `trouble`.
@@ -110,8 +118,11 @@ class Errand:
         lanes: The lanes.
         processor: The mailbox that receives the outcome.
         retry: Delays between attempts when there is no answer.
-        on_failure: Called with an error that a retry would not fix.
         waits: Records a wait for a dependency.
+
+    Attributes:
+        busy: Whether a call is under way, including the delivery of its outcome.
+        trouble: The last error; empty after a success.
     """
 
     def __init__(
@@ -122,7 +133,6 @@ class Errand:
         processor: MailboxProcessor,
         *,
         retry: RetryPolicy,
-        on_failure: Callable[[Exception], None],
         waits: WaitTable,
     ) -> None:
         self._name = name
@@ -131,23 +141,34 @@ class Errand:
         self._lanes = lanes
         self._processor = processor
         self._retry = retry
-        self._on_failure = on_failure
         self._failures = 0
         self.busy = False
         self.trouble = ""
 
-    def start(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+    def start(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
         """Run `work` on the lane until it succeeds; then `done` with its result, as mail.
 
+        If `work` raises an error that a retry would not fix, `failed` gets it, as mail.
+
         `work` is called for each attempt, so it must create anything that each attempt needs anew.
-        `done` is also called again if it raises `Unavailable`; the errand is busy until it
-        succeeds.
+        `done` is also called again if it raises `Unavailable`: a full disk is no reason to repeat
+        the work.
         """
         assert not self.busy, f"{self._name} is under way"
         self.busy = True
-        self._submit(work, done)
+        self._submit(work, done, failed)
 
-    def _submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+    def _submit(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
         future: Future[T]
         try:
             future = self._lanes.submit(self._lane, work)
@@ -156,41 +177,52 @@ class Errand:
         except PenstockError as error:
             future = Future()
             future.set_exception(error)
-        future.add_done_callback(lambda ended: self._report(ended, work, done))
+        future.add_done_callback(partial(self._post_outcome, work, done, failed))
 
-    def _report(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
+    def _post_outcome(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+        ended: Future[T],
+    ) -> None:
         # On the lane's thread.
-        self._processor.post(lambda: self._settle(ended, work, done), "%s ended", self._name)
-
-    def _settle(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
         if ended.cancelled():
             return
         error = ended.exception()
         if error is None:
-            self._deliver(ended.result(), done)
+            self._deliver(partial(done, ended.result()))
         elif isinstance(error, Unavailable) and not isinstance(error, Fenced):
-            self._try_again(error, lambda: self._submit(work, done))
+            again = partial(self._submit, work, done, failed)
+            self._processor.post(partial(self._try_again, error, again), "%s failed", self._name)
         elif isinstance(error, Exception):
-            self.busy = False
-            self.trouble = f"{self._name}: {error}"
-            self._waits.ended(self._name)
-            self._on_failure(error)
+            self._deliver(partial(failed, error), error)
         else:
-            raise error
+            self._processor.post(partial(_raise, error), "%s was interrupted", self._name)
 
-    def _deliver(self, result: T, done: Callable[[T], None]) -> None:
-        """Deliver a result; a full disk there is no reason to repeat the work."""
-        try:
-            done(result)
-        except Fenced as error:  # The result is not needed: the term is over.
-            self.busy = False
-            self.trouble = f"{self._name}: {error}"
-            self._waits.ended(self._name)
-        except Unavailable as error:
-            self._try_again(error, lambda: self._deliver(result, done))
+    def _deliver(self, command: Callable[[], object], error: Exception | None = None) -> None:
+        """Run the command that takes the outcome, as mail. Any thread."""
+        settled = partial(self._settle, command, error)
+        self._processor.post(OutcomeDelivery(command, settled), "%s ended", self._name)
+
+    def _settle(
+        self,
+        command: Callable[[], object],
+        error: Exception | None,
+        refusal: Unavailable | None,
+    ) -> None:
+        """Note that the outcome was delivered, or deliver it again later."""
+        if refusal is not None and not isinstance(refusal, Fenced):
+            self._try_again(refusal, partial(self._deliver, command, error))
+            return
+        # If the delivery was fenced, the term is over, and the outcome is not needed.
+        error = refusal or error
+        self.busy = False
+        if error is None:
+            self.trouble, self._failures = "", 0
         else:
-            self.busy, self.trouble, self._failures = False, "", 0
-            self._waits.ended(self._name)
+            self.trouble = f"{self._name}: {error}"
+        self._waits.ended(self._name)
 
     def _try_again(self, error: Unavailable, action: Callable[[], None]) -> None:
         self._failures += 1

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
 
@@ -23,6 +23,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _BUSY_LANES_MAX: Final = 128
+
+
+class Lanes(Protocol):
+    """Threads of a component, one for each named lane; a lane runs its work in order.
+
+    A lane is for one kind of blocking call, so that a slow one does not delay others.
+    """
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        """Run work on the lane's thread, after all work submitted there before."""
+        ...
+
+    def close(self) -> None:
+        """Start no further work; queued work is cancelled."""
+        ...
 
 
 def promise(
@@ -76,9 +91,6 @@ class ThreadLanes:
 
         The future raises Unavailable if no thread can be started for the lane; the work does not
         run then.
-
-        The future raises Unavailable if no thread can be started for the lane; the work is not
-        done then.
 
         Raises:
             Closed: The lanes were closed.

@@ -1,6 +1,6 @@
 """Locks of a batch task: time chunks, or the single segments that it replaces.
 
-`TaskLocks` owns which of the two a task uses and which locked segments it has read. `acquire`
+`BatchTaskLocks` owns which of the two a task uses and which locked segments it has read. `acquire`
 requests locks until they are granted or the time limit of the task's context ends.
 `rewrites_of` decides whether the segments can be locked one by one: the output replaces a range
 of root partition numbers without a gap and keeps their version. Does not own the basis of a
@@ -46,11 +46,11 @@ from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.specs.task_context import IngestionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.insisting import Insistence
+    from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
     from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.retries import RetryingCaller
     from penstock.indexing.specs.task_context import TaskContext
     from penstock.segments.model import Segment
 
@@ -175,7 +175,7 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
 
 
 def acquire(
-    ports: BatchPorts, insistence: Insistence, action: LockTryAcquire, *, timeout_ms: int
+    ports: BatchPorts, retries: RetryingCaller, action: LockTryAcquire, *, timeout_ms: int
 ) -> HeldLocks:
     """Acquire locks, and wait while other tasks hold conflicting ones.
 
@@ -186,7 +186,7 @@ def acquire(
     """
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
     while True:
-        answer = insistence.ask("asking for locks", action)
+        answer = retries.ask("asking for locks", action)
         if answer.granted:
             break
         if ports.clock.monotonic_s() >= until_s:
@@ -194,7 +194,7 @@ def acquire(
                 f"could not acquire its locks within taskLockTimeout ({timeout_ms} ms):"
                 f" {'; '.join(answer.refused)}"
             )
-        insistence.pause(_ASK_AGAIN_MS)
+        retries.pause(_ASK_AGAIN_MS)
     for lock in answer.locks:
         if lock.revoked:
             raise LockRevoked(
@@ -227,12 +227,17 @@ _log = logging.getLogger(__name__)
 _LOOKS_MAX: Final = 5
 
 
-class LockingSpec(Protocol):
-    """The parts of a task's spec that decide about its locks."""
+class IngestSpec(Protocol):
+    """The parts of the spec of a task that writes segments that decide about its locks."""
 
     @property
     def id(self) -> str:
         """The id of the task."""
+        ...
+
+    @property
+    def datasource(self) -> str:
+        """The datasource of the rows."""
         ...
 
     @property
@@ -261,27 +266,27 @@ class LockingSpec(Protocol):
         ...
 
 
-class TaskLocks:
+class BatchTaskLocks:
     """The locks of one task. Used on the task's thread.
 
     Args:
         spec: The spec of the task.
         ports: The peon's ports.
-        insistence: Repeats actions until they succeed.
-        visible: Returns the visible segments of the task's datasource in intervals.
+        retries: Repeats actions until they succeed.
+        listing: Lists the visible segments of the task's datasource.
     """
 
     def __init__(
         self,
-        spec: LockingSpec,
+        spec: IngestSpec,
         ports: BatchPorts,
-        insistence: Insistence,
-        visible: Callable[[Iterable[Interval]], list[VisibleSegment]],
+        retries: RetryingCaller,
+        listing: SegmentListing,
     ) -> None:
         self._spec = spec
         self._ports = ports
-        self._insistence = insistence
-        self._visible = visible
+        self._retries = retries
+        self._listing = listing
         self._by_segment = spec.locks_segments
         self._locked: list[Interval] = []
         self._rewrites: dict[Interval, Rewrite] = {}
@@ -386,7 +391,11 @@ class TaskLocks:
             self.lock(intervals)
             return None
         locked = {name for rewrite in self._rewrites.values() for name in rewrite.ids}
-        found = [one for one in self._visible(read) if str(one.segment.id) in locked]
+        found = [
+            one
+            for one in self._listing.visible(self._spec.datasource, read)
+            if str(one.segment.id) in locked
+        ]
         # The publish finds changes to these by itself, because it lists the rewritten segments.
         self._claimed = ids_digest([self._claimed or "", *(str(one.segment.id) for one in found)])
         return found
@@ -425,10 +434,10 @@ class TaskLocks:
             if not locked <= now:
                 # The previous owner of these locks has replaced the segments.
                 for rewrite in found:
-                    self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
+                    self._retries.ask("releasing locks", LockRelease(rewrite.interval))
 
     def _held(self) -> Sequence[TaskLockView]:
-        return self._insistence.ask("listing locks", LockList())
+        return self._retries.ask("listing locks", LockList())
 
     def _visible_of(
         self, intervals: Iterable[Interval], named: Collection[str]
@@ -436,7 +445,7 @@ class TaskLocks:
         """Return the visible segments, or the named ones of them, in chunks that are not locked."""
         return [
             one
-            for one in self._visible(intervals)
+            for one in self._listing.visible(self._spec.datasource, intervals)
             if one.segment.interval not in self._rewrites
             and (not named or str(one.segment.id) in named)
         ]
@@ -458,13 +467,13 @@ class TaskLocks:
         for interval in {
             lock.interval for lock in self._held() if lock.partition_number is not None
         }:
-            self._insistence.ask("releasing locks", LockRelease(interval))
+            self._retries.ask("releasing locks", LockRelease(interval))
         self._rewrites.clear()
 
     def _acquire(self, action: LockTryAcquire) -> HeldLocks:
         return acquire(
             self._ports,
-            self._insistence,
+            self._retries,
             action,
             timeout_ms=self._spec.settings.lock_timeout_ms,
         )

@@ -24,10 +24,10 @@ from penstock.indexing.actions import (
     LockTryAcquire,
     TaskLockView,
 )
-from penstock.indexing.batch.input_segments import VisibleSegment
-from penstock.indexing.batch.insisting import Insistence
+from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
+from penstock.indexing.batch.locks import BatchTaskLocks
 from penstock.indexing.batch.ports import BatchPorts
-from penstock.indexing.batch.task_locks import TaskLocks
+from penstock.indexing.batch.retries import RetryingCaller
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore
@@ -51,6 +51,7 @@ class Spec:
     segment_granularity: Granularity | None = None
     settings: TaskContext = field(default_factory=lambda: TaskContext(50, lock_timeout_ms=5_000))
     id: str = "task"
+    datasource: str = "flights"
 
 
 class Overlord:
@@ -115,6 +116,18 @@ def segment_lock(one: LockedSegment) -> TaskLockView:
     )
 
 
+class Listing(SegmentListing):
+    """Lists the segments of a world."""
+
+    def __init__(self, world: World, retries: RetryingCaller) -> None:
+        super().__init__(retries)
+        self._world = world
+
+    def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
+        del datasource
+        return self._world.visible(intervals)
+
+
 class World:
     """A task's locks, in a world where segments come and go."""
 
@@ -124,14 +137,13 @@ class World:
         self.segments = list(segments)
         self.locks = self.next_peon()
 
-    def next_peon(self) -> TaskLocks:
+    def next_peon(self) -> BatchTaskLocks:
         """Return the locks as the task's next peon has them: it knows nothing."""
         clock = SkippingClock()
         store = DeepStore("/nowhere")
         ports = BatchPorts(FakeBatchEngine(), self.overlord, store, clock, lambda: "token")
-        self.locks = TaskLocks(
-            self.spec, ports, Insistence(self.overlord, clock), visible=self.visible
-        )
+        retries = RetryingCaller(self.overlord, clock)
+        self.locks = BatchTaskLocks(self.spec, ports, retries, Listing(self, retries))
         return self.locks
 
     def visible(self, intervals: Iterable[Interval]) -> list[VisibleSegment]:

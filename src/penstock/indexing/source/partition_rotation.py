@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _ROUND_S: Final = 10.0
 
 
-class Turns:
+class StreamPartitionRotation:
     """Iterates over stream partitions in rotation, for ten seconds at a time. One thread.
 
     Args:

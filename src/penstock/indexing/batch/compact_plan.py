@@ -1,4 +1,4 @@
-"""Compaction task: rewrites the segments of an interval into fewer or different ones.
+"""Plan of a compaction task: which segments it rewrites, and into what.
 
 Without a segment granularity each time chunk keeps its interval, overlapping chunks become one,
 and chunks of one granularity form one job. Rows are rolled up if the spec requires it or if all
@@ -31,7 +31,6 @@ from penstock.core.intervals import (
     apart,
     condensed,
 )
-from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.input_segments import touches
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.batch.metric_merge import (
@@ -42,7 +41,8 @@ from penstock.indexing.batch.metric_merge import (
     united,
 )
 from penstock.indexing.specs import parse_data_schema
-from penstock.indexing.specs.batch import IntervalInput, aligned
+from penstock.indexing.specs.batch.compact import IntervalInput
+from penstock.indexing.specs.batch.task import aligned
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -51,11 +51,9 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.task_input import TaskReading
     from penstock.indexing.specs import Aggregator, DataSchema
-    from penstock.indexing.specs.batch import CompactSpec, MinorInput
-    from penstock.indexing.task.task_folder import TaskFolder
+    from penstock.indexing.specs.batch.compact import CompactSpec, MinorInput
 
 
 _SEGMENTS = "ioConfig.inputSpec.segments"
@@ -123,11 +121,16 @@ _DIMENSION_TYPES: Final = {
 }
 
 
-def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
-    """Return the task of a `compact`."""
+class CompactPlan:
+    """The plan of a `compact`."""
 
-    def plan(reading: TaskReading) -> Sequence[Job]:
-        interval = _interval(spec)
+    def __init__(self, spec: CompactSpec) -> None:
+        self._spec = spec
+        self.wanted: Final = [wish.interval for wish in spec.lock_wishes()]
+
+    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+        """Return a job for each group of time chunks with the same granularity."""
+        spec, interval = self._spec, _interval(self._spec)
         # The interval of named segments was unknown before, so it could not be locked.
         if spec.minor is None:
             found = reading.claim([interval], named=frozenset(spec.segment_ids))
@@ -138,9 +141,6 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
         return [
             _job(spec, chunks, group, reading) for chunks, group in _groups(spec, interval, found)
         ]
-
-    wanted = [wish.interval for wish in spec.lock_wishes()]
-    return IngestTask(spec, wanted, plan, folder, ports)
 
 
 def _interval(spec: CompactSpec) -> Interval:

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.waits import DependencyWait
+from penstock.indexing.batch.progress import shown_wait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import ActionClient, TaskAction
     from penstock.indexing.task.task_folder import TaskFolder
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 LOSSES_MAX: Final = 20
@@ -45,7 +46,7 @@ class Stopped(PenstockError):
 
 
 @dataclass(frozen=True, slots=True)
-class Setback:
+class RetryDecision:
     """Decision after a failed attempt.
 
     Attributes:
@@ -61,7 +62,7 @@ class Setback:
     end: PenstockError | None = None
 
 
-class Losses:
+class RetryBudget:
     """Counts the failed attempts of one piece of work, and decides when to retry. One thread.
 
     It counts attempts in which the engine was lost, and those in which an input did not answer. The
@@ -84,7 +85,7 @@ class Losses:
         kept = folder.read_json(self._file) or {}
         self._counts = {name: _count(kept.get(name)) for name in (_ENGINE, _INPUT)}
 
-    def note(self, error: Unavailable) -> Setback:
+    def note(self, error: Unavailable) -> RetryDecision:
         """Record the error of a failed attempt and return the decision.
 
         The `end` is an `EngineFailure`, if the engine was lost or the input did not answer too
@@ -92,7 +93,7 @@ class Losses:
         """
         kind = _kind_of(error)
         if kind is None:
-            return Setback()
+            return RetryDecision()
         self._counts[kind] += 1
         try:
             self._folder.write_json(self._file, dict(self._counts))
@@ -100,10 +101,10 @@ class Losses:
             _log.warning("a restarted peon will not know of this loss: %s", full)
         count = self._counts[kind]
         if count >= LOSSES_MAX:
-            return Setback(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
+            return RetryDecision(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
         _log.warning("lost the %s, time %d: %s", kind, count, error)
         pause_s = _LOSSES.random_delay_s(count, self._chance)
-        return Setback(int(pause_s * 1_000), count, LOSSES_MAX)
+        return RetryDecision(int(pause_s * 1_000), count, LOSSES_MAX)
 
 
 def _kind_of(error: Unavailable) -> str | None:
@@ -129,31 +130,35 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-class Insistence:
-    """Runs calls of one task until they succeed; `stop` may be called from any thread.
+class RetryingCaller:
+    """Repeats the calls of one task until they succeed; `stop` may be called from any thread.
 
     The condition's mutex guards the flag that the task's thread waits on.
 
     Args:
         actions: The overlord.
         clock: Measures the waits.
+        waits_changed: Called with the waits for dependencies each time that they change.
         retry: Delays between attempts when there is no answer.
-        told: Called with the wait after each failed attempt, and with None after a success.
+
+    Attributes:
+        wait: The wait after the last failed attempt; None after a success. From any thread.
     """
 
     def __init__(
         self,
         actions: ActionClient,
         clock: Clock,
+        waits_changed: Callable[[tuple[DependencyWait, ...]], None] = lambda _waits: None,
         retry: RetryPolicy = _CALLS,
-        told: Callable[[DependencyWait | None], None] = lambda _wait: None,
     ) -> None:
         self._actions = actions
         self._clock = clock
+        self._waits_changed = waits_changed
         self._retry = retry
-        self._told = told
         self._changed = threading.Condition()
         self._stopped = False
+        self.wait: DependencyWait | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -167,57 +172,45 @@ class Insistence:
             self._changed.notify_all()
 
     def ask(self, what: str, action: TaskAction[R]) -> R:
-        """Return the overlord's answer to an action. Raises as `call`."""
-        return self.call(what, lambda: self._actions.perform(action))
+        """Return the overlord's answer to an action; repeat it while there is no answer.
 
-    def call(
-        self,
-        what: str,
-        work: Callable[[], T],
-        failed: Callable[[Unavailable], Setback] = lambda _error: Setback(),
-    ) -> T:
-        """Return the result of `work`, and repeat it while it raises `Unavailable`.
+        Raises:
+            Stopped: The task was stopped.
+            PenstockError: Any other error of the action.
+        """
+        attempt = self.attempts(what)
+        while True:
+            with attempt:
+                return self._actions.perform(action)
+
+    def attempts(self, what: str, budget: RetryBudget | None = None) -> Attempt:
+        """Return a context manager for the attempts of one piece of work; see `Attempt`.
 
         Args:
             what: Name of the work, for logs and for the task's status.
-            work: The call.
-            failed: Called with each `Unavailable`; returns the decision.
-
-        Raises:
-            Stopped: The task was stopped; `work` was not started, or it failed.
-            PenstockError: Any other error of `work`, or the `end` of a decision.
+            budget: Limits the failures of some kinds; None: retry without a limit.
         """
-        failures, since_ms = 0, 0
-        while True:
-            self.check()
-            try:
-                done = work()
-            except Unavailable as error:
-                self.check()
-                failures += 1
-                since_ms = since_ms or self._clock.now_ms()
-                wait = DependencyWait(error.dependency, what, since_ms, failures, str(error))
-                delay_ms = self._set_back(wait, failed(error), error)
-            except BaseException:
-                if failures:
-                    self._told(None)
-                raise
-            else:
-                if failures:
-                    self._told(None)
-                return done
-            self.pause(delay_ms)
+        return Attempt(self, what, budget)
 
-    def _set_back(self, wait: DependencyWait, after: Setback, error: Unavailable) -> int:
+    def failed(self, wait: DependencyWait, decision: RetryDecision, error: Unavailable) -> int:
         """Report a failed attempt and return the delay before the next, or raise `end`."""
-        delay_ms = max(self._retry.delay_ms(wait.tries), after.pause_ms)
-        next_ms = None if after.end is not None else self._clock.now_ms() + delay_ms
-        tries = after.failures or wait.tries
-        self._told(replace(wait, tries=tries, tries_max=after.failures_max, next_ms=next_ms))
-        if after.end is not None:
-            raise after.end from error
+        delay_ms = max(self._retry.delay_ms(wait.tries), decision.pause_ms)
+        next_ms = None if decision.end is not None else self._clock.now_ms() + delay_ms
+        tries = decision.failures or wait.tries
+        self.show(replace(wait, tries=tries, tries_max=decision.failures_max, next_ms=next_ms))
+        if decision.end is not None:
+            raise decision.end from error
         _log.info("%s: retrying in %d ms: %s", wait.work, delay_ms, error)
         return delay_ms
+
+    def show(self, wait: DependencyWait | None) -> None:
+        """Publish the current wait, without secrets; None: the work continues."""
+        self.wait = None if wait is None else shown_wait(wait)
+        self._waits_changed(() if self.wait is None else (self.wait,))
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self._clock.now_ms()
 
     def check(self) -> None:
         """Raise `Stopped` if the task was stopped."""
@@ -235,3 +228,48 @@ class Insistence:
             while not self._stopped and (left_s := until_s - self._clock.monotonic_s()) > 0:
                 self._clock.wait(self._changed, left_s)
         self.check()
+
+
+class Attempt:
+    """Attempts of one piece of work: the body is repeated while it raises `Unavailable`.
+
+        attempt = caller.attempts("writing segments")
+        while True:
+            with attempt:
+                return work()
+
+    After `Unavailable` the `with` block waits and then ends without an error, so that the loop
+    enters it again. It raises `Stopped` if the task was stopped, the `end` of the decision of its
+    budget, and any other error of the body.
+    """
+
+    def __init__(self, caller: RetryingCaller, what: str, budget: RetryBudget | None) -> None:
+        self._caller = caller
+        self._what = what
+        self._budget = budget
+        self._failures = 0
+        self._since_ms = 0
+
+    def __enter__(self) -> None:
+        self._caller.check()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        caller = self._caller
+        if not isinstance(error, Unavailable):
+            if self._failures:
+                caller.show(None)
+            return False
+        caller.check()
+        self._failures += 1
+        self._since_ms = self._since_ms or caller.now_ms()
+        wait = DependencyWait(
+            error.dependency, self._what, self._since_ms, self._failures, str(error)
+        )
+        decision = RetryDecision() if self._budget is None else self._budget.note(error)
+        caller.pause(caller.failed(wait, decision, error))
+        return True

@@ -1,6 +1,6 @@
-"""Terminated supervisors with invalid specs: releases the state that their sources keep for them.
+"""Ends of supervisors: the release of the id, and the ends of those with invalid specs.
 
-On the overlord's mailbox. Such a spec was stored by another release of Penstock. Its supervisor
+On the overlord's mailbox. An invalid spec was stored by another release of Penstock. Its supervisor
 cannot be run to its end, but the name of its topic suffices to let the broker delete messages
 again. Tasks are not ended here: tasks without a supervisor are ended elsewhere.
 """
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.errand import Calls
 from penstock.indexing.supervisor import cursor_name
+from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.indexing.supervisor import SupervisorPorts
+    from penstock.storage.metadata import MetadataStore
 
 _RETRY: Final = RetryPolicy(1_000, 60_000)
 
@@ -33,29 +34,32 @@ def not_read(supervisor_id: str, why: str) -> NotFound:
     )
 
 
+def release(metadata: MetadataStore, supervisor_id: str) -> None:
+    """Store that a supervisor has ended, so that its id may be used again.
+
+    If the store does not answer, the next term repeats it, which is harmless.
+    """
+    try:
+        metadata.supervisors.release(supervisor_id)
+    except PenstockError as error:
+        _log.warning("the end of supervisor %s is not stored: %s", supervisor_id, error)
+
+
 class UnreadableEnds:
     """Ends of supervisors with invalid specs.
 
     Args:
         ports: The dependencies of supervisors.
         is_void: Whether the cursor now belongs to another supervisor, or this term has ended.
-        gone: Called with the id of each supervisor whose cursor is dropped.
     """
 
-    def __init__(
-        self,
-        ports: SupervisorPorts,
-        *,
-        is_void: Callable[[str], bool],
-        gone: Callable[[str], None],
-    ) -> None:
+    def __init__(self, ports: SupervisorPorts, *, is_void: Callable[[str], bool]) -> None:
         self._ports = ports
-        self._calls = Calls(ports.lanes, ports.processor)
+        self._calls = CallDispatcher(ports.lanes, ports.processor)
         self._is_void = is_void
-        self._gone = gone
 
     def end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
-        """Drop the cursor of a supervisor, with retries."""
+        """Drop the cursor of a supervisor, with retries; then release its id."""
         topic = _topic_of(payload)
         if topic is None:
             _log.error(
@@ -85,8 +89,8 @@ class UnreadableEnds:
 
         # On the lane of a supervisor with this id, so that requests of one that is submitted now
         # run after this.
-        lane = f"broker-{supervisor_id}"
-        self._calls.call(lane, let_go, lambda _none: self._gone(supervisor_id), again)
+        lane, metadata = f"broker-{supervisor_id}", self._ports.metadata
+        self._calls.call(lane, let_go, lambda _none: release(metadata, supervisor_id), again)
 
 
 def _topic_of(payload: Mapping[str, object]) -> str | None:

@@ -1,0 +1,125 @@
+"""Plans of `index_parallel`, SQL INSERT and SQL REPLACE: the jobs that such a task writes.
+
+`IngestTask` runs them. Owns which rows of datasources a task reads, and whether it replaces them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import ETERNITY
+from penstock.core.sql_text import tokens
+from penstock.indexing.batch.job import index_job, sql_job
+from penstock.indexing.batch.metric_merge import kept_rows
+from penstock.indexing.specs.batch.task import aligned
+from penstock.indexing.specs.errors import did_you_mean
+from penstock.indexing.specs.inputs import CombiningInput
+from penstock.indexing.specs.task_context import IngestionMode
+from penstock.segments.model import Segment, SegmentId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.indexing.batch.engine import SegmentInput
+    from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.task_input import TaskReading
+    from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+    from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
+    from penstock.indexing.specs.inputs import DruidInput
+
+
+class IndexPlan:
+    """The plan of an `index_parallel`."""
+
+    def __init__(self, spec: IndexParallelSpec) -> None:
+        self._spec = spec
+        self.wanted: Final = spec.chunks
+
+    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+        """Return the job of the input."""
+        spec = self._spec
+        return [index_job(spec, lambda source: _rows_of(source, spec, reading))]
+
+
+class SqlPlan:
+    """The plan of an INSERT or a REPLACE."""
+
+    def __init__(self, spec: SqlIngestSpec) -> None:
+        self._spec = spec
+        self.wanted: Final = [wish.interval for wish in spec.lock_wishes()]
+
+    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+        """Return the job of the statement."""
+        spec = self._spec
+        if spec.mode is IngestionMode.APPEND:
+            return [sql_job(spec)]
+        # The query may read the rows that it replaces. The publish copies segments that are
+        # appended under the task's locks, so the query must not read these.
+        # Spark ignores case: FROM WEB reads web.
+        own = spec.datasource.lower()
+        reads = any(token.name.lower() == own for token in tokens(spec.query))
+        kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
+        return [sql_job(spec, ((spec.datasource, reading.as_input(kept)),))]
+
+
+def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
+    """Return the visible rows of a datasource that the task reads.
+
+    Raises:
+        InvalidRequest: The datasource does not exist, or a named segment is not visible.
+    """
+    replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
+    ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
+    intervals = [one.interval for one in ids] if source.time is None else [source.time]
+    if replaced:
+        # Rows appended between the read and the publish would be hidden but not written.
+        granularity = spec.data_schema.segment_granularity
+        found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
+    else:
+        found = reading.visible(source.data_source, intervals)
+    if not found:
+        _check_name(source, spec, reading)
+    if ids:
+        names = {str(one) for one in ids}
+        found = [one for one in found if str(one.segment.id) in names]
+        if missing := names - {str(one.segment.id) for one in found}:
+            raise InvalidRequest(
+                f"segments to read are not visible: {', '.join(sorted(missing))}",
+                place="spec.ioConfig.inputSource.segments",
+            )
+    hidden = _hidden(source, [one.segment for one in found])
+    return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
+
+
+def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
+    """Refuse a datasource without data: with a misspelt name the target would be emptied.
+
+    Raises:
+        InvalidRequest: It has no data.
+    """
+    name, known = source.data_source, reading.datasources()
+    if name in known:
+        return
+    whole = spec.io.input_source
+    parts = whole.delegates if isinstance(whole, CombiningInput) else ()
+    part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
+    hint = did_you_mean(name, list(known), or_all=False)
+    raise InvalidRequest(
+        f'no datasource "{name}" with data{hint or ": correct its name"}',
+        place=f"spec.ioConfig.inputSource{part}.dataSource",
+    )
+
+
+def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
+    """Return the columns that are not selected; a missing list selects all."""
+    shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
+    found: set[str] = set()
+    for rows in kept_rows(segments):
+        metrics = {metric.name for metric in rows.metrics or ()}
+        for name in rows.columns:
+            listed = source.metrics if name in metrics else source.dimensions
+            if listed is not None and name not in shown:
+                found.add(name)
+    return frozenset(found)

@@ -1,0 +1,124 @@
+"""Transactions on segments that the locks of a task must cover.
+
+`Lockboxes.critical` runs them on the lane of the datasource, where no lock can change meanwhile,
+with the locks of the task. They block for the metadata store, and wait for nothing else.
+
+Invariant: no segment becomes visible that the task's locks do not cover at that moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Conflict
+from penstock.indexing.lockbox.model import LockType
+from penstock.indexing.overlord.lock_requests import lock_type
+from penstock.indexing.task_spec import StreamTaskSpec
+from penstock.storage.metadata import CountsRow, Covering, PublishRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.actions import PublishSegments
+    from penstock.indexing.engine import RowCounts
+    from penstock.indexing.lockbox.coverage import CoveringLocks
+    from penstock.indexing.task_spec import TaskSpec
+    from penstock.storage.metadata import Killed, MetadataStore, PublishOutcome, SegmentRow
+    from penstock.storage.metadata.rows.publish import PublishKind
+
+
+def publish_segments(
+    metadata: MetadataStore, task: TaskSpec, action: PublishSegments, locks: CoveringLocks
+) -> PublishOutcome:
+    """Publish segments and offsets.
+
+    Raises:
+        Conflict: A lock of an appending publish has another type.
+        Unavailable: The store does not answer.
+    """
+    kind = _kind(task, action)
+    covering: dict[str, Covering] = {}
+    if kind == "append":
+        locks.require(LockType.APPEND)
+        holders = locks.replacing(action.segments)
+        covering = {
+            segment.id: Covering(held.task_id, held.lock.version)
+            for segment, held in zip(action.segments, holders, strict=True)
+            if held is not None
+        }
+    return metadata.publish(_request(task, action, kind, covering))
+
+
+def keep_segments(
+    metadata: MetadataStore, task: TaskSpec, rows: Sequence[SegmentRow], locks: CoveringLocks
+) -> int:
+    """Add segments unchanged to what the task will publish; return how many.
+
+    Raises:
+        Conflict: No REPLACE lock of the task contains a segment.
+        Unavailable: The store does not answer.
+    """
+    versions = {}
+    for row, held in zip(rows, locks.replacing(rows), strict=True):
+        if held is None or held.task_id != task.id:
+            raise Conflict(
+                f"task {task.id} has no REPLACE lock that contains segment {row.id}: set"
+                " useConcurrentLocks in its context"
+            )
+        versions[row.id] = held.lock.version
+    metadata.upgrades.add(task.id, versions)
+    return len(versions)
+
+
+def mark_unused(
+    metadata: MetadataStore, datasource: str, interval: Interval, _locks: CoveringLocks
+) -> int:
+    """Mark the segments within an interval unused; return how many were used."""
+    return metadata.segments.mark_unused_within(datasource, interval)
+
+
+def kill_segments(metadata: MetadataStore, ids: Sequence[str], _locks: CoveringLocks) -> Killed:
+    """Delete the rows of unused segments, and return the files to delete."""
+    return metadata.segments.kill(ids)
+
+
+def _kind(task: TaskSpec, action: PublishSegments) -> PublishKind:
+    # Streaming tasks always append; their lock type selects the transaction.
+    is_stream = isinstance(task, StreamTaskSpec)
+    if is_stream and lock_type(task, appends=True) is LockType.APPEND:
+        return "append"
+    return action.kind
+
+
+def _request(
+    task: TaskSpec, action: PublishSegments, kind: PublishKind, covering: dict[str, Covering]
+) -> PublishRequest:
+    is_stream = isinstance(task, StreamTaskSpec)
+    return PublishRequest(
+        task_id=task.id,
+        datasource=task.datasource,
+        segments=action.segments,
+        supervisor_id=task.supervisor_id if isinstance(task, StreamTaskSpec) else None,
+        start_offsets=action.start if is_stream else None,
+        end_offsets=action.end if is_stream else None,
+        sequence_name=action.sequence_name,
+        topic_id=action.topic_id,
+        counts=_counts(action.counts),
+        kind=kind,
+        covering=covering,
+        basis=action.basis,
+        overwritten=action.overwritten,
+    )
+
+
+def _counts(counts: RowCounts) -> CountsRow:
+    return CountsRow(
+        processed=counts.processed,
+        unparseable=counts.unparseable,
+        thrown_away_late=counts.thrown_away_late,
+        thrown_away_early=counts.thrown_away_early,
+        thrown_away_filtered=counts.thrown_away_filtered,
+        # A sequence is published only after all of its bad messages are stored.
+        dead_letters=counts.unparseable,
+    )
