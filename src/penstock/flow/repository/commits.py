@@ -382,7 +382,7 @@ class CommitLog:
             self.refused_count += 1
             raise Unavailable(
                 f"the FlowFile repository has stopped, because an exception ({self._stopped}) "
-                "left open whether a commit was made: restart the flow, which reads the journal"
+                "left the outcome of a commit unknown: restart the flow, which reads the journal"
             )
 
     def _stop(self, error: BaseException) -> None:
