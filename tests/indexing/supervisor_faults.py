@@ -371,7 +371,7 @@ class SupervisorWorld:
                 return
             self.settle(1)
         tasks = {one: self.peons[one].report() for one in self.running()}
-        every = [(one.id, one.standing.state, one.standing.errors()) for one in self.every()]
+        every = [(one.id, one.snapshot.state, one.snapshot.errors()) for one in self.every()]
         raise AssertionError(
             f"{where}: it never comes: committed {self.truth.offsets(ID)} of {self.ends()},"
             f" published {self.published()} of {self.sent}, {tasks}, {every}"
@@ -477,7 +477,7 @@ def prepare(operation: Operation, replicas: int) -> SupervisorWorld:
     else:
         world.send(3)
     if operation in (reset, backfill):  # They refuse what the supervisor has not seen.
-        world.wait(lambda: world.every()[0].standing.latest()[0] == world.ends()[1], "prepared")
+        world.wait(lambda: world.every()[0].snapshot.latest()[0] == world.ends()[1], "prepared")
         assert not world.is_caught_up
     return world
 
@@ -512,7 +512,7 @@ def out_of_step(world: SupervisorWorld) -> list[str]:
         found += [f"{one.id} waits for {what}" for what in under_way(one)]
         if one.is_stopping or one.spec.suspended:
             continue
-        known, true = one.standing.committed(), world.truth.offsets(one.id) or {}
+        known, true = one.snapshot.committed(), world.truth.offsets(one.id) or {}
         if known != true:
             found.append(f"{one.id} knows the offsets {known}, not {true}")
         ends = world.ends()[1]
@@ -560,7 +560,7 @@ def check(world: SupervisorWorld, operation: Operation, where: str) -> None:
         world.ask(lambda piece=piece: world.supervisors.terminate(piece.id))
     world.settle(10)
     (one,) = world.every()
-    assert one.standing.state == "RUNNING", f"{where}: {one.standing.state}"
+    assert one.snapshot.state == "RUNNING", f"{where}: {one.snapshot.state}"
     reading = [one for one in world.running() if world.peons[one].sequences.final is None]
     assert len(reading) == world.spec.io.replicas, f"{where}: {reading}"
     before = world.published()

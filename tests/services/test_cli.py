@@ -463,7 +463,7 @@ def test_a_supervisor_goes_on_where_it_is_told_to(server: FakeServer, capsys: Ca
     )
     assert "twice" in capsys.readouterr().err
     assert run(["supervisor", "reset", "x", "--to", "0=1"]) == exit_codes.USAGE
-    assert "say --yes" in capsys.readouterr().err
+    assert "confirm with --yes" in capsys.readouterr().err
     assert len(server.asked) == told
     other = {"id": "x", "backfillSupervisorId": "x_backfill_1"}
     server.answers[f"{one}/resetToLatestAndBackfill"] = (200, other)

@@ -180,7 +180,7 @@ def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: 
     assert "write NAME=VALUE" in command("queue", "search", WAY, "uuid", code=2)
     assert "and 2 more values" in command("queue", "count", WAY, "uuid", "--max", "1")
     assert json.loads(command("queue", "count", WAY, "uuid", "--json"))["values"] == 3
-    assert "say --yes" in command("queue", "drop", WAY, code=2)
+    assert "confirm with --yes" in command("queue", "drop", WAY, code=2)
     assert command("queue", "drop", WAY, f"uuid={uuid}", "-y").startswith("1 FlowFile dropped")
     assert json.loads(command("queue", "drop", WAY, "--yes", "--json"))["dropped"] == 2
     assert "unknown connection" in command("queue", "list", "x -> y", code=1)

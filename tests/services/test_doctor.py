@@ -129,7 +129,7 @@ def test_doctor_accepts_a_data_folder_that_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_java(monkeypatch)
-    for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be made")):
+    for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be created")):
         found = doctor.examine(Options(data_dir=data), {}, SystemClock())
         folder = next(one for one in found if one.subject == "data folder")
         assert folder.verdict is doctor.DoctorVerdict.OK

@@ -22,7 +22,7 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions
-from penstock.services.host.process import ChildCommand, listen, listen_patiently
+from penstock.services.host.process import ChildCommand, listen, listen_with_retries
 from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
@@ -461,7 +461,7 @@ def test_a_port_that_becomes_free_is_taken() -> None:
     got: list[int] = []
 
     def take() -> None:
-        with listen_patiently(address, "--http", clock, 3) as listener:
+        with listen_with_retries(address, "--http", clock, 3) as listener:
             got.append(listener.getsockname()[1])
 
     taking = threading.Thread(target=take)
@@ -472,7 +472,7 @@ def test_a_port_that_becomes_free_is_taken() -> None:
         taking.join(0.01)
     assert got == [address.port]
     with listen(address, "--http"), pytest.raises(Conflict):
-        listen_patiently(address, "--http", clock, 0)
+        listen_with_retries(address, "--http", clock, 0)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

@@ -193,7 +193,7 @@ def test_how_many_slots_a_supervisor_wants(state: str, partitions: int, wanted: 
     latest: tuple[dict[int, int], None] = (dict.fromkeys(range(partitions), 5), None)
     standing = SimpleNamespace(state=state, latest=lambda: latest)
     io = SimpleNamespace(task_count=3, replicas=2)
-    one = SimpleNamespace(standing=standing, spec=SimpleNamespace(io=io))
+    one = SimpleNamespace(snapshot=standing, spec=SimpleNamespace(io=io))
     found = slot_demand([cast("Supervisor", one)] * 2, 9)
     assert found == SlotDemand(2 if wanted else 0, 2 * wanted, 9)
 

@@ -99,7 +99,7 @@ def test_an_append_that_does_not_look_what_has_come_back(monkeypatch):
 
 
 def test_an_append_that_is_not_seen_above_a_replace_beside_it(monkeypatch):
-    monkeypatch.setattr(transaction, "copies_for_twins", lambda *_args: [])
+    monkeypatch.setattr(transaction, "copies_for_upgraded", lambda *_args: [])
     wanting(monkeypatch, "tasks together")
     assert finds("is refused for marks that nobody made", range(7000, 7012), BESIDE)
 

@@ -178,7 +178,9 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
     assert len(world.jobs) == tries
     assert world.counts() == (0, 2, 4)
     (line,) = caplog.messages
-    assert line == ("the projection p of d is not made, queries read the rows: no space left")
+    assert line == (
+        "projection p of datasource d could not be built; queries read the rows: no space left"
+    )
     world.fails = lambda _files: None
     world.clock.advance(600)
     world.want(*range(6))
@@ -216,7 +218,7 @@ def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
     assert world.jobs == [["2", "1"], ["2"], ["1"]]
     assert world.counts() == (1, 1, 0)
     assert caplog.messages == [
-        "the projection p of d is not made of 2, queries read its rows: it is cut"
+        "projection p of datasource d could not be built from 2; queries read its rows: it is cut"
     ]
 
 

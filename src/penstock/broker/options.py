@@ -52,7 +52,7 @@ class BrokerOptions:
         mem_queue_size: Number of the newest messages of a topic kept in memory for its channels;
             with 0, all messages are read from the disk.
         min_free_bytes: Free disk space below which publishes are refused.
-        retention_ms: How long messages that every cursor has passed are kept; None: for ever.
+        retention_ms: Retention of messages that every cursor has passed; None: unlimited.
         retention_bytes: Such messages are kept while their stream partition is not larger; None:
             for ever.
         retention_interval_ms: Time between two searches for old log files.

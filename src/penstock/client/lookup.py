@@ -99,6 +99,6 @@ async def http_get(url: str) -> tuple[int, bytes]:
 
     Raises:
         InvalidRequest: The URL is not valid, or the answer is too large.
-        Unavailable: There is no answer.
+        Unavailable: No server answered.
     """
     return await _ASKER.fetch(url)

@@ -200,7 +200,7 @@ class ClientPace:
         self._apply()
 
     async def take_turns(self) -> None:
-        """Move shares of idle connections to connections without one, for ever."""
+        """Move shares of idle connections to connections without one, until cancelled."""
         while True:
             await self._environment.sleep(self._options.rotate_s)
             try:

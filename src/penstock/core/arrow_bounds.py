@@ -87,11 +87,11 @@ class _LongMetadataError(Exception):
 
 
 def _check_metadata(at: int, length: int, end: int) -> None:
-    """Refuse a length of metadata: damage is left to the reader.
+    """Check the announced length of metadata; the reader reports damage.
 
     Raises:
-        struct.error: No metadata of the length can be there.
-        _LongMetadataError: They are there, and too long.
+        struct.error: The file is too short for metadata of this length.
+        _LongMetadataError: The metadata is longer than the limit.
     """
     if length <= 0 or at + length > end:
         raise struct.error
@@ -137,7 +137,7 @@ def _places(stored: BinaryIO, size: int) -> list[int]:
 
 
 def _batch_at(stored: BinaryIO, at: int, size: int) -> _Batch | None:
-    """Return what is known of the batch at a place, or None at the end of a stream.
+    """Return the sizes of the batch at a position, or None at the end of a stream.
 
     Any other message, such as the schema, counts as an empty batch.
     """

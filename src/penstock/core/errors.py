@@ -76,7 +76,7 @@ class Unavailable(PenstockError):
 
 
 class StorageUnavailable(Unavailable):
-    """The deep storage does not respond, or did not keep what was written."""
+    """The deep storage does not respond, or lost a file that was written."""
 
     dependency = Dependency.STORAGE
 
@@ -113,7 +113,7 @@ class LockRevoked(PenstockError):
 
 
 class CorruptData(PenstockError):
-    """Bytes on disk are not what was written.
+    """Bytes on disk differ from those that were written.
 
     Args:
         file: Path of the file.

@@ -22,7 +22,7 @@ def bytes_of_rows(batch: pa.RecordBatch) -> pa.Array:
 
 
 def may_have_long_rows(batch: pa.RecordBatch, bytes_max: int) -> bool:
-    """Tell, without a look at the rows, whether one of them may take more bytes than that."""
+    """Return, without reading the rows, whether one of them may take more bytes than that."""
     if any(map(repeats_values, batch.schema.types)):
         return True
     size = 0
@@ -56,7 +56,7 @@ def check_no_unions(fields: Iterable[pa.Field], shown: str) -> None:
 
     Args:
         fields: The columns.
-        shown: What messages call the file.
+        shown: Name of the file in messages.
 
     Raises:
         InvalidRequest: A column has one.

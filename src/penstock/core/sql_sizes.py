@@ -450,7 +450,7 @@ def _is_joined(found: Sequence[Token], at: int) -> bool:
 
 
 def _ends_operand(token: Token) -> bool:
-    """Return whether a mark after the token stands between two operands, not before one."""
+    """Return whether an operator after the token is binary, not a prefix."""
     if token.text in {")", "]", "}", "END", "?"} or token.is_text:
         return True
     is_word = bool(token.name) and token.text not in _BEGINS_EXPRESSION

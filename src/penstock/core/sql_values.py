@@ -330,7 +330,7 @@ def _second(arguments: Sequence[_Value], each: int) -> float | None:
 
 
 def _partitions(arguments: Sequence[_Value]) -> float | None:
-    """Return what the partitions of a range take, which are the fourth argument."""
+    """Return the size of the partitions of a range, which are its fourth argument."""
     return max(0.0, arguments[3].number or 0) * _PARTITION_BYTES if len(arguments) == 4 else None
 
 

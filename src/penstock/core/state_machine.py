@@ -48,7 +48,7 @@ class Refusal:
 
 
 class Unchanged(Enum):
-    """What happens where nothing changes."""
+    """Outcome of an event that changes nothing."""
 
     IGNORED = "ignored"
     """The event may happen, and has no effect."""

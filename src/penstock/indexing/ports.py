@@ -41,7 +41,7 @@ class BrokerPort(Protocol):
         returns at once if the offsets are of `topic_id` and the name now has another topic.
 
         Raises:
-            NotFound: There is no topic of this name.
+            NotFound: The topic does not exist.
             Unavailable: The broker does not answer.
         """
         ...

@@ -40,7 +40,7 @@ class TaskLogReader(Protocol):
             bytes_max: Maximum number of bytes to return.
 
         Raises:
-            NotFound: There is no log of the task, or it was deleted.
+            NotFound: The task has no log, or it was deleted.
             Unavailable: The store does not answer.
         """
         ...

@@ -44,7 +44,7 @@ _URGENT: Final = MailOptions.URGENT
 
 @runtime_checkable
 class CancellableAction(Protocol):
-    """An action with a waiting caller, who must be notified if it will never run."""
+    """An action with a waiting caller, which must be notified if the action will never run."""
 
     def __call__(self) -> object:
         """Run the action."""

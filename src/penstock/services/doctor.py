@@ -279,7 +279,7 @@ def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
         text = f"{probe} cannot be written: {error.strerror}"
         return Finding(subject, DoctorVerdict.FAILED, text, remedy)
     if not path.exists():
-        return Finding(subject, DoctorVerdict.OK, f"{path} will be made")
+        return Finding(subject, DoctorVerdict.OK, f"{path} will be created")
     if not (path / FORMAT_FILE).exists():
         return Finding(subject, DoctorVerdict.OK, f"{path} is empty, and will be a data folder")
     return Finding(subject, DoctorVerdict.OK, f"{path}, format {FORMAT}")

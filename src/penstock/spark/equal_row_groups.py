@@ -240,7 +240,7 @@ def order_name(number: int) -> str:
 
 
 def fold_of_groups(schema: DataSchema) -> RowFold | None:
-    """Return how what was computed of groups becomes rows of the schema's files."""
+    """Return the fold that makes rows of the schema's files from computed groups."""
     fold = fold_of(schema)
     if fold is None:
         return None
@@ -259,7 +259,7 @@ def _part(number: int, metric: Aggregator) -> FoldedMetric:
 
 
 def _is_read(metric: Aggregator, fields: dict[str, FieldType]) -> bool:
-    """Tell whether a metric is of a field as it is read, and its time that of the row."""
+    """Return whether a metric is of a field as it is read, and its time that of the row."""
     if metric.time_column not in {None, TIME_COLUMN}:
         return False
     # Fields of another type are cast by Spark.

@@ -130,7 +130,7 @@ def judged_together(
     count: str,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the rows to keep, as `judged`; each stands for `count` rows.
+    """Return the rows to keep, as `judged`; each represents `count` rows.
 
     `moment` is a column that marks late and early rows, with the meaning of its values; other rows
     have null there. `also` names columns to keep.

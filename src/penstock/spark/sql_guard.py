@@ -142,7 +142,7 @@ def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
     plan = text[begin:end]
     if not 0 <= begin < end or _ROOT not in plan or _PHYSICAL not in text[end:]:
         raise InvalidRequest(
-            "Spark's plan of the statement is not understood: write it in another way"
+            "Spark's plan of the statement cannot be checked: write the statement in another way"
         )
     for line in plan.split("\n"):
         branch = _BRANCH.match(line)
@@ -202,7 +202,7 @@ def without_paths(plan: str) -> str:
 
 
 def relocated_error(text: str, query: str) -> str:
-    """Return what Spark says of a query with the lines that it has without `hidden_query`."""
+    """Return Spark's error for a query with the line numbers of the user's query."""
     lines = query.count("\n") + 1
     last = len(query) - (query.rfind("\n") + 1)
 

@@ -36,9 +36,9 @@ class FileStat:
     Attributes:
         size: In bytes.
         modified_ms: When its content was changed last, epoch milliseconds.
-        is_folder: It is no file.
-        inode: The same for as long as a file is there, whatever its name; 0: not known.
-        is_special: It is a pipe, a socket or a device, which cannot be read as a file.
+        is_folder: Whether it is a folder.
+        inode: Identity of the file as long as it exists, also if it is renamed; 0: unknown.
+        is_special: Whether it is a pipe, a socket or a device, which cannot be read as a file.
     """
 
     size: int

@@ -363,7 +363,7 @@ class ProcessorRunner(Generic[P]):
             self.processor.on_stopped(self.context)
 
     def restart(self, properties: Mapping[str, PropertyValue] | None = None) -> None:
-        """Start again as in a new process, which has only what was committed.
+        """Start again as in a new process, which has only committed data.
 
         Args:
             properties: New properties; None: as before.
@@ -448,7 +448,7 @@ class ProcessorRunner(Generic[P]):
     # -- looking
 
     def sent(self, relationship: Relationship | str) -> list[Sent]:
-        """Return what was sent to a relationship, in order, since the last `clear`."""
+        """Return the FlowFiles sent to a relationship, in order, since the last `clear`."""
         queue = self._around.queues[_name(relationship)]
         return [Sent(flowfile, self._around.content_of(flowfile)) for flowfile in queue.flowfiles]
 
@@ -461,7 +461,7 @@ class ProcessorRunner(Generic[P]):
         }
 
     def clear(self) -> None:
-        """Discard what was sent."""
+        """Discard the FlowFiles that were sent."""
         self._around.clear()
 
     @property

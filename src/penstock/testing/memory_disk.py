@@ -21,7 +21,7 @@ once, and then again with a failure or a power loss at each of its steps:
     fs.read_only = True                every change is refused
 
 Invariants: without power nothing is read or changed. A failed write leaves nothing visible,
-except for the bytes that it was told to keep before a power loss. A failed sync behaves as on
+except for bytes that a test keeps for a power loss. A failed sync behaves as on
 Linux: the pages count as clean but are not durable, and a later sync makes them durable only if
 they are written again. For one thread, or several under the owner's mutex.
 """

@@ -340,7 +340,7 @@ class Channel:
         self._alarm.set(self.state.next_event_ms(), now_ms)
 
     def _deliver(self, now_ms: int) -> None:
-        """Deliver some batches; the next turn follows at once, or when it has what it needs."""
+        """Deliver some batches; continue in the next iteration, or when more can be delivered."""
         for _ in range(_TURN_BATCHES):
             result = self._delivery.deliver(self.options, now_ms)
             if result.needs_memory:

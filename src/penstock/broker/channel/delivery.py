@@ -145,7 +145,7 @@ class ReadyConsumers:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What one call of `MessageDelivery.deliver` did, and what its caller has to wait for.
+    """Result of one call of `MessageDelivery.deliver`, and the events that its caller waits for.
 
     Attributes:
         progressed: Messages were delivered, deferred or dropped, so there may be more to do now.

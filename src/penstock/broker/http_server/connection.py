@@ -72,7 +72,7 @@ _UVICORN_LOG.setLevel(logging.ERROR)
 
 
 class RequestMeter:
-    """Which part of a request is being received, and its size without the body.
+    """The part of a request that is being received, and its size without the body.
 
     Attributes:
         in_head: Its head has begun and is not complete.
@@ -116,7 +116,7 @@ class RequestMeter:
 
 
 class Deadline:
-    """One timer; setting it replaces what it was set to."""
+    """One timer; setting it replaces its earlier time."""
 
     __slots__ = ("_loop", "_timer")
 

@@ -84,7 +84,7 @@ class ChannelInheritance:
         self._announcer.changed(topic)
 
     def created(self, topic: Topic) -> None:
-        """Look up which channels a new topic should get."""
+        """Look up the channels of a new topic at other brokers."""
         if is_ephemeral(topic.name) or not self._announcer.http_addresses():
             return
         self._new.append(topic)

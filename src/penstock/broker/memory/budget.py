@@ -80,7 +80,7 @@ class MemoryBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more input may be read."""
+        """Whether further input must wait."""
         return self.held_bytes >= self.limit_bytes
 
     def hold(self, owner: Hashable, size_bytes: int) -> None:

@@ -106,7 +106,7 @@ _REMEMBERED: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One entry: a pattern of topics, patterns of channels, and what is permitted."""
+    """One entry: a pattern of topics, patterns of channels, and the permissions."""
 
     topic: NamePattern
     channels: tuple[NamePattern, ...]

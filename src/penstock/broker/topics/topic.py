@@ -148,7 +148,7 @@ class Topic:
         The flag is true if the topic has a channel that outlives its consumers: then messages may
             be
         deleted once every reader has finished them. A topic that is only read by offset keeps them.
-        An ephemeral channel needs no more messages than its backlog limit.
+        An ephemeral channel needs at most as many messages as its backlog limit.
         """
         held = {}
         for name, channel in self.channels.items():

@@ -33,7 +33,7 @@ _NAME: Final = "flow.json"
 
 @dataclass(frozen=True, slots=True)
 class WantedStates:
-    """Which components should run.
+    """Components that should run.
 
     Attributes:
         all_running: Whether components without an entry in `exceptions` should run, including new

@@ -77,7 +77,9 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"{text!r} is no regular expression: {error}; correct it") from None
+        raise InvalidRequest(
+            f"{text!r} is not a valid regular expression: {error}; correct it"
+        ) from None
 
 
 def _substring(subject: Value, start: Value, end: Value | None = None) -> str:

@@ -139,7 +139,9 @@ def _parse_regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"{text!r} is no regular expression: {error}; correct it") from None
+        raise InvalidRequest(
+            f"{text!r} is not a valid regular expression: {error}; correct it"
+        ) from None
 
 
 def _parse_path(text: str) -> Path:

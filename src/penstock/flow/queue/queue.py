@@ -323,7 +323,7 @@ class FlowFileQueue:
     def restore(
         self, flowfiles: Sequence[FlowFile], swap_files: Sequence[RestoredSwapFile]
     ) -> None:
-        """Add what the repository recovered; called once, before all other methods.
+        """Add the recovered FlowFiles and swap files; called once, before all other methods.
 
         Args:
             flowfiles: FlowFiles whose home is the journal, in any order.

@@ -109,11 +109,11 @@ class StateCounts(NamedTuple):
     unsynced: int
 
 
-class NumberSequences:
-    """Takes numbers for new FlowFiles and files from the sequences of the state.
+class SharedSequences:
+    """Thread-safe access to the sequences of the state, for new FlowFiles and files.
 
-    Has a mutex of its own, so that threads that create FlowFiles do not wait for commits. A
-    snapshot at the same time may miss a number, which does no harm: those that a commit uses were
+    Its mutex is not that of commits, so threads that create FlowFiles do not wait for commits. A
+    concurrent snapshot may miss a number, which is harmless: a commit uses only numbers that were
     taken before it.
     """
 
@@ -124,17 +124,17 @@ class NumberSequences:
     def next_ids(self, count: int) -> int:
         """Return the first of `count` consecutive ids of FlowFiles."""
         with self._mutex:
-            return self._state.sequences.take_ids(count)
+            return self._state.sequences.next_ids(count)
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of `count` consecutive queue indexes."""
         with self._mutex:
-            return self._state.sequences.take_queue_indexes(count)
+            return self._state.sequences.next_queue_indexes(count)
 
     def next_file_number(self) -> int:
         """Return the number of a new swap file."""
         with self._mutex:
-            return self._state.sequences.take_file_number()
+            return self._state.sequences.next_file_number()
 
 
 class CommitLog:
@@ -171,7 +171,7 @@ class CommitLog:
         self._content = content
         self._clock = clock
         self._mutex = threading.Lock()
-        self.sequences = NumberSequences(state)
+        self.sequences = SharedSequences(state)
         self._waiting: list[CommitTicket] = []
         self._poison: str | None = None
         self._stopped: str | None = None
@@ -382,7 +382,7 @@ class CommitLog:
             self.refused_count += 1
             raise Unavailable(
                 f"the FlowFile repository has stopped, because an exception ({self._stopped}) "
-                "left open whether a commit was made: restart the flow, which reads the journal"
+                "left the outcome of a commit unknown: restart the flow, which reads the journal"
             )
 
     def _stop(self, error: BaseException) -> None:

@@ -110,11 +110,12 @@ class Undo:
 
 
 @dataclass(slots=True)
-class RepositoryCounters:
+class RepositorySequences:
     """Sequences of a repository: ids of FlowFiles, their order in queues, numbers of swap files.
 
-    Each is above all values that commits used, and all that were taken. A value that is taken and
-    never committed is lost, and no value is returned twice.
+    The next value of each is above all values that were returned or that commits used. A value that
+    is returned and never committed is lost, and no value is returned twice. Not thread-safe; see
+    `commits.SharedSequences`.
 
     Attributes:
         next_id: Next id, above all ids that commits used.
@@ -126,19 +127,19 @@ class RepositoryCounters:
     next_queue_index: int = 0
     next_file: int = 0
 
-    def take_ids(self, count: int) -> int:
+    def next_ids(self, count: int) -> int:
         """Return the first of `count` consecutive ids."""
         first = self.next_id
         self.next_id += count
         return first
 
-    def take_queue_indexes(self, count: int) -> int:
+    def next_queue_indexes(self, count: int) -> int:
         """Return the first of `count` consecutive indexes."""
         first = self.next_queue_index
         self.next_queue_index += count
         return first
 
-    def take_file_number(self) -> int:
+    def next_file_number(self) -> int:
         """Return the number of a new swap file."""
         number = self.next_file
         self.next_file += 1
@@ -158,9 +159,9 @@ class RepositoryCounters:
         if number is not None:
             self.next_file = max(self.next_file, number + 1)
 
-    def copy(self) -> RepositoryCounters:
+    def copy(self) -> RepositorySequences:
         """Return a copy of the sequences."""
-        return RepositoryCounters(self.next_id, self.next_queue_index, self.next_file)
+        return RepositorySequences(self.next_id, self.next_queue_index, self.next_file)
 
     def _observe(self, flowfiles: Sequence[FlowFile]) -> None:
         if flowfiles:
@@ -191,7 +192,7 @@ class RepositoryState:
     files: dict[str, KnownFile] = field(default_factory=dict)
     obsolete: dict[str, ObsoleteSwapFile] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
-    sequences: RepositoryCounters = field(default_factory=RepositoryCounters)
+    sequences: RepositorySequences = field(default_factory=RepositorySequences)
 
     # -- planning commits
 
@@ -439,7 +440,7 @@ class RepositoryState:
     def begin(cls, head: SnapshotHead) -> RepositoryState:
         """Return the state of a snapshot's head."""
         state = cls(number=head.number, states=dict(head.states))
-        state.sequences = RepositoryCounters(head.next_id, head.next_queue_index, head.next_file)
+        state.sequences = RepositorySequences(head.next_id, head.next_queue_index, head.next_file)
         state.obsolete = {
             name: ObsoleteSwapFile(head.number, kept_aside)
             for name, kept_aside in head.obsolete.items()

@@ -97,7 +97,7 @@ def check_readiness(
 
 
 def _lacks(component: ScheduledComponent, now_ms: int) -> str | None:
-    """Return what a component lacks to run; None: nothing."""
+    """Return the reason why a component cannot run; None if it can."""
     if not component.schedulable.has_work(now_ms):
         return WORK
     return None if component.schedulable.is_open() else ROOM

@@ -48,7 +48,7 @@ class Counters:
         add_count(self._counts, known, number)
 
     def take(self) -> dict[str, int]:
-        """Return the counts, and begin anew."""
+        """Return the counts and reset them."""
         counts, self._counts = self._counts, {}
         return counts
 

@@ -59,7 +59,7 @@ class SessionInputs:
         return None
 
     def many(self, session_state: SessionFlowFiles, limit: int) -> list[FlowFile]:
-        """Take up to so many of the first input that has any."""
+        """Take up to `limit` FlowFiles of the first input that has any."""
         room = self._room(session_state)
         if room is not None:
             limit = min(limit, room)

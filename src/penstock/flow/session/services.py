@@ -112,17 +112,17 @@ class Wiring:
 
     Attributes:
         processor: Its id.
-        state: What it remembers.
-        inputs: Queues that lead to it.
-        outputs: Queues that lead away, by relationship.
-        relationships: All that it has, connected or not.
-        auto_terminated: Those at which FlowFiles end.
-        retries: Those for which is tried again first.
-        any_open: It runs while one relationship has room.
-        penalty_ms: For how long a penalized FlowFile is not handed out.
-        yield_ms: For how long the processor rests when it yields.
-        yield_for: Has the processor rest for so many milliseconds.
-        batch_limit: How many FlowFiles a session may take, after a trigger failed.
+        state: Its stored state.
+        inputs: Queues of incoming connections.
+        outputs: Queues of outgoing connections, by relationship.
+        relationships: All its relationships, connected or not.
+        auto_terminated: Relationships whose FlowFiles are removed.
+        retries: Relationships whose FlowFiles are retried first.
+        any_open: Whether it runs while at least one relationship has room.
+        penalty_ms: Time for which a penalized FlowFile is not returned.
+        yield_ms: Time for which the processor does not run after it yields.
+        yield_for: Makes the processor yield for a number of milliseconds.
+        batch_limit: Maximum number of FlowFiles of a session after a failed trigger.
     """
 
     processor: str

@@ -372,7 +372,7 @@ class ProcessSession:
         self._transaction.commit(durable=durable)
 
     def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
-        """Give back what was taken since the last checkpoint, and discard what was created.
+        """Return FlowFiles taken since the last checkpoint to their queues, and discard new ones.
 
         Args:
             penalize: FlowFiles that are given back cannot be taken during the penalty period.

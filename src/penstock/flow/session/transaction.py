@@ -182,8 +182,8 @@ _logger = logging.getLogger(__name__)
 class SessionTransaction:
     """One session, called by the thread that runs the processor.
 
-    Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
-    it: ``commit`` after a trigger, ``fail`` after one that raised, and ``flush`` at the end of a
+    The runner of a processor creates one for each trigger or batch of triggers, and ends it:
+    ``commit`` after a trigger, ``fail`` after one that raised, and ``flush`` at the end of a
     batch in all cases.
 
     Attributes:
@@ -283,7 +283,7 @@ class SessionTransaction:
                     _logger.exception("%s: a callback after a commit failed", self.wiring.processor)
 
     def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
-        """Give back what was taken since the last checkpoint, and discard what was created.
+        """Return FlowFiles taken since the last checkpoint to their queues, and discard new ones.
 
         Args:
             penalize: FlowFiles that are given back cannot be taken during the penalty period.

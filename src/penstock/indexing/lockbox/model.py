@@ -266,7 +266,7 @@ class LockRefused:
     more: int = 0
 
     def text(self) -> str:
-        """Return a description of what the task waits for."""
+        """Return a description of the locks that the task waits for."""
         asked = self.request
         held = "; ".join(refusal.text() for refusal in self.refusals)
         more = f"; and {self.more} more" if self.more else ""

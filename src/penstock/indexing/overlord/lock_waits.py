@@ -200,7 +200,7 @@ class LockWaits:
         return self._queues[task.datasource].head_of(task.id) or (task.id, 0)
 
     def answered(self, attempt: LockAttempt, outcomes: Sequence[Outcome]) -> LockAttemptResult:
-        """Return what follows from the outcomes of an attempt."""
+        """Return the events and tries that follow from the outcomes of an attempt."""
         task = attempt.task
         if self._attempts.get(task.id) is not attempt:
             return LockAttemptResult()  # The task ended meanwhile, and its locks were released.
@@ -221,7 +221,7 @@ class LockWaits:
         return LockAttemptResult(following=self._next(task.datasource, [again]))
 
     def failed(self, attempt: LockAttempt, error: PenstockError) -> LockAttemptResult:
-        """Return what follows from an attempt that failed."""
+        """Return the events and tries that follow from a failed attempt."""
         task = attempt.task
         if self._attempts.get(task.id) is not attempt:
             return LockAttemptResult()

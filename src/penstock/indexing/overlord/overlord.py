@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Overlord:
-    """The overlord of one process, which leads or stands by.
+    """The overlord of one process, which leads or is on standby.
 
     Args:
         processor: Its mailbox, on a thread that runs it after `start`.

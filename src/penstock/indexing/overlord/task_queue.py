@@ -746,7 +746,7 @@ class TaskQueue:
     # Queries
 
     def why(self, task_id: str) -> list[WaitReason]:
-        """Return what a task waits for; empty if it runs.
+        """Return the reason why a task waits; empty if it runs.
 
         Raises:
             NotFound: The task is not active.

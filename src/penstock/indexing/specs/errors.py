@@ -70,7 +70,7 @@ _BOUNDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One place of a spec and what is wrong there."""
+    """One mistake of a spec and its place."""
 
     place: str
     message: str

@@ -134,7 +134,7 @@ class Supervisor:
         self._reconciler.advance()
 
     def stop(self) -> None:
-        """Have all tasks publish what they have read, then finish."""
+        """Have all tasks publish the rows that they have read, then finish."""
         self._state.stopping = True
         self._reconciler.advance()
 

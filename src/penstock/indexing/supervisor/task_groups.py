@@ -212,7 +212,7 @@ class Replica:
 
 @dataclass(slots=True)
 class TaskGroup:
-    """Tasks that do the same work, and what is agreed with them.
+    """Tasks that do the same work, and the agreements with them.
 
     Attributes:
         task: One of them, as created: the others differ only in name, first sequence and server

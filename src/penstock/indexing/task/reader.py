@@ -82,7 +82,7 @@ class StreamReader:
 
     @property
     def planned(self) -> Offsets:
-        """Start of the next batch: the end of what is read or being read."""
+        """Start of the next batch: the end of the data that is read or being read."""
         return self._batch.end if self._batch is not None else self._context.state.commit.current
 
     @property

@@ -105,7 +105,7 @@ class NoopTask:
         self._done = False
 
     def run(self) -> TaskResult:
-        """Sleep as long as its spec says."""
+        """Sleep for the time in its spec."""
         until_s = self._clock.monotonic_s() + self._run_time_ms / 1000
         with self._condition:
             while not self._stopped:

@@ -126,7 +126,7 @@ class TaskAttempts:
         return end
 
     def shutdown_reason(self) -> str | None:
-        """Return why the task must end, None if nobody asked for it.
+        """Return why the task must end, None if no end was requested.
 
         Raises:
             CorruptData: The file is damaged.

@@ -2,14 +2,14 @@
 
 All state belongs to the worker's mailbox and can be restored from the task folders. `Worker` is
 what other threads call: it sends their commands as mail. `RunningTasks` carries them out.
-`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines what
-overlords are told. `FolderSizes` measures the folders of running tasks on a lane, one round at a
+`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines the
+report for overlords. `FolderSizes` measures the folders of running tasks on a lane, one round at a
 time, because the mailbox must not wait for a disk with very many files. A running peon belongs to
 `running_task`, an ended task to `ended_tasks`, the location of folders to `task_folders`.
 
 Invariants:
 
-- A task is written to disk before the overlord is told that it was accepted.
+- A task is written to disk before the overlord gets the answer that it was accepted.
 - A peon that dies is restarted in the same folder, where its task continues if it can.
 - An ended task is reported until the overlord forgets it. Its folder is deleted some time
   later, when no query reads its files and its log is in the log store.

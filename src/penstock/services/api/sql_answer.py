@@ -26,7 +26,7 @@ class SqlAnswer(StreamingResponse):
     """Sends the rows of a result.
 
     Args:
-        result: What is closed at the end.
+        result: Result to close at the end.
         chunks: Its rows in the format that the client asked for.
         on_abandoned: Called when the answer ends before all of it was sent: the client left or
             stopped reading, a row could not be written, or the server stops.

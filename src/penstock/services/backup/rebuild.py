@@ -113,10 +113,10 @@ def rebuild_metadata(
     if nameless and not skip_unknown:
         raise InvalidRequest(
             f"{counted(len(nameless), 'file')} of batch tasks and compactions in {deep_storage}"
-            f" (such as {nameless[0]}) cannot be rebuilt: their names tell neither version nor"
+            f" (such as {nameless[0]}) cannot be rebuilt: their names contain neither version nor"
             " interval, nor whether they replaced others. Rows that only these files hold would be"
-            " missing, and rows that they replaced would come back. Restore a backup if there is"
-            " one; or leave them out with --skip-unknown, and load them with a batch task"
+            " missing, and rows that they replaced would come back. Restore a backup, if"
+            " available; or leave them out with --skip-unknown, and load them with a batch task"
         )
     places = _by_place(named)
     rebuilt = Rebuilt()

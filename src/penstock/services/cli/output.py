@@ -179,7 +179,7 @@ def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") ->
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidRequest(f"{loss}; say --yes")
+        raise InvalidRequest(f"{loss}; confirm with --yes")
     try:
         answer = input(escaped(f"{question} [y/N] "))
     except EOFError:

@@ -50,7 +50,7 @@ def create(
 ) -> None:
     """Create a topic, or a channel of one."""
     if channel is not None:
-        require_name(channel, "channel")  # first, or the topic is there when this is refused
+        require_name(channel, "channel")  # first, otherwise a refused channel leaves a new topic
     broker = _broker()
     broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
     if channel is not None:

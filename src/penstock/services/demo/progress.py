@@ -51,7 +51,7 @@ def flow_at_work(status: Mapping[str, object]) -> list[str]:
 
 
 def tasks_at_work(status: Mapping[str, object]) -> list[str]:
-    """Return what the tasks of a supervisor do, from its status."""
+    """Return the activity of the tasks of a supervisor, from its status."""
     payload = part(status, "payload")
     tasks = [*objects(payload, "publishingTasks"), *objects(payload, "activeTasks")]
     if not tasks:

@@ -1,1 +1,1 @@
-"""Events about the running of a process, and their sinks, which never block the work."""
+"""Events about the operation of a process, and their sinks, which never block other work."""

@@ -84,7 +84,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     """Send one request over a connection of its own, and return the answer's status.
 
     Raises:
-        OSError: There was no answer in time.
+        OSError: The server did not answer in time.
     """
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

@@ -99,7 +99,7 @@ def make_deep_storage(options: Options) -> None:
         if root is not None:
             OsFileSystem().mkdir(str(root))
     except PenstockError as error:
-        logger.warning("the deep storage folder cannot be made: %s", error)
+        logger.warning("cannot create the deep storage folder: %s", error)
 
 
 def _umask(options: Options) -> int:
@@ -138,8 +138,8 @@ def _tighten(top: Path, mode: int, opened: Path | None) -> None:
         _chmod(top, mode)
     except PermissionError:
         logger.warning(
-            "%s belongs to another user, so its permissions cannot be changed: what is in it is"
-            " closed, but others may see the names",
+            "%s belongs to another user, so its permissions cannot be changed: other users"
+            " cannot read the files in it, but can list their names",
             top,
         )
 

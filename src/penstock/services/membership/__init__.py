@@ -1,1 +1,1 @@
-"""Who is there and who leads: announcements and leases, and the election of a leader."""
+"""Membership of processes: announcements and leases, discovery, and the election of a leader."""

@@ -161,7 +161,9 @@ class RoleWatcher:
         """Record all present nodes by key, remove all others, and initialise the view."""
         right = {key: node for key, node in present.items() if node.role == self.role}
         for key in present.keys() - right.keys():
-            logger.error("%s announces itself among the %ss, and is none", key, self.role)
+            logger.error(
+                "%s is announced as a %s, but its document has another role", key, self.role
+            )
         with self._changed:
             gone = [self._nodes.pop(key) for key in list(self._nodes) if key not in right]
             fresh = {key: node for key, node in right.items() if key not in self._nodes}

@@ -1,7 +1,7 @@
 """The command of a child: `python -m penstock.services.roles NAME …`, started by the launcher.
 
-Owns its arguments. It imports only the role that is asked for, because each child's start and
-memory count.
+Owns its arguments. It imports only the requested role, because every child adds to the start time
+and the memory of the host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Overlord process: its composition and its participation in leader election.
 
 Owns how the options of the process become overlord options, duties and components.
-`LeadingOverlord` begins and ends a term of the overlord when the election says so.
+`LeadingOverlord` begins and ends a term of the overlord when the election reports a change.
 `EmittedEvents` passes indexing events to the emitter of the process. Any number of overlord
 processes may run: one leads, the others forward requests to it. Does not own what a leader does
 (`penstock.indexing.overlord`) or the election (`services.membership.election`).

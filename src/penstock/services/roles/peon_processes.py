@@ -423,7 +423,7 @@ class PeonProcesses:
             except Unavailable as error:
                 self._deaths += 1
                 self.waits.failed(_SPARE, error, dependency=Dependency.WORKER)
-                logger.warning("a spare peon cannot be made: %s", error)
+                logger.warning("cannot start a spare peon: %s", error)
                 self._refill(self._options.retry.delay_ms(self._deaths))
                 return
             self.waits.ended(_SPARE)
@@ -468,7 +468,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     try:
         ends = os.pipe()
     except OSError as error:
-        raise Unavailable(f"no pipe for a peon can be made: {error.strerror}") from None
+        raise Unavailable(f"cannot create a pipe for a peon: {error.strerror}") from None
     reader.callback(os.close, ends[0])
     writer.callback(os.close, ends[1])
     return ends

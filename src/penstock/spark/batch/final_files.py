@@ -1,8 +1,8 @@
-"""The final files of batch tasks: sorted, zstd Parquet, in their place and durable.
+"""Final files of batch tasks: sorted Parquet files, compressed with zstd, durable in deep storage.
 
-Owns a file's form, its name and how it comes to its folder, on this host or behind fsspec. Each
-attempt writes under a name of its own; only those that are reported count, and the engine removes
-the others.
+Owns a file's form, its name and its transfer to the target folder, on this host or behind fsspec.
+Each attempt writes under its own name; only reported files count, and the engine removes the
+others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FinalFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchTarget:
-    """Where final files go and what they look like; `folder` is a path or a URL of fsspec."""
+    """Location and form of final files; `folder` is a path or a URL of fsspec."""
 
     folder: str
     granularity: Granularity
@@ -64,7 +64,7 @@ class BatchTarget:
     def write(self, rows: pa.Table, bucket: int, number: int = 0) -> list[FinalFile]:
         """Sort the rows and write a file of each of their time chunks, mostly one.
 
-        `number` is what the JVM calls the time chunk.
+        `number` is the number of the time chunk in the JVM.
 
         Raises:
             Unavailable: A file cannot be written.
@@ -111,7 +111,7 @@ class BatchTarget:
 
 
 def is_remote(folder: str) -> bool:
-    """Tell whether a folder is behind fsspec."""
+    """Return whether a folder is behind fsspec."""
     return "://" in folder
 
 

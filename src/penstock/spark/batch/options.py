@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SparkBatchOptions:
-    """How batch requests are cut, and what they may reach.
+    """Sizes of the pieces of batch requests, and the locations that they may access.
 
     Attributes:
         split_bytes_min: Text files are not cut smaller than this.

@@ -65,8 +65,8 @@ def makes_archive(argv: Sequence[str]) -> bool:
 def _drop_old(folder: Path) -> None:
     """Make room for a new archive; a JVM that has an old one mapped keeps its bytes.
 
-    What the JVM of an environment left that was removed since counts as an archive, because nobody
-    will give it its name.
+    A temporary file of an environment that no longer exists is deleted like an old archive, because
+    no process will complete it.
     """
     left = [path for path in folder.glob(f"classes-*{_UNFINISHED}") if not _is_written(path)]
     archives = [*folder.glob("classes-*.jsa"), *left]
@@ -76,7 +76,7 @@ def _drop_old(folder: Path) -> None:
 
 
 def _is_written(unfinished: Path) -> bool:
-    """Tell whether the JVM that writes an archive may still run: its process id is in the name."""
+    """Return whether the JVM that writes it may still run: its process id is in the name."""
     return Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists()
 
 

@@ -1,7 +1,8 @@
-"""Which processors need Spark: name and import path.
+"""Table of the processors that need Spark: name and import path.
 
-Owns the table, for the services, which put it beside that of `flow.processors.builtin`; a flow
-knows nothing of Spark. Paths and no classes: PySpark is imported when one runs.
+Owns the table, which the services add to that of `flow.processors.builtin`, because `flow` does not
+depend on Spark. It contains paths instead of classes, so that PySpark is imported only when such a
+processor runs.
 """
 
 from __future__ import annotations

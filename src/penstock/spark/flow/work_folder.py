@@ -96,7 +96,7 @@ def work_folder(parent: Path | None, *, is_ours: bool = False) -> Iterator[WorkF
         path = Path(tempfile.mkdtemp(prefix="penstock-spark-", dir=parent)).absolute()
     except OSError as error:
         raise Unavailable(
-            f"no work folder can be made in {parent or tempfile.gettempdir()}: {error}"
+            f"cannot create a work folder in {parent or tempfile.gettempdir()}: {error}"
         ) from error
     try:
         yield WorkFolder(path)

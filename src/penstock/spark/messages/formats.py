@@ -1,7 +1,7 @@
-"""How a stream's text is written, and what is beside it: plain data for Spark's workers.
+"""Text formats of a stream's values and keys, and columns for the metadata of its records.
 
-Owns the step from the formats of a spec to that data, so that workers need no models of specs, and
-the choice of a parser, for the values of messages and for the keys of records.
+Plain data for Spark's workers. Owns the conversion of the formats of a spec to this data, so that
+workers need no models of specs, and the choice of a parser for values of messages and for keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TextFormat:
 
 @dataclass(frozen=True, slots=True)
 class MetadataColumns:
-    """Names of the columns beside those of values, and how what is in them is written.
+    """Names of the columns for the metadata of records, and the formats of keys and headers.
 
     Headers are read if `encoding` is given, keys if `key_format` is.
     """
@@ -51,7 +51,7 @@ class MetadataColumns:
     encoding: str | None = None
 
     def has(self, name: str) -> bool:
-        """Whether a column of this name may be found beside values."""
+        """Return whether a column of this name may contain metadata of records."""
         if name in {self.time, self.topic, self.partition, self.offset}:
             return True
         return self.header_of(name) is not None or (
@@ -59,21 +59,21 @@ class MetadataColumns:
         )
 
     def header_of(self, name: str) -> str | None:
-        """Return the header that a column of this name is of; None: it is of none."""
+        """Return the header that a column of this name contains, or None."""
         if self.encoding is None or not name.startswith(self.header_prefix):
             return None
         return name.removeprefix(self.header_prefix)
 
 
 def text_format(format_: MessageFormat | None) -> TextFormat:
-    """Return how text of a format of a spec is written; without one it is JSON."""
+    """Return the text format that a spec declares; JSON if it declares none."""
     if format_ is None or format_.type == "json":
         return TextFormat()
     return TextFormat(format_.columns, format_.separator, format_.list_delimiter)
 
 
 def metadata_columns(format_: KafkaFormat | None) -> MetadataColumns | None:
-    """Return the columns beside values of a format of a spec; None: there are none."""
+    """Return the metadata columns of a spec's format; None if it has none."""
     if format_ is None:
         return None
     return MetadataColumns(

@@ -1,8 +1,8 @@
-"""Dimensions that the spec of a stream leaves to its messages: found in those of each persist.
+"""Discovery of the dimensions of a stream whose spec does not list them, for each persist.
 
-Owns what a worker looks at and how files that found different columns become alike; the rules of
-types are those of batch tasks (`batch.input.discovery`). Nothing is kept between persists, so
-nothing depends on what an earlier one found, or would find again.
+Owns the part of the messages that a worker inspects, and the merge of files with different columns.
+The types follow the rules of batch tasks (`batch.input.discovery`). No result is kept between
+persists, so a persist never depends on an earlier one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
 class LookWork:
     """Splits whose columns are asked for, one for each piece of work.
 
-    With `metadata` the columns beside the values of records are among them.
+    With `metadata`, the result includes the metadata columns of records.
     """
 
     splits: tuple[Split, ...]
@@ -111,7 +111,7 @@ def found_in(texts: Iterable[str]) -> Found:
 
 
 def metadata_column_types(records: WholeRecords, names: MetadataColumns) -> Found:
-    """Return the columns beside the values of records that one of them has."""
+    """Return the metadata columns for which at least one record has a value."""
     found: Found = {}
     if records.headers is not None and names.encoding is not None:
         headers = header_names(records.headers)
@@ -131,7 +131,7 @@ def metadata_column_types(records: WholeRecords, names: MetadataColumns) -> Foun
 
 
 def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
-    """Yield what Arrow finds in JSON objects; what is none has no columns.
+    """Yield the columns that Arrow finds in JSON objects; other values have none.
 
     The batch is looked at in small pieces, of which one that Arrow does not take is cut into
     smaller ones, down to leaves that are looked at one by one.

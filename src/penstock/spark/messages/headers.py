@@ -1,8 +1,7 @@
-"""Headers of records to columns of text, one for each name. Pure.
+"""Headers of records as text columns, one for each header name. Pure.
 
-Of a header given twice the last counts. UTF-8 and ASCII are checked as whole columns; of what is
-written otherwise each distinct value is decoded once, as headers mostly say the same again and
-again.
+If a record repeats a header, the last one counts. UTF-8 and ASCII are checked as whole columns. For
+other encodings each distinct value is decoded once, because most headers repeat a few values.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class ProjectionBuilder:
             self.dropped.add(dropped)
             name = batch[0].plan.name
             self._log.warning(
-                "the projection %s of %s is not made, queries read the rows: %s",
+                "projection %s of datasource %s could not be built; queries read the rows: %s",
                 *(name, batch[0].datasource, error),
             )
 
@@ -273,7 +273,7 @@ class ProjectionBuilder:
             barred = {one: until for one, until in self._barred_until_s.items() if until > now_s}
             self._barred_until_s = barred | {request.target: now_s + self.options.pause_s}
         self._log.warning(
-            "the projection %s of %s is not made of %s, queries read its rows: %s",
+            "projection %s of datasource %s could not be built from %s; queries read its rows: %s",
             *(request.plan.name, request.datasource, request.file.path, error),
         )
 

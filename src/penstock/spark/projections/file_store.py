@@ -2,10 +2,10 @@
 
     <deep storage>/~projections/<datasource>/<plan's digest>/<digest of the file's path>.parquet
 
-They are derived from segments' files and belong to no segment: a missing or damaged file counts as
-not made. Owns what this process knows of them. Other processes may make the same files with the
-same content. Thread-safe: a mutex guards the known files, and is not held during calls to the
-store.
+They are derived from segments' files and belong to no segment: a missing or damaged file is
+created again. Owns this process's list of existing files. Other processes may create the same files
+with the same content. Thread-safe: a mutex guards the known files, and is not held during calls to
+the store.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ProjectionFiles:
                 self._version += 1
 
     def damaged(self, datasource: str, digest: str, names: Iterable[str]) -> list[str]:
-        """Return the files whose sizes differ from what was written."""
+        """Return the files whose sizes differ from the written sizes."""
         if "://" in self.root:
             return []
         made, found = self.made(datasource, digest), []
@@ -128,7 +128,7 @@ class ProjectionFiles:
         return found
 
     def forget(self, datasource: str, digest: str, names: Iterable[str]) -> None:
-        """Count files as not made and delete them, so that they are made again."""
+        """Forget and delete files, so that they are built again."""
         folder = projection_folder(datasource, digest)
         for name in names:
             with self._mutex:

@@ -45,7 +45,7 @@ _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def nests(cut: Granularity, unit: str) -> bool:
-    """Tell whether each bucket of a granularity lies in one of a unit such as DAY."""
+    """Return whether each bucket of a granularity lies in one of a unit such as DAY."""
     if cut.zoned is not None or cut.given:
         return False
     coarser = Granularity.parse(unit)
@@ -59,7 +59,7 @@ def nests(cut: Granularity, unit: str) -> bool:
 
 
 def starts_bucket(cut: Granularity, literal: str, *, is_date: bool) -> bool:
-    """Tell whether a literal is the start of a bucket.
+    """Return whether a literal is the start of a bucket.
 
     Args:
         cut: The granularity.

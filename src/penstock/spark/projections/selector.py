@@ -2,7 +2,7 @@
 
 Chooses the coarsest projection that fits, once files of it exist for half of the visible bytes, or
 at once if the query requires one. If anything fails over a projection, the query runs over the
-rows: `answered` returns None. Files that are found damaged count as not made.
+rows: `answered` returns None. Damaged files are built again.
 
 The views of projections live in a Spark session of their own, so that SHOW TABLES does not list
 them. A mutex, shared by all queries over projections, is held while a view is defined.
@@ -276,7 +276,7 @@ class Projections:
                 reasons.append(f"{plan.name!r} of {name}: {why}")
         if options.is_required:
             reasons += [
-                f"{one!r} of {name} cannot be made: it names a column that does not exist, or an"
+                f"{one!r} of {name} cannot be built: it names a column that does not exist, or an"
                 " expression or its filter has no exact counterpart in Spark SQL, or columns of the"
                 " datasource differ in case alone"
                 for one in known.unresolved
@@ -334,7 +334,7 @@ class Projections:
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: ProjectionChoice, error: PenstockError) -> int:
-        """Count the files that an error names as not made; return their number."""
+        """Delete the files that an error names, to be built again; return their number."""
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
@@ -357,7 +357,7 @@ class Projections:
 
     def _tell_damage(self, choice: ProjectionChoice, count: int) -> None:
         self._log.warning(
-            "the projection %s of %s is made again where it was damaged or gone: %s",
+            "projection %s of datasource %s: missing or damaged files are built again: %s",
             *(choice.plan.name, choice.datasource, counted(count, "file")),
         )
 

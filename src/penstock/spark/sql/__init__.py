@@ -1,1 +1,1 @@
-"""SQL that users ask in: what may be asked, queries and their limits, words for what Spark says."""
+"""SQL of users: allowed statements, queries and their limits, and translated errors of Spark."""

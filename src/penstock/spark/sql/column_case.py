@@ -1,9 +1,9 @@
-"""Queries of datasources that have columns which differ in case alone (`core.column_case`).
+"""Queries of datasources whose columns differ in case alone (`core.column_case`).
 
-Spark folds case, and could read neither of such columns. So a query that reads one of these
-datasources runs in Spark sessions of its own, in which case counts in every name. Owns those
-sessions beside the ordinary ones, the question which of them a query is for, and what a query is
-told that writes a name in another case.
+Spark ignores case in names and could read neither of such columns. A query that reads one of these
+datasources therefore runs in separate Spark sessions that distinguish case in all names. Owns those
+sessions, the choice of the sessions for a query, and the hint for a query that fails because it
+writes a name in another case.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class QuerySessions:
             yield spark, hidden
 
     def forget_views(self) -> None:
-        """Look at the files anew: Spark remembers their sizes for as long as a view stands."""
+        """Drop the views, because Spark caches the sizes of files as long as a view exists."""
         with self._mutex:
             if self._views is not None:
                 self._views.forget()
@@ -122,13 +122,13 @@ class CaseTables:
         return {name: found for name, found in files.items() if name not in self._columns}
 
     def why(self) -> str:
-        """Say why case counts."""
+        """Return the reason why case counts."""
         name, columns = next(iter(self._columns.items()))
         shown = shown_case_variants(case_variants_in(column for column, _ in columns))
         return f'case counts in this query, as {shown} of "{name}" differ in it alone'
 
     def explained(self, text: str) -> str:
-        """Return what Spark says of a query, with the names that are meant in another case."""
+        """Return Spark's error for a query, with a hint at names in another case."""
         unknown = _UNKNOWN.search(text)
         if unknown is None:
             return text
@@ -159,7 +159,7 @@ class CaseTables:
         )
 
     def explained_table(self, name: str, datasources: Iterable[str]) -> str:
-        """Say which datasource is meant in another case; empty if none is."""
+        """Return a hint at a datasource whose name differs in case; empty if there is none."""
         alike = [one for one in datasources if one.lower() == name.lower() and one != name]
         if len(alike) != 1:
             return ""

@@ -1,12 +1,11 @@
 """Statements during which Spark ended, and which are refused for a while if it ends again.
 
 A statement can take all memory of the JVM that runs it, or keep it planning until it is ended.
-Sent again and again, it would leave no time in which other queries are answered. Spark does not
-report which of the statements that ran has ended it. So each of them becomes a suspect, and of
-suspects one runs at a time: the next end is then attributed to that one. Statements that are no
-suspects run as before.
+If a client repeats it, no other query is answered. Spark does not report which of the running
+statements ended it. So each of them becomes a suspect, and suspects run one at a time: the next end
+is then attributed to the suspect that runs. Other statements run as before.
 
-Owns the suspects and the rule. It sees neither Spark nor queries: `service` reports to it.
+Owns the suspects and the rule. It uses neither Spark nor queries: `service` reports to it.
 
 Invariants: a statement ends Spark at most `ENDS_MAX` times within `WINDOW_S`; a suspect that has
 succeeded is cleared; the number of suspects has a bound. Nothing is kept on disk.

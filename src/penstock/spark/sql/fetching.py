@@ -1,13 +1,13 @@
-"""How the rows of a query come from Spark: at once if they are few, by way of files otherwise.
+"""Fetches the rows of a query from Spark: directly if they are few, otherwise through files.
 
 Spark Connect has no back-pressure. The JVM keeps each partition of an answer as a whole, several
-times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows are asked for
-directly, of at most `ROW_BYTES_AT_ONCE` each: the first longer one ends the request. An answer that
-is larger is computed a second time, and Spark's Python workers write it to
-files (`answer_files`) while it is computed: neither the JVM nor a worker holds more than a batch,
-and no core of Spark waits for a client.
+times over, and queues what its client has not read. So Penstock requests at most `ROWS_AT_ONCE`
+rows directly, of at most `ROW_BYTES_AT_ONCE` each; a longer row ends the request. A larger answer
+is computed a second time, and Spark's Python workers write it to files (`answer_files`) while it is
+computed: neither the JVM nor a worker holds more than a batch, and no core of Spark waits for a
+client.
 
-Owns the decision and both ways. Does not own the files, nor what a query may read.
+Owns the decision and both methods. Does not own the files, nor the allowed queries.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Fetcher:
 
 
 def fits_at_once(rows: RowSource) -> bool:
-    """Tell whether an answer that was written to files could have been fetched at once."""
+    """Return whether an answer that was written to files could have been fetched at once."""
     if isinstance(rows, SpilledRows) and rows.row_bytes_max > ROW_BYTES_AT_ONCE:
         return False
     return rows.num_rows <= _rows_at_once(len(rows.schema))
@@ -286,7 +286,7 @@ def _size(column: Column, kind: str) -> Column:
 
 
 def _is_shared(reports: Sequence[SpillReport]) -> bool:
-    """Tell whether the workers could write; raise if they had to stop."""
+    """Return whether the workers could write; raise if they had to stop."""
     problem = next((report.problem for report in reports if report.problem), "")
     check_written(problem)
     return problem != UNSHARED

@@ -1,12 +1,12 @@
-"""How the columns of many files become those of one table. Pure.
+"""Columns of a table that has many files. Pure.
 
-Of one column's types the wider wins: bigint and double are double, anything with text is text. A
-column that a file lacks is null there.
+If the files of a column have several types, the widest one counts: bigint and double are double,
+anything with text is text. A column that a file lacks is null there.
 
-Names fold case, as Spark's do: a column whose producer changed its case is one column. But where
-the rows of one segment have two names that differ in case alone (`core.column_case`), names are
-exact in the whole datasource, so that both can be queried. The files of one segment count together,
-so that merging them changes nothing; see decision 47.
+Names ignore case, as in Spark, so a column whose producer changed its case is one column. If the
+rows of one segment have two names that differ in case alone (`core.column_case`), names are exact
+in the whole datasource, so that both can be queried. The files of one segment count together, so
+that merging them changes nothing; see decision 47.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _united(distinct: Iterable[Columns], *, fold: bool) -> Columns:
 
 
 def _are_exact(files: Iterable[TableFile]) -> bool:
-    """Tell whether the rows of one segment have case variants."""
+    """Return whether the rows of one segment have case variants."""
     segments: dict[str, set[Columns]] = {}
     published: set[Columns] = set()
     for file in files:

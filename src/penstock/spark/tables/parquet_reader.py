@@ -1,8 +1,8 @@
-"""From one Parquet file of a datasource to Arrow batches of a given schema, without the JVM.
+"""Reads one Parquet file of a datasource as Arrow batches of a given schema, without the JVM.
 
-Owns finding the columns, the types of the table, and the time that counts. Spark's data source API
-is not known here (`penstock.spark.datasource`). Invariant: the rows are those that the JVM's scan
-of the same file gives (`penstock.spark.views`).
+Owns the lookup of columns, the types of the table, and the time of each row. Does not own Spark's
+data source API (`datasource`). Invariant: the rows equal those that the JVM's scan of the same file
+returns (`penstock.spark.views`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _open(path: str) -> ds.FileSystemDataset:
     try:
         return ds.dataset(inner, format=kind, filesystem=filesystem)
     except pa.ArrowInvalid as error:
-        raise CorruptData(path, None, f"it is no Parquet file ({error})") from error
+        raise CorruptData(path, None, f"it is not a Parquet file ({error})") from error
 
 
 def _within(interval: Interval, schema: pa.Schema) -> pc.Expression:

@@ -31,7 +31,7 @@ DECLARED_FOR_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """The files of a datasource's visible segments, and what they were taken from."""
+    """Files of a datasource's visible segments, and the view that they come from."""
 
     visible: VisibleEntries[Segment]
     files: tuple[TableFile, ...]
@@ -86,7 +86,7 @@ class VisibleFiles:
         ]
 
     def is_dropped(self, datasource: str) -> bool:
-        """Tell whether all segments of a datasource are unused; its name as it was written."""
+        """Return whether all segments of a datasource are unused; its name as it was written."""
         return self._store.survey.look(lambda overview: overview.is_dropped(datasource))
 
     def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
@@ -148,7 +148,7 @@ class VisibleFiles:
 
 
 def _datasource(supervisor: Mapping[str, object]) -> str:
-    """Return what a supervisor's spec feeds; empty where it has not the shape of one."""
+    """Return the datasource of a supervisor's spec; empty if the spec is malformed."""
     name = _schema(supervisor).get("dataSource")
     return name if isinstance(name, str) else ""
 

@@ -96,7 +96,7 @@ class BadFileWriter:
         self._fs.fsync_folder(self._folder)
 
     def close(self) -> None:
-        """Let go of the file; what was not committed never gets its name."""
+        """Close the file; a file that was not committed never gets its final name."""
         if self._file is not None:
             self._file.close()
             self._file = None

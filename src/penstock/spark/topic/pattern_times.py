@@ -1,7 +1,8 @@
-"""Columns of texts that are written in a pattern of Joda, to epoch milliseconds.
+"""Conversion of text columns with times in a Joda pattern to epoch milliseconds. Pure.
 
-Texts that have all of their digits are taken as one table of bytes; the others are for
-`TimePattern.parse`, each different text once. Invariant: both give the same time, or none. Pure.
+Texts with all digits of the pattern are converted together, as a table of bytes; the others with
+`TimePattern.parse`, once for each distinct text. Invariant: both methods return the same time, or
+none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whole records of a stream partition: their values, and what they have beside them, as columns.
+"""Whole records of a stream partition: values and metadata as columns. Pure.
 
-Owns the step from slices to such columns, wherever the records are. A message of a topic of
-Penstock's own has the time at which it was appended, and neither key nor headers. Pure.
+Owns the conversion of slices to such columns, for records of any source. A message of one of
+Penstock's topics has the time at which it was appended, and neither key nor headers.
 """
 
 from __future__ import annotations

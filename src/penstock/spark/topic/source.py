@@ -1,8 +1,8 @@
 """The Spark data source `penstock.topic`: stream partitions of a topic, by offset.
 
-Owns the options and Spark's data source API; reading itself is in `split_reader`. Its classes
-travel to Spark's Python workers by name, so Penstock must be installed there, and the topic's
-folders must be reachable under their paths.
+Owns the options and Spark's data source API; `split_reader` reads the messages. Spark's Python
+workers import the classes by name, so Penstock must be installed there, and the workers must reach
+the topic's folders under the same paths.
 
 Options:
 
@@ -12,17 +12,17 @@ Options:
                       {"0": 17, "1": -2}: by stream partition; -2 is earliest, -1 latest
     endingOffsets     latest (default) or by stream partition; batch only
     ranges            instead of url: [[partition, folder, start, end], …]
-    maxOffsetsPerTrigger   messages in a micro-batch at most; streams only
-    timeColumn, timeFormat, missingTime   with a schema that has `__time`: where the time is
+    maxOffsetsPerTrigger   maximum number of messages in a micro-batch; streams only
+    timeColumn, timeFormat, missingTime   with a schema that has `__time`: location of the time
     badFolder, mode   messages that do not parse: a folder to keep them in, or DROPMALFORMED;
                       otherwise the read fails and names the message
-    splits, splitBytes     how many pieces are read at once at most, and their least size
+    splits, splitBytes     maximum number of pieces read at once, and their minimum size
 
 Without a schema the rows are (partition, offset, timestamp, message). With `.schema(…)` messages
 are parsed as JSON objects into its columns.
 
-A streaming query's offsets carry the topic's id: in a topic that was deleted and made again under
-its name they mean nothing, and the query fails rather than leave out what came first.
+The offsets of a streaming query contain the topic's id. If the topic was deleted and created again
+under its name, the offsets are not valid in it, and the query fails instead of skipping messages.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class TopicReader(DataSourceReader):
         self._rows = _RowReader(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the splits of the ranges, or of what the broker says there is."""
+        """Return the splits of the ranges, or of the offsets that the broker reports."""
         if "ranges" in self._options:
             ranges = _ranges(self._options["ranges"])
         else:
@@ -138,7 +138,7 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader):
-    """Reads what comes in; Spark keeps the offsets, as {"0": next offset, …, "id": the topic's}."""
+    """Reads new messages; Spark keeps the offsets, as {"0": next offset, …, "id": the topic's}."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = options
@@ -206,7 +206,7 @@ class _RowReader:
             self._shape = _shape_of(schema, options)
         drop = options.get("mode", "FAILFAST").upper()
         if drop not in {"FAILFAST", "DROPMALFORMED"}:
-            raise InvalidRequest(f"mode {drop!r} is not known: use FAILFAST or DROPMALFORMED")
+            raise InvalidRequest(f"mode {drop!r} is unknown: use FAILFAST or DROPMALFORMED")
         self._policy = BadMessagePolicy(
             options.get("badFolder"),
             drop == "DROPMALFORMED",
@@ -279,14 +279,14 @@ def _known_in(topic: TopicOffsets, offsets: Mapping[str, int | str]) -> dict[int
     """Return a checkpoint's offsets by stream partition, if they are of this topic.
 
     Raises:
-        InvalidRequest: They are of one that had its name before.
+        InvalidRequest: They belong to an earlier topic of the same name.
     """
-    # A checkpoint of before there were ids has none.
+    # Checkpoints of early releases have no id.
     if offsets.get(_ID, topic.id) != topic.id:
         raise InvalidRequest(
-            f"topic {topic.topic} was deleted and made again since this query's checkpoint (id"
-            f" {offsets[_ID]}, now {topic.id}), so its offsets mean nothing any more: start the"
-            " query with a new checkpointLocation"
+            f"topic {topic.topic} was deleted and created again since this query's checkpoint"
+            f" (id {offsets[_ID]}, now {topic.id}), so the offsets of the checkpoint are no longer"
+            " valid: start the query with a new checkpointLocation"
         )
     return {int(name): int(at) for name, at in offsets.items() if name != _ID}
 

@@ -1,6 +1,7 @@
-"""Lists in order: what `sorted_array` and `sorted_set` make of lists in a dimension of text. Pure.
+"""Sorted lists: the results of `sorted_array` and `sorted_set` for a dimension of text. Pure.
 
-A list is kept as JSON text, so text that is a JSON list is taken for one; all other text stays.
+A list is stored as JSON text. Text that is a valid JSON list is therefore treated as a list; other
+text is unchanged.
 """
 
 from __future__ import annotations

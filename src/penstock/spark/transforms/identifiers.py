@@ -1,6 +1,6 @@
 """Names in expressions of Spark SQL, found in their text. Pure: no Spark and no spec.
 
-Works on the same tokens that the check of an expression saw, so that Spark gets what was judged.
+Uses the tokens with which the expression was checked, so that Spark receives what was checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 
 
 def names_in(expression: str) -> Iterator[str]:
-    """Yield what may be names of columns in an expression of Spark SQL.
+    """Yield the possible names of columns in an expression of Spark SQL.
 
     Key words come along: they are read as fields that no message has, which costs next to nothing,
     while telling them from columns of the same name would take the whole grammar.

@@ -1,7 +1,7 @@
-"""Which expressions give the same whenever they see the same values. Pure: no Spark and no spec.
+"""Deterministic expressions: same result for the same values. Pure: no Spark and no spec.
 
-Owns a list of functions that do. One that is not on it may do so too, and is taken for one that
-does not: a new release of Spark cannot add to the list what is random, nor can a catalogue.
+Owns a list of deterministic functions. Any other function is treated as not deterministic, so that
+neither a new release of Spark nor a catalogue can introduce a random one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BEFORE_STAR: Final = frozenset({"(", ",", ".", "ALL"})
 
 
 def is_repeatable(expression: str) -> bool:
-    """Tell whether an expression of Spark SQL calls but functions of the list, none by a path.
+    """Return whether an expression of Spark SQL calls only listed functions, none by a path.
 
     One with a star for all columns does not: which there are depends on how rows are read.
 

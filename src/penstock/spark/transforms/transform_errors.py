@@ -79,7 +79,7 @@ class ExpressionCheck:
         self._sessions = sessions.with_conf(EXPRESSION_CONF)
 
     def mistakes(self, expressions: Sequence[str]) -> list[str]:
-        """Return for each expression what is wrong with it, or an empty text.
+        """Return the mistake of each expression, or an empty text.
 
         Raises:
             EngineUnavailable: Spark does not answer.

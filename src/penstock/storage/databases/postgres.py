@@ -9,8 +9,8 @@ server, settings). Does not own the use of the text.
 
 Invariants: the transaction is read-only, sees one snapshot of the database and is never
 committed. The server parses a statement alone, as the user wrote it, before it becomes part of
-a COPY, so several statements or a statement that is no query are refused. Every wait, including
-the connection, ends when the caller cancels it, and the server is then told to stop. One thread
+a COPY, so several statements or a statement that is not a query are refused. Every wait, including
+the connection, ends when the caller cancels it, and the server is then asked to stop. One thread
 uses a reader, one statement at a time.
 """
 

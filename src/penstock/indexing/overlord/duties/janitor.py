@@ -138,7 +138,7 @@ class SweptStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """Counts of what one round removed."""
+    """Counts of the items that one round removed."""
 
     marked_unused: int = 0
     files_deleted: int = 0

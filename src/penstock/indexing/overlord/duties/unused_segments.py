@@ -39,7 +39,7 @@ _PORTIONS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class KillReport:
-    """Counts of what one round deleted."""
+    """Counts of the segments that one round deleted."""
 
     segments: int = 0
     files: int = 0

@@ -231,7 +231,7 @@ class _Commands:
         return JsonResponse({"id": _id(request, self._admin), "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
-        """Have task groups publish what they have read."""
+        """Have task groups publish the rows that they have read."""
         groups = (await json_object(request)).get("taskGroupIds")
         if not isinstance(groups, list) or not groups:
             raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")

@@ -371,7 +371,7 @@ def handoff(
     ] = None,
     wait: Wait = False,
 ) -> None:
-    """Have the tasks publish what they have read, and start new ones."""
+    """Have the tasks publish the rows that they have read, and start new tasks."""
     tasks = _tasks_by_group(name) if wait or not groups else {}
     chosen = groups or sorted(tasks)
     if not chosen:

@@ -56,8 +56,8 @@ def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordB
     """Yield the rows of a split, each batch with the number of its first row in the file.
 
     Raises:
-        NotFound: The file is not there.
-        CorruptData: It is damaged, or no such file.
+        NotFound: The file does not exist.
+        CorruptData: It is damaged, or has another format.
         InvalidRequest: A column has a union type.
     """
     with opened(split.file) as stored:

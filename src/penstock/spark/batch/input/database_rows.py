@@ -1,13 +1,13 @@
 """Rows of a database, copied to this host before they are read: a Parquet file for each statement.
 
-Owns which column of Arrow a column of the database becomes: numbers, booleans and times have their
-types; numbers of any length and JSON are text that says what it is, so that no digit is lost; lists
-are lists. The rest is the text that the database has for it. Rows come as CSV in blocks, which are
-turned into columns as a whole. The task's own process reads: no worker of Spark ever has the
-password. Only inputs of databases load this module: its driver takes 9 MB.
+Owns the Arrow type of each column of the database. Numbers, booleans and times keep their types;
+numbers of any length become text, so that no digit is lost; JSON becomes text that is marked as
+JSON; lists remain lists. For other types it is the database's own text. Rows arrive as CSV in
+blocks, and each block is converted as a whole. The task's own process reads the rows, so no worker
+of Spark has the password. Only inputs of databases load this module, because its driver takes 9 MB.
 
-Invariant: a value that its column cannot hold fails the request with the column's name; nothing
-becomes null that was not.
+Invariant: a value that its column cannot hold fails the request with the column's name; a value
+that is not null never becomes null.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def fetch_rows(
     row_bytes_max: int,
     check: Callable[[], None],
 ) -> Iterator[StatementRows]:
-    """Copy what the statements of an input give into files, one after the other.
+    """Copy the results of an input's statements into files, one after the other.
 
     All of them see one state of the database.
 
@@ -194,11 +194,13 @@ class _Copying:
         at = _COLUMN_AT.search(str(error))
         name = f"the column {columns[int(at[1])].name!r}" if at else "a row"
         why = _line(error).rpartition("conversion error ")[2]
-        return InvalidRequest(f"{self.place}: {name} has what cannot be read ({why}): {_REMEDY}")
+        return InvalidRequest(
+            f"{self.place}: {name} has a value that cannot be read ({why}): {_REMEDY}"
+        )
 
 
 def _told(column: Column) -> dict[bytes, bytes] | None:
-    """Return what a column of text says of itself to who looks for dimensions."""
+    """Return the metadata by which discovery recognizes the type of a text column."""
     if column.kind == "json":
         return {FOUND_AS: b"json"}
     if column.kind == "number":

@@ -77,7 +77,7 @@ def discovered(
         found: The columns of the data.
         lenient: Columns beyond `COLUMNS_MAX`, and a column that differs from `__time` only in
             case, are left out with a warning: one odd message must not stop a stream.
-        warn: Called for what is left out, as `logging.Logger.warning`.
+        warn: Called for values that are left out, as `logging.Logger.warning`.
 
     Raises:
         InvalidRequest: A column differs from `__time` only in case, or there are too many.

@@ -1,8 +1,9 @@
-"""Columns of any Arrow type to the columns of a row shape.
+"""Casts columns of any Arrow type to the columns of a row shape. Pure.
 
-Owns what becomes of a value that is typed already: numbers and texts as `coerce` has it, times as
-ISO text or epoch milliseconds, nested values as JSON text. Whole columns are cast; a batch of which
-one value does not fit is taken row by row, so that the others stay. Pure.
+Owns the conversion of values that have a type already: numbers and texts as in
+`spark.topic.coerce`, times as ISO text or epoch milliseconds, nested values as JSON text. Whole
+columns are cast; if one value of a batch does not fit, the batch is converted row by row, so that
+the other rows are kept.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _objects(
 def rows_of_objects(
     objects: Sequence[Mapping[str, Json] | str], shape: RowShape
 ) -> tuple[pa.RecordBatch, Bad]:
-    """Return the rows that objects make one by one; a text among them says why there is none."""
+    """Return the row of each object, or a text with the reason why it has none."""
     rows: list[list[Value]] = []
     bad: list[tuple[int, str]] = []
     for index, value in enumerate(objects):
@@ -230,7 +231,7 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
 
 
 def _in_millis(column: pa.Array) -> pa.Array:
-    """Return times as numbers, which is what they are where no text is asked for."""
+    """Return times as numbers of milliseconds, for columns that are not text."""
     if not pa.types.is_timestamp(column.type):
         return column
     return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())

@@ -24,8 +24,8 @@ class Source:
     """Common format of some files, and the rows made of them.
 
     `columns` are the names of delimited text, empty if each file has a header; `skip` counts the
-    lines before the rows; `header` tells whether the last of them has the names. `lines_only`: JSON
-    is one object a line, and no other form is detected.
+    lines before the rows; `header` is set if the last of them has the names. With `lines_only`,
+    JSON is read as one object a line, and no other form is detected.
     """
 
     kind: Kind
