@@ -245,5 +245,33 @@ def test_the_flow_makes_its_folder_for_its_user_also_under_the_umask_for_a_group
     assert mode(home / "data" / "flow") == 0o700
 
 
+def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no unexpected end, and the next start finds the folder unlocked."""
+
+    def fail(*_given: object, **_more: object) -> None:
+        raise OSError("the device reports an I/O error")
+
+    monkeypatch.setattr(flow, "collect_for_flows", lambda: None)
+    options = Options(data_dir=home / "data")
+    folder = private_data_folder(options)
+    (folder.tmp / "flow" / "1").mkdir(parents=True)
+    with socket.socket() as listener:
+        context = RoleContext(
+            *("flow", options, SystemClock(), listener, lambda: None, lambda: None, KeptEvents())
+        )
+        host = flow.FlowHost(context, BrokerFinder(options, no_lease))
+        with monkeypatch.context() as broken:
+            broken.setattr(flow.shutil, "rmtree", fail)
+            with pytest.raises(OSError, match="I/O error"):
+                host.start()
+        host.stop()
+        assert not (folder.run / "flow-ends").exists()
+        host.start()
+        host.stop()
+    WRITE_GUARD.set([])
+
+
 def no_lease() -> LeaseRow:
     raise Unavailable("no broker is announced")

@@ -157,14 +157,14 @@ class FlowHost:
             environment=os.environ,
             options=ControllerOptions(guard=self._starts),
         )
+        with self._mutex:  # first: a failure below must close it in order
+            self._controller = controller
         controller.call_when_stopped(self._repository_stopped)
         collect_for_flows()
         # Files left by killed services; no other service runs now.
         for left in work_folder.parent.iterdir():
             if left != work_folder:
                 shutil.rmtree(left, ignore_errors=True)
-        with self._mutex:
-            self._controller = controller
 
     def stop(self) -> None:
         """Stop everything in order."""
