@@ -12,7 +12,7 @@ from call_faults_kit import Faults
 from mailbox_kit import StepLanes
 from queue_kit import World, noop
 
-from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import Closed, Fenced, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.indexing.ports import TaskState
@@ -141,6 +141,45 @@ def test_a_background_call_is_tried_again_when_a_lane_takes_no_work() -> None:
     owner.run()
     assert owner.told == [42]
     assert not call.busy
+
+
+def test_an_outcome_that_a_full_disk_refuses_is_delivered_again_without_the_work() -> None:
+    owner, done = Owner(), list[int]()
+    call, full = owner.background_call(), [True]
+
+    def work() -> int:
+        done.append(42)
+        return 42
+
+    def take(result: int) -> None:
+        assert call.busy
+        if full.pop():
+            full.append(False)
+            raise Unavailable("the disk is full")
+        owner.told.append(result)
+
+    call.start(work, take, owner.told.append)
+    owner.run()
+    assert call.busy
+    assert "the disk is full" in call.trouble
+    owner.clock.advance(ms=1_000)
+    owner.run()
+    assert owner.told == [42]
+    assert done == [42]
+    assert (call.busy, call.trouble) == (False, "")
+
+
+def test_an_outcome_that_arrives_after_the_term_is_dropped() -> None:
+    owner = Owner()
+    call = owner.background_call()
+
+    def take(_result: int) -> None:
+        raise Fenced("another overlord leads")
+
+    call.start(lambda: 42, take, owner.told.append)
+    owner.run()
+    assert not call.busy
+    assert "another overlord leads" in call.trouble
 
 
 def test_a_lane_goes_on_after_an_outcome_that_could_not_be_told() -> None:
