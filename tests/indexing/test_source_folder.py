@@ -461,7 +461,7 @@ def test_a_file_that_loses_its_permission_is_read_to_its_end_once_it_has_it_agai
         out.write(event(9) + b"\n")
     write(folder, "b.log", range(2, 6))
     until(sim, lambda: announced(sim) == [0, 1, 2, 3, 4, 5])
-    payload = ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
+    payload = ask(sim, sim.overlord.supervisor_service.status("logs"))["payload"]
     assert payload["healthy"]
     assert payload["skippedFiles"]["count"] == 1
     (file,) = payload["skippedFiles"]["files"]
@@ -469,7 +469,7 @@ def test_a_file_that_loses_its_permission_is_read_to_its_end_once_it_has_it_agai
     assert file["reason"].endswith("permission denied; grant this user access")
     forbidden.clear()
     until(sim, lambda: 9 in announced(sim), seconds=200)
-    assert "skippedFiles" not in ask(sim, sim.overlord.supervisor_desk.status("logs"))["payload"]
+    assert "skippedFiles" not in ask(sim, sim.overlord.supervisor_service.status("logs"))["payload"]
 
 
 def ids_of_tasks(sim):
