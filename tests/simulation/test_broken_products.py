@@ -164,7 +164,7 @@ def test_an_end_that_a_task_takes_although_it_has_read_on(monkeypatch):
     monkeypatch.setattr(TaskSequences, "set_end_offsets", set_end_offsets)
     wanting(monkeypatch, "calm hosts")
     likely(monkeypatch, "agreement late")
-    assert finds("should have added", range(9028, 9036), Wishes(batches=False, every_s=0.3))
+    assert finds("should have added", range(9060, 9068), Wishes(batches=False, every_s=0.3))
 
 
 def test_a_push_into_full_deep_storage_that_counts(monkeypatch):
