@@ -1,6 +1,6 @@
 """Cohesion of the modules of `src`: who imports whom, and what that says of how code was cut.
 
-`python tests/cohesion.py` prints the report that `docs/contributing/moves.md` is planned from. Pure
+`python tests/cohesion.py` prints a report from which moves of code are planned. Pure
 functions over syntax trees; the package is not imported. A name that a package's `__init__` only
 re-exports is followed to the module that defines it, and the `__init__` is no importer of it.
 """
