@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import EngineProgress
 
 
-class _Teller:
+class _StageProgress:
     """Sums up the pieces of work of all stages, which Spark reports repeatedly."""
 
     def __init__(self, progress: EngineProgress) -> None:
@@ -40,7 +40,7 @@ class _Teller:
 
 
 @contextlib.contextmanager
-def told(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
+def progress_reported(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
     """Report the progress of this thread's jobs while the block runs.
 
     Only Spark Connect reports progress; other Spark sessions do not.
@@ -50,7 +50,7 @@ def told(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]
         yield
         return
     # Spark accepts any callable, although its type hint requires a base class.
-    teller = cast("ProgressHandler", _Teller(progress))
+    teller = cast("ProgressHandler", _StageProgress(progress))
     spark.registerProgressHandler(teller)
     try:
         yield
