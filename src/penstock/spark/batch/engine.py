@@ -61,7 +61,7 @@ from penstock.spark.batch.input.input_work import InputWork, SplitReport, read_p
 from penstock.spark.batch.input.segment_selection import selection_of
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.batch.progress import progress_reported
+from penstock.spark.batch.progress import told
 from penstock.spark.batch.query_rows import (
     QueryRows,
     as_read,
@@ -208,7 +208,7 @@ class SparkBatchEngine:
             yield found
 
     def reach(self) -> None:
-        """Connect to Spark before input is fetched.
+        """Connect to Spark before anything is fetched that needs it.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -279,7 +279,7 @@ class _Call:
                 schema = discovered(schema, columns_found(rows))
             self._check_partitioning(schema)
             apart = with_exact_names(spark, rows) if schema.has_exact_names else rows
-            with progress_reported(spark, self.progress):
+            with told(spark, self.progress):
                 asked = as_read(apart, row_shape(schema).spark_columns())
                 made, counted, buckets = self._shuffle(asked, schema, intervals)
                 lost = (counted.get(pipeline.FILTERED, 0), counted.get(pipeline.EARLY, 0))
@@ -306,10 +306,7 @@ class _Call:
             files = finder.find(ExternalInput(given.input_source, given.input_format))
             shape = shape_of(given)
             work = self._work(files.shaped(shape), scratch)
-            with (
-                self.engine.session(self.running) as spark,
-                progress_reported(spark, self.progress),
-            ):
+            with self.engine.session(self.running) as spark, told(spark, self.progress):
                 table, reports = stored(spark, work, shape, number)
             found.append(table)
             bad += self._bad_rows(reports)
@@ -327,10 +324,7 @@ class _Call:
         schema = request.schema
         selection = selection_of(request.input)
         if schema.dimensions_spec.discovers:
-            with (
-                self.engine.session(self.running) as spark,
-                progress_reported(spark, self.progress),
-            ):
+            with self.engine.session(self.running) as spark, told(spark, self.progress):
                 work = self._work(found)
                 names = read_names(functools.partial(run_pieces, spark), work)
             schema = discovered(schema, selection.shown(names))
@@ -343,7 +337,7 @@ class _Call:
             return BatchResult((), RowCounts(), schema)
         with (
             self.engine.session(self.running, exact=exact) as spark,
-            progress_reported(spark, self.progress),
+            told(spark, self.progress),
         ):
             direct = None if selection else _folded_columns(read_as)
             if direct is not None:
@@ -376,7 +370,7 @@ class _Call:
         return self._result(schema, made, counts, errors[: request.parse_errors_saved], buckets)
 
     def _bad_rows(self, reports: Sequence[SplitReport]) -> int:
-        """Return the number of unparseable rows of an input."""
+        """Return how many rows of an input cannot be parsed, if it can be read at all."""
         bad = sum(report.bad for report in reports)
         parsed = sum(report.rows for report in reports)
         refuse_unreadable(self.request.parse_errors_max, bad, parsed, _parse_errors(reports))
@@ -410,7 +404,7 @@ class _Call:
         direct: tuple[tuple[str, str], ...],
         intervals: tuple[Interval, ...],
     ) -> tuple[Sequence[FinalFile], Mapping[str, int], Buckets]:
-        """Run everything in the workers, except the shuffle of a large time chunk."""
+        """Let the workers do everything, or everything but the shuffle of a large time chunk."""
         target = self._target(schema)
         fold = fold_of(schema, self.request.combines)
         rows_max = rows_unshuffled(self.request.partitioning)
@@ -553,7 +547,7 @@ def _parse_errors(reports: Iterable[SplitReport]) -> list[ParseError]:
 
 
 def _local_path(folder: str) -> str:
-    """Return the local path of a file URL; return paths and other URLs unchanged.
+    """Return the local path of a file URL or path; return other URLs unchanged.
 
     Raises:
         EngineFailure: The folder is neither.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import EngineProgress
 
 
-class _StageProgress:
+class _Teller:
     """Sums up the pieces of work of all stages, which Spark reports repeatedly."""
 
     def __init__(self, progress: EngineProgress) -> None:
@@ -40,7 +40,7 @@ class _StageProgress:
 
 
 @contextlib.contextmanager
-def progress_reported(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
+def told(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
     """Report the progress of this thread's jobs while the block runs.
 
     Only Spark Connect reports progress; other Spark sessions do not.
@@ -50,7 +50,7 @@ def progress_reported(spark: SparkSession, progress: EngineProgress | None) -> I
         yield
         return
     # Spark accepts any callable, although its type hint requires a base class.
-    teller = cast("ProgressHandler", _StageProgress(progress))
+    teller = cast("ProgressHandler", _Teller(progress))
     spark.registerProgressHandler(teller)
     try:
         yield
