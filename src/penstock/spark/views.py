@@ -122,7 +122,7 @@ def _check_sizes(files: Iterable[TableFile]) -> None:
 
 
 def damaged(path: str, what: str, *, announced: bool) -> str:
-    """Describe a damaged file and the remedy: for a segment, or for a running task's file."""
+    """Return the error for a damaged file, with the remedy for a segment or a running task."""
     if announced:
         return (
             f"{path} {what}: it belongs to the running task in its path. End the task with "

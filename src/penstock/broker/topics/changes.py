@@ -193,7 +193,7 @@ class TopicChanges:
         self._dropping[topic, name] = dropping
         # Detach it before its files are deleted, so that nothing is written to them any longer.
         topic.detach(name)
-        self._tell(topic.name)
+        self._notify(topic.name)
         await asyncio.shield(dropping)
         await self._delete_unused(topic)
 
@@ -249,7 +249,7 @@ class TopicChanges:
         topic = await self._run(lambda: self._topics.retire(name))
         # The deletion is permanent: each part must end, whatever is raised from here on.
         steps = CleanupSteps()
-        steps.take(self._tell, name)
+        steps.take(self._notify, name)
         steps.take(topic.end)
         # Ephemeral channels disappear with the last of their consumers, which are closed here.
         for channel in tuple(topic.channels.values()):
@@ -322,13 +322,13 @@ class TopicChanges:
     def _attach(self, topic: Topic, channel: Channel) -> None:
         topic.attach(channel)
         self._topics.parts.obey(topic)  # its options may have changed meanwhile
-        self._tell(topic.name)
+        self._notify(topic.name)
 
     def _tell_created(self, topic: Topic) -> None:
         call_each([partial(watcher.created, topic) for watcher in self.watchers])
-        self._tell(topic.name)
+        self._notify(topic.name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         call_each([partial(watcher.changed, name) for watcher in self.watchers])
 
     def _remove(self, topic: Topic) -> None:

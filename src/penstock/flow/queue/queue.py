@@ -420,7 +420,7 @@ class FlowFileQueue:
                     "once, with its size when polled"
                 )
             taken.add(-count, -size_bytes)
-        self._tell_of_space()
+        self._notify_of_space()
 
     @property
     def size(self) -> QueueSize:
@@ -497,7 +497,7 @@ class FlowFileQueue:
             self._contents.penalized.threshold = options.swap_threshold // 4
             self._contents.check_full()
         self._swapping.after_put()
-        self._tell_of_space()
+        self._notify_of_space()
 
     def drop(self, predicate: Predicate | None = None) -> DropRequest:
         """Drop everything, or FlowFiles that match; those that sessions took are not dropped.
@@ -516,7 +516,7 @@ class FlowFileQueue:
                     # itself.
                     steps.take(self.listener.on_work, self._contents.queue_id)
             steps.take(self._swapping.report_use)
-            steps.take(self._tell_of_space)
+            steps.take(self._notify_of_space)
             steps.finish()
 
         if self._background is None:
@@ -542,10 +542,10 @@ class FlowFileQueue:
         steps.take(self._contents.report_damages)
         steps.take(self._swapping.report_use)
         steps.take(self._read_ahead.after_taking)
-        steps.take(self._tell_of_space)
+        steps.take(self._notify_of_space)
         steps.finish()
 
-    def _tell_of_space(self) -> None:
+    def _notify_of_space(self) -> None:
         if not self._contents.is_full:
             return
         with self._mutex:

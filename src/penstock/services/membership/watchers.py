@@ -118,7 +118,7 @@ class RoleWatcher:
         with self._changed:
             self._listening.append(one)
             if self._state is not ViewState.NOT_INITIALISED:
-                self._tell_all_of_it([one])
+                self._notify_of_view([one])
         return one
 
     def forget(self, one: _Listening) -> None:
@@ -146,14 +146,14 @@ class RoleWatcher:
         with self._changed:
             if node.key not in self._nodes:
                 self._nodes[node.key] = node
-                self._tell_changes([node], [])
+                self._notify_of_changes([node], [])
 
     def remove(self, key: str) -> None:
         """Record that a node disappeared."""
         with self._changed:
             gone = self._nodes.pop(key, None)
             if gone is not None:
-                self._tell_changes([], [gone])
+                self._notify_of_changes([], [gone])
                 return
         logger.warning("removed node %s was not known among the %ss", key, self.role)
 
@@ -168,7 +168,7 @@ class RoleWatcher:
             gone = [self._nodes.pop(key) for key in list(self._nodes) if key not in right]
             fresh = {key: node for key, node in right.items() if key not in self._nodes}
             self._nodes.update(fresh)
-            self._tell_changes(list(fresh.values()), gone)
+            self._notify_of_changes(list(fresh.values()), gone)
             self._initialise(ViewState.INITIALISED)
 
     def initialise(self) -> None:
@@ -192,15 +192,15 @@ class RoleWatcher:
         if self._state is ViewState.NOT_INITIALISED:
             self._state = state
             self._changed.notify_all()
-            self._tell_all_of_it(self._listening)
+            self._notify_of_view(self._listening)
 
-    def _tell_all_of_it(self, listening: Sequence[_Listening]) -> None:
+    def _notify_of_view(self, listening: Sequence[_Listening]) -> None:
         nodes = list(self._nodes.values())
         for one in listening:
             self._calls.call(partial(one.added, nodes))
             self._calls.call(partial(one.initialised, self._state))
 
-    def _tell_changes(self, added: Sequence[Node], removed: Sequence[Node]) -> None:
+    def _notify_of_changes(self, added: Sequence[Node], removed: Sequence[Node]) -> None:
         if self._state is ViewState.NOT_INITIALISED:
             return
         for one in self._listening:

@@ -115,7 +115,7 @@ class ProjectionBuilder:
         self._log = RateLimitedLog(logger, clock)
         self._changed = threading.Condition()
         self._queue: dict[str, _BuildRequest] = {}  # by target; the first is made next
-        self._barred_until_s: dict[str, float] = {}
+        self._file_paused_until_s: dict[str, float] = {}
         self._paused_until_s = clock.monotonic_s()
         self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
         self._running: RunningCall | None = None
@@ -145,7 +145,7 @@ class ProjectionBuilder:
             for file in files:
                 request = _BuildRequest(datasource, plan, columns, file)
                 target = request.target
-                if target in self._queue or now_s < self._barred_until_s.get(target, now_s):
+                if target in self._queue or now_s < self._file_paused_until_s.get(target, now_s):
                     continue
                 if len(self._queue) >= self.options.queued_files:
                     self.dropped.add()
@@ -238,13 +238,13 @@ class ProjectionBuilder:
             self._file_store.look()
             made = self._file_store.made(batch[0].datasource, batch[0].plan.digest)
             missing = [one for one in batch if projection_file(one.file.path) not in made]
-            if wanted := [one for one in missing if not self._is_there(one)]:
+            if wanted := [one for one in missing if not self._exists(one)]:
                 self._retry(wanted)
         except EngineFailure as error:
             if self._stopped:
                 return
             if len(batch) == 1:
-                self._bar(batch[0], error)
+                self._pause_file(batch[0], error)
                 return
             for one in batch:
                 if self._clock.monotonic_s() >= self._paused_until_s:
@@ -266,18 +266,20 @@ class ProjectionBuilder:
                 *(name, batch[0].datasource, error),
             )
 
-    def _bar(self, request: _BuildRequest, error: PenstockError) -> None:
+    def _pause_file(self, request: _BuildRequest, error: PenstockError) -> None:
         self.failed.add()
         now_s = self._clock.monotonic_s()
         with self._changed:
-            barred = {one: until for one, until in self._barred_until_s.items() if until > now_s}
-            self._barred_until_s = barred | {request.target: now_s + self.options.pause_s}
+            paused = {
+                one: until for one, until in self._file_paused_until_s.items() if until > now_s
+            }
+            self._file_paused_until_s = paused | {request.target: now_s + self.options.pause_s}
         self._log.warning(
             "projection %s of datasource %s could not be built from %s; queries read its rows: %s",
             *(request.plan.name, request.datasource, request.file.path, error),
         )
 
-    def _is_there(self, request: _BuildRequest) -> bool:
+    def _exists(self, request: _BuildRequest) -> bool:
         """Return whether another process made the file meanwhile."""
         return self._file_store.find(request.datasource, request.plan.digest, request.file.path)
 
@@ -314,7 +316,7 @@ class ProjectionBuilder:
             running.end()
         for one in batch:
             # This process must see the files that the workers wrote.
-            if not self._is_there(one):
+            if not self._exists(one):
                 raise EngineFailure(
                     f"{self._file_store.root} is not the same folder here and where Spark's workers"
                     f" are: {one.target} was written, but does not exist"

@@ -330,7 +330,7 @@ class Projections:
                 # Spark reads an empty file as no rows, without an error.
                 self._file_store.forget(choice.datasource, choice.plan.digest, damaged)
                 parts = self._state_of(choice).parts
-                self._tell_damage(choice, len(damaged))
+                self._log_damage(choice, len(damaged))
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: ProjectionChoice, error: PenstockError) -> int:
@@ -347,7 +347,7 @@ class Projections:
             if self._views is not None:
                 self._views.forget(view_name(choice.datasource, choice.plan))
         if named:
-            self._tell_damage(choice, len(named))
+            self._log_damage(choice, len(named))
         else:
             self._log.warning(
                 "the projection %s of %s failed for a query, which is answered from the rows: %s",
@@ -355,7 +355,7 @@ class Projections:
             )
         return len(named)
 
-    def _tell_damage(self, choice: ProjectionChoice, count: int) -> None:
+    def _log_damage(self, choice: ProjectionChoice, count: int) -> None:
         self._log.warning(
             "projection %s of datasource %s: missing or damaged files are built again: %s",
             *(choice.plan.name, choice.datasource, counted(count, "file")),

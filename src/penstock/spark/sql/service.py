@@ -390,7 +390,7 @@ class SqlService:
         try:
             running.check()
             tables = self._source.tables()
-            files = _told_apart(tables.files)
+            files = _without_ambiguous(tables.files)
             spelt = with_stored_names(query.sql, files)
             asked = replace(query, sql=spelt)
             if spelt != query.sql:
@@ -618,7 +618,9 @@ def _said(error: BaseException) -> str:
     return f"{error}\n{message_of(said)}"
 
 
-def _told_apart(files: Mapping[str, tuple[TableFile, ...]]) -> Mapping[str, tuple[TableFile, ...]]:
+def _without_ambiguous(
+    files: Mapping[str, tuple[TableFile, ...]],
+) -> Mapping[str, tuple[TableFile, ...]]:
     """Leave out datasources whose names differ in case alone: one would show the other's rows."""
     counts = Counter(name.lower() for name in files)
     if len(counts) == len(files):

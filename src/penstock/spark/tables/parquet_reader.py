@@ -30,7 +30,7 @@ BATCH_ROWS: Final = 65_536
 def read_file(
     file: TableFile, schema: pa.Schema, *, exact: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that count; columns it lacks are null.
+    """Yield the visible rows of a file; columns that it lacks are null.
 
     Args:
         file: The file.
@@ -121,7 +121,7 @@ def _numbers(values: pa.Array) -> list[np.floating | None]:
 
 
 def _java_text(number: np.floating | None) -> str | None:
-    """Return a number as Java prints it, which Spark does: 5.0, 1.0E10, NaN."""
+    """Return a number as text in Java's form, like Spark: 5.0, 1.0E10, NaN."""
     if number is None:
         return None
     if not np.isfinite(number):

@@ -47,7 +47,7 @@ def needs_workers(session: SparkSession, files: Sequence[TableFile]) -> bool:
 def read_by_workers(
     session: SparkSession, files: Sequence[TableFile], columns: Columns
 ) -> DataFrame:
-    """Return the counting rows of files, each file read by one Python worker."""
+    """Return the visible rows of files; one Python worker reads each file."""
     text = ddl(columns)
     schema = to_arrow_schema(session.createDataFrame([], text).schema, timezone="UTC")
     exact = bool(case_variants_in(name for name, _ in columns))

@@ -154,7 +154,7 @@ def _datasource(supervisor: Mapping[str, object]) -> str:
 
 
 def _schema(supervisor: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the `dataSchema` of a supervisor's spec; empty where it has not the shape of one."""
+    """Return the `dataSchema` of a supervisor's spec; empty if the spec is malformed."""
     node: object = supervisor
     for name in ("spec", "dataSchema"):
         node = node.get(name) if isinstance(node, Mapping) else None

@@ -34,7 +34,7 @@ def bad_file_name(partition: int, start: int, end: int) -> str:
 
 
 class BadFileWriter:
-    """Writes the file of one offset range; there is none when nothing is bad.
+    """Writes the file of one offset range; creates none if no message is bad.
 
     Args:
         fs: The file system.
@@ -57,7 +57,7 @@ class BadFileWriter:
         self._file: AppendFile | None = None
 
     def write(self, records: Iterable[BadRecord]) -> None:
-        """Add records; their offsets go on from the last ones.
+        """Add records, whose offsets follow those of the last call.
 
         Raises:
             Unavailable: The file cannot be written.
@@ -111,5 +111,5 @@ def list_bad_files(fs: FileSystem, folder: str) -> list[str]:
 
 
 def count_records(fs: FileSystem, path: str) -> int:
-    """Return how many messages a bad file holds."""
+    """Return the number of messages in a file of bad messages."""
     return fs.read_bytes(path).count(b"\n")

@@ -104,7 +104,7 @@ class TopicSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns that are read when the user names none."""
+        """Return the columns of a read without a schema."""
         return RAW_COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -163,7 +163,7 @@ class TopicStreamReader(DataSourceStreamReader):
     def latestOffset(  # noqa: N802
         self, start: dict[str, int | str], limit: ReadLimit
     ) -> dict[str, int | str]:
-        """Return the end of the next micro-batch: what survives a power loss, within the limit."""
+        """Return the end of the next micro-batch: the durable messages, within the limit."""
         topic = _look(self._options)
         begins = _known_in(topic, start)
         end = {
@@ -198,7 +198,7 @@ class TopicStreamReader(DataSourceStreamReader):
 
 
 class _RowReader:
-    """Makes rows of a split, raw or parsed, as the schema asks."""
+    """Makes rows of a split, raw or parsed, depending on the schema."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._shape: RowShape | None = None
@@ -305,7 +305,7 @@ def _look(options: Mapping[str, str], *, durable: bool = True) -> TopicOffsets:
 
 
 def _positions(text: str, option: str) -> int | Mapping[str, int]:
-    """Return a word as its number, or the positions by stream partition."""
+    """Return the number of a word, or the positions by stream partition."""
     word = {"earliest": _EARLIEST, "latest": _LATEST}.get(text.strip().lower())
     if word is not None:
         return word

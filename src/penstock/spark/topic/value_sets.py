@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def in_order(values: pa.Array, *, sets: bool) -> pa.Array:
-    """Return text in which each list has its values sorted, with `sets` every one once.
+    """Return text in which each list is sorted; with `sets`, without duplicates.
 
     The values are text, as Druid's are, and so they are compared: by code points, which is the
     order of their bytes; null comes first. Each distinct list is looked at once.
@@ -34,7 +34,7 @@ def in_order(values: pa.Array, *, sets: bool) -> pa.Array:
 
 
 def _ordered(text: str, *, sets: bool) -> str:
-    """Return a list with its values in order; the same text if it is no JSON list."""
+    """Return a list with its values in order; the same text if it is not a JSON list."""
     try:
         found: list[Json] = orjson.loads(text)
         values = [None if one is None else text_of(one, "") for one in found]

@@ -77,7 +77,7 @@ def apply(
     if start:
         say("all components are started")
     else:
-        _say_what_runs(answer)
+        _print_running(answer)
 
 
 def validate(file: File, flow_modules: Modules = None, as_json: Json = False) -> None:
@@ -162,7 +162,7 @@ def _say_changes(answer: Object) -> None:
         say("nothing would change")
 
 
-def _say_what_runs(answer: Object) -> None:
+def _print_running(answer: Object) -> None:
     """Report whether added components run, which depends on what was started before."""
     if not any(change.get("kind") == "added" for change in objects(answer, "changes")):
         return

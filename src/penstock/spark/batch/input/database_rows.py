@@ -128,7 +128,7 @@ class _Copying:
                 raise InvalidRequest(
                     f"{self.place}: two columns are named {name!r}: give them names with AS"
                 )
-            fields[name] = pa.field(name, _TYPES[column.kind], metadata=_told(column))
+            fields[name] = pa.field(name, _TYPES[column.kind], metadata=_type_metadata(column))
         return pa.schema(list(fields.values()))
 
     def _batches(
@@ -199,7 +199,7 @@ class _Copying:
         )
 
 
-def _told(column: Column) -> dict[bytes, bytes] | None:
+def _type_metadata(column: Column) -> dict[bytes, bytes] | None:
     """Return the metadata by which discovery recognizes the type of a text column."""
     if column.kind == "json":
         return {FOUND_AS: b"json"}

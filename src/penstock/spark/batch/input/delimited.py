@@ -165,7 +165,7 @@ class DelimitedParser:
         return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
 
     def _object(self, line: bytes) -> dict[str, Json] | str:
-        """Return the values by their names, or the reason why there are none."""
+        """Return the values by name, or the reason why the line is bad."""
         if _has_too_many(line, self._separator):
             return f"more than {VALUES_MAX:,} values"
         try:
@@ -186,7 +186,7 @@ class DelimitedParser:
 
 
 def _check_breaks(text: pa.Buffer, starts: _Positions, ends: _Positions) -> None:
-    """Refuse lines that Arrow would split, because equal numbers of rows would prove nothing."""
+    """Refuse lines that Arrow would split, because the number of rows could still match."""
     if bytes(text[: len(BOM)]) == BOM:
         raise NotCleanError  # Arrow removes it, but only in the first line.
     data = np.frombuffer(text, np.uint8)

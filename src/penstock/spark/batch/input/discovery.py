@@ -154,7 +154,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         yield dict(avro_columns(split.file))
         return
     if source.kind in {"parquet", "orc"}:
-        yield {field.name: _told(field) for field in schema_of(split.file, source)}
+        yield {field.name: _declared_type(field) for field in schema_of(split.file, source)}
         return
     skip = 0 if split.start else source.skip
     for lines in read_text(split, source, line_bytes_max=line_bytes_max):
@@ -169,7 +169,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
             yield {name: type_of(type_) for name, type_ in typed.items()}
 
 
-def _told(field: pa.Field) -> FoundType:
+def _declared_type(field: pa.Field) -> FoundType:
     """Return the declared type of a column, if any: rows of a database have more types."""
     told = (field.metadata or {}).get(FOUND_AS, b"").decode(errors="replace")
     return _TOLD.get(told) or type_of(field.type)

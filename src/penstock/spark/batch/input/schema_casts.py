@@ -39,7 +39,7 @@ def empty_rows(shape: RowShape) -> pa.RecordBatch:
 def conformed(
     batch: pa.RecordBatch, shape: RowShape, *, binary_as_string: bool = False
 ) -> tuple[pa.RecordBatch, Bad]:
-    """Return the rows of the shape, and (index, reason) of those that make none."""
+    """Return the rows of the shape, and (index, reason) of rows that cannot be converted."""
     try:
         return _as_a_whole(batch, shape, binary_as_string=binary_as_string)
     except (NotCleanError, OverflowError):
@@ -62,7 +62,7 @@ def conformed(
 def _objects(
     columns: Sequence[pa.Array], names: Sequence[str]
 ) -> Sequence[Mapping[str, Json] | str]:
-    """Return rows as JSON has them, or why there is none: Arrow's calendar is longer than ours."""
+    """Return rows with JSON values, or the reason why not: a time may be outside our calendar."""
     rows = pa.RecordBatch.from_arrays(columns, names=names)
     try:
         return [{n: _plain(value) for n, value in row.items()} for row in rows.to_pylist()]
@@ -122,7 +122,7 @@ def _as_a_whole(
 
 
 def _as_plain(shape: RowShape, schema: pa.Schema, numbers: Collection[str]) -> RowShape:
-    """Return the shape for rows that `_plain` made: times that were typed are ISO text there.
+    """Return the shape for rows of `_plain`, in which typed times are ISO text.
 
     But for those that are wanted as `numbers`, too: they are milliseconds.
     """
@@ -169,7 +169,7 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _in_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the type without nanoseconds, also where they lie inside of a nested one."""
+    """Return the type with microseconds instead of nanoseconds, also within nested types."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":
@@ -245,7 +245,7 @@ def _tried(column: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _plain(value: object) -> Json:
-    """Return a value of Python as JSON has it."""
+    """Return a Python value as a JSON value."""
     if isinstance(value, bytes):
         # JSON has no bytes: base64, as Druid writes them.
         return base64.b64encode(value).decode()
