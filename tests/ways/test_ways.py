@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -32,5 +33,14 @@ def test_a_way_crosses_no_more_modules_than_before(name: str, tmp_path: Path) ->
 
 
 def _imports(importer: str, imported: str) -> bool:
-    text = Path(SOURCE, *importer.split(".")).with_suffix(".py").read_text()
-    return f"from penstock.{imported} import" in text
+    tree = ast.parse(Path(SOURCE, *importer.split(".")).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if f"penstock.{imported}" in (node.module, *names):
+                return True
+        elif isinstance(node, ast.Import) and f"penstock.{imported}" in {
+            a.name for a in node.names
+        }:
+            return True
+    return False

@@ -39,8 +39,7 @@ class MailboxProcessor:
             mail.
         name: Name of the mailbox, for errors and metrics.
         clock: For timers and metrics.
-        mailbox: The mailbox, such as a bounded one; None: a new unbounded one, owned by the
-            constructing thread.
+        mailbox: The mailbox; None: a new one, owned by the constructing thread.
         latency_probe_interval_ms: Interval of measuring how long a mail waits; 0: never. It wakes
             an idle loop, so it is off by default.
 

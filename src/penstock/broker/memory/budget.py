@@ -33,7 +33,7 @@ class Cache(Protocol):
     """Memory that can be released at any time."""
 
     def release(self) -> None:
-        """Release everything; the ledger has already subtracted it."""
+        """Release everything; the budget has already subtracted it."""
         ...
 
 

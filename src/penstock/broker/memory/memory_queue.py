@@ -459,7 +459,7 @@ _PARTITION_BYTES: Final = 33_554_432
 def admitted(
     queue: MemoryQueue,
     batch: pa.BinaryArray,
-    ledger: MemoryBudget,
+    budget: MemoryBudget,
     most_messages: int | None,
     is_wanted: Callable[[int, int], bool],
 ) -> pa.BinaryArray:
@@ -470,11 +470,11 @@ def admitted(
     Args:
         queue: The queue of the batch; it deletes unwanted messages and counts dropped ones.
         batch: The messages.
-        ledger: Memory budget of all topics.
+        budget: Memory budget of all topics.
         most_messages: Maximum number of messages; None: limited only by bytes.
         is_wanted: Returns whether a reader still needs messages from one offset up to another.
     """
-    spare = ledger.limit_bytes // 2 - ledger.held_bytes
+    spare = budget.limit_bytes // 2 - budget.held_bytes
     most = min(_PARTITION_BYTES, queue.size_bytes + spare) - batch.nbytes
     if queue.size_bytes > min(queue.retention.trim_above_bytes, most):
         queue.retention.trim(is_wanted)
@@ -487,5 +487,5 @@ def admitted(
         queue.retention.count_dropped(len(batch) - count)
         # A copy; otherwise the dropped messages would stay in memory.
         batch = pa.concat_arrays([batch[:count]])
-    ledger.hold(queue, queue.size_bytes + batch.nbytes)
+    budget.hold(queue, queue.size_bytes + batch.nbytes)
     return batch

@@ -337,7 +337,6 @@ class LeaseDiscovery:
         store: The leases.
         clock: Time.
         chance: Randomizes the polls.
-
     """
 
     def __init__(

@@ -162,19 +162,21 @@ class RoleWatcher:
         right = {key: node for key, node in present.items() if node.role == self.role}
         for key in present.keys() - right.keys():
             logger.error(
-                "%s is announced as a %s, but its document has another role", key, self.role
+                "%s is announced with the role %s, but its document has another role",
+                key,
+                self.role,
             )
         with self._changed:
             gone = [self._nodes.pop(key) for key in list(self._nodes) if key not in right]
             fresh = {key: node for key, node in right.items() if key not in self._nodes}
             self._nodes.update(fresh)
             self._notify_of_changes(list(fresh.values()), gone)
-            self._initialise(ViewState.INITIALISED)
+            self._set_state_once(ViewState.INITIALISED)
 
     def initialise(self) -> None:
         """Record that all initial nodes are known."""
         with self._changed:
-            self._initialise(ViewState.INITIALISED)
+            self._set_state_once(ViewState.INITIALISED)
 
     def _time_out(self) -> None:
         with self._changed:
@@ -184,11 +186,11 @@ class RoleWatcher:
                     self._within_s,
                     self.role,
                 )
-            self._initialise(ViewState.TIMED_OUT)
+            self._set_state_once(ViewState.TIMED_OUT)
 
     # With the mutex held
 
-    def _initialise(self, state: ViewState) -> None:
+    def _set_state_once(self, state: ViewState) -> None:
         if self._state is ViewState.NOT_INITIALISED:
             self._state = state
             self._changed.notify_all()
