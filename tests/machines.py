@@ -7,8 +7,12 @@ writes `docs/contributing/transitions.md`.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import textwrap
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +26,7 @@ from penstock.indexing.overlord.task_state import TASK_MACHINE
 from penstock.indexing.sequences import SEQUENCE_MACHINE
 from penstock.indexing.supervisor.task_groups import TASK_GROUP_MACHINE
 
+MANY_EFFECTS: Final = 3
 PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 
 
@@ -49,7 +54,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
         "Each [component](glossary.md), that is a processor, funnel or port, has one of these "
         "states. Requests come from users; the driver runs the component's methods on threads "
         "and reports how they ended. Runs of a component ([triggers](glossary.md)) are no "
-        "states: they begin and end between `SCHEDULE` and `DRAINED`.",
+        "states: they begin and end between the effect `SCHEDULE` and the event `DRAINED`.",
         COMPONENT_MACHINE,
     ),
     "Task group of a supervisor": Machine(
@@ -94,8 +99,8 @@ MACHINES: Final[Mapping[str, Machine]] = {
         "broker.channel.message_states",
         "broker.channel.channel_state",
         "Each [channel](glossary.md) has a state for each message of its topic. There are "
-        "millions of them, so the owner works on ranges of offsets with NumPy, and does not "
-        "read this table: it is the specification that tests compare the owner with.",
+        "millions of them, so `channel_state` works on ranges of offsets with NumPy, and does not "
+        "read this table: it is the specification that tests compare the code with.",
         MESSAGE_MACHINE,
     ),
 }
@@ -103,18 +108,19 @@ _HEAD: Final = """\
 # State machines
 
 Six things in Penstock have states, and each has a table of transitions, as in h11: a pure
-function takes the state and an event, and returns the next state and the effects. The *owner* is
-the module that stores the state, reports events and carries out the effects, in the order of the
+function takes the state and an event, and returns the next state and the effects. The *module of
+the effects* stores the state, reports events and carries out the effects, in the order of the
 table. The code is in `core.state_machine`.
 
 How to read a table: one row for each event, one column for each state. A cell has the next state
 (`same`: it does not change) and, after a colon, the effects. `-`: the event is ignored.
 *refused*: the event is a request that is not allowed in this state; its sender gets an error. An
-empty cell: the owner never reports the event in this state, and an assertion fails if it does.
-Below each table, each effect is explained.
+empty cell: the event is never reported in this state, and an assertion fails if it is. *All
+effects of the row*: the list in the row's first column. States are explained above each table,
+effects and the reasons of refusals below it.
 
-This page is generated from the tables (`python tests/machines.py`); a test checks that it is up
-to date.
+This page is generated from the tables (`.venv/bin/python tests/machines.py`); a test checks that
+it is up to date.
 """
 
 
@@ -127,31 +133,77 @@ def _section(title: str, one: Machine, machine: StateMachine[Enum, Enum, Enum]) 
     states = machine.states
     lines = [
         f"\n## {title}\n",
-        f"Table: `{one.module}`. Owner: `{one.owner}`.\n",
+        f"Table: `{one.module}`. Module of the effects: `{one.owner}`.\n",
         f"{textwrap.fill(one.about, 98, break_on_hyphens=False)}\n",
         f"Begins in {_names(machine.initial)}."
         + (f" Final: {_names(machine.final)}." if machine.final else ""),
         "",
+        *(f"- {state.name}: {text}" for state, text in _meanings(states).items()),
+        "",
         f"| event | {' | '.join(state.name for state in states)} |",
         f"|---|{'---|' * len(states)}",
     ]
-    for event in machine.table:
-        cells = (_cell(machine.outcome(state, event), state) for state in states)
-        lines.append(f"| {event.value} | {' | '.join(cells)} |")
-    outcomes = (machine.outcome(state, event) for event in machine.table for state in states)
-    found = (one.effects for one in outcomes if isinstance(one, Transition))
-    effects = dict.fromkeys(effect for some in found for effect in some)
+    outcomes = {
+        event: {state: machine.outcome(state, event) for state in states} for event in machine.table
+    }
+    for event, row in outcomes.items():
+        shared = _shared_effects(row.values())
+        text = f"`{event.name}`: {event.value}"
+        if shared:
+            text += f"; effects of the row: {shared}"
+        cells = (_cell(outcome, state, shared) for state, outcome in row.items())
+        lines.append(f"| {text} | {' | '.join(cells)} |")
+    found = [one for row in outcomes.values() for one in row.values()]
+    transitions = (one for one in found if isinstance(one, Transition))
+    effects = dict.fromkeys(effect for one in transitions for effect in one.effects)
     lines += ["", *(f"- `{effect.name}`: {effect.value}" for effect in effects)]
+    reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for event, row in outcomes.items():
+        for outcome in row.values():
+            if isinstance(outcome, Refusal):
+                reason = outcome.reason.replace(event.name, "…")
+                reasons[reason][f"`{event.name}`"] = None
+    if reasons:
+        shown = (f'{", ".join(events)}: "{reason}"' for reason, events in reasons.items())
+        lines += ["", "Reasons of refusals:", "", *(f"- {one}" for one in shown)]
     return "\n".join(lines) + "\n"
+
+
+def _meanings(states: tuple[Enum, ...]) -> dict[Enum, str]:
+    """Return what each state means: the text below its name in the source, else its value."""
+    kind = type(states[0])
+    found = {state: state.value for state in states}
+    (body,) = (
+        node.body
+        for node in ast.parse(inspect.getsource(kind)).body
+        if isinstance(node, ast.ClassDef)
+    )
+    for node, behind in itertools.pairwise(body):
+        match node, behind:
+            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
+                found[kind[name]] = " ".join(text.split()).rstrip(".")
+    return {
+        state: value if isinstance(value, str) else str(value[0]) for state, value in found.items()
+    }
+
+
+def _shared_effects(outcomes: Iterable[object]) -> str:
+    """Return the effects of a row, if they are many and the same in all of its transitions."""
+    lists = {one.effects for one in outcomes if isinstance(one, Transition)}
+    if len(lists) == 1 and len(effects := lists.pop()) > MANY_EFFECTS:
+        return ", ".join(effect.name for effect in effects)
+    return ""
 
 
 def _names(states: frozenset[Enum]) -> str:
     return ", ".join(sorted(state.name for state in states))
 
 
-def _cell(outcome: object, state: Enum) -> str:
+def _cell(outcome: object, state: Enum, shared: str) -> str:
     if isinstance(outcome, Transition):
         effects = ", ".join(effect.name for effect in outcome.effects)
+        if shared and effects == shared:
+            effects = "*all effects of the row*"
         place = "same" if outcome.state is state else outcome.state.name
         return f"{place}: {effects}" if effects else place
     if isinstance(outcome, Refusal):
