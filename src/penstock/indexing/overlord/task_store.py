@@ -184,12 +184,14 @@ class StoredTasks:
 
     def _parsed(self, row: TaskRow) -> StoredTask | None:
         """Return a task; None if its payload is invalid, which is stored as its failure."""
+        place = "its payload cannot be read: "
         try:
             task = parse_task(dict(row.payload))
+            place = ""  # Errors of the locks name the task and the cause.
             check_lock_requests(task)
         except InvalidRequest as error:
             _log.error("task %s is invalid and fails: %s", row.id, error)
-            status = {"errorMsg": f"its payload cannot be read: {error}"}
+            status = {"errorMsg": f"{place}{error}"}
             self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
             return None
         worker = row.status.get("worker")
