@@ -233,64 +233,6 @@ def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
     assert world.ended == []
 
 
-def test_that_a_task_waits_again_counts_though_it_cannot_be_stored(world, monkeypatch):
-    worker = world.worker("w")
-    worker.error = Conflict("all slots are taken")
-    set_statuses, stored = world.metadata.tasks.set_statuses, []
-
-    def refuse_returns(changes):
-        if any(status == {} for _id, _state, status in changes):
-            raise Unavailable("the database is away")
-        stored.append(changes)
-        return set_statuses(changes)
-
-    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_returns)
-    world.add("a")
-    assert len(stored) == 1
-    assert world.queue.index.all()["a"].worker is None
-    worker.error = None
-    world.processor.main_executor.execute(lambda: world.queue.configure(WorkerConfig()), "")
-    world.settle()
-    assert worker.taken == ["a"]
-
-
-def test_that_a_task_waits_again_is_stored_later(world, monkeypatch):
-    worker = world.worker("w")
-    worker.error = Conflict("all slots are taken")
-    set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
-
-    def refuse_the_first_return(changes):
-        if any(status == {} for _id, _state, status in changes) and next(tries) == 0:
-            raise Unavailable("the database is away")
-        return set_statuses(changes)
-
-    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_the_first_return)
-    world.add("a")
-    assert world.metadata.tasks.get("a").status == {"worker": "w"}
-    monkeypatch.setattr(world.queue.runner, "select", list)  # no worker has room
-    world.settle(2)
-    assert world.metadata.tasks.get("a").status == {}
-
-
-def test_the_new_name_of_a_worker_is_stored_later(world, monkeypatch):
-    world.worker("w")
-    world.add("a")
-    world.announced.clear()
-    world.start()
-    set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
-
-    def refuse_the_first(changes):
-        if next(tries) == 0:
-            raise Unavailable("the database is away")
-        return set_statuses(changes)
-
-    monkeypatch.setattr(world.metadata.tasks, "set_statuses", refuse_the_first)
-    world.worker("renamed").say("a")
-    world.settle(5)
-    assert world.metadata.tasks.get("a").status == {"worker": "renamed"}
-    assert next(tries) == 2  # One failure, one success.
-
-
 def test_where_a_peon_answers_is_published(world):
     world.queue.locate("nobody", TaskLocation("h", 1))
     world.add("a")

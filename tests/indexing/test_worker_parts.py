@@ -155,11 +155,11 @@ class World:
 def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later():
     world = World()
     world.settle(500)
-    assert world.ended.told("a").state is TaskState.SUCCESS
+    assert world.ended.status("a").state is TaskState.SUCCESS
     assert world.removed == []
     assert world.ended.forget("a")
     assert not world.ended.forget("a")
-    assert (world.ended.told("a"), world.ended.all_told()) == (None, [])
+    assert (world.ended.status("a"), world.ended.statuses()) == (None, [])
     world.settle(59)
     assert world.removed == []
     world.settle(2)

@@ -339,11 +339,12 @@ def test_who_cannot_write_to_the_store_names_that_as_the_cause_of_no_leader(
     waits = WaitTable(clock)
     full = Unavailable("metadata.db: the disk is full", dependency=Dependency.METADATA)
     waits.failed("renew the lease", full)
-    directory = LeaseDirectory(store.leases, leader=lambda: None, waits=waits.all)
+    directory = LeaseDirectory(store.leases, terms=store.terms, waits=waits.all)
     with pytest.raises(Unavailable) as raised:
         directory.find("overlord")
     assert str(raised.value).startswith("no overlord leads, because of metadata store since ")
-    assert str(raised.value).endswith(": metadata.db: the disk is full")
+    remedy = "start one, or wait for the election"
+    assert str(raised.value).endswith(f": metadata.db: the disk is full: {remedy}")
     assert raised.value.dependency is Dependency.METADATA
 
 
@@ -408,16 +409,19 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
             leadership.url, leadership.knows = url, knows
             refused = await client.get("/druid/indexer/v1/tasks")
             assert refused.status_code == 503
-            named = ("overlord", "") if knows else ("metadata store", "the database is away")
-            assert refused.json()["dependency"] == named[0]
-            assert refused.json()["error"].endswith(named[1])
+            named = "overlord" if knows else "metadata store"
+            assert refused.json()["dependency"] == named
+            cause = "" if knows else ", because of metadata store: the database is away"
+            text = f"no overlord leads now{cause}: try again in some seconds"
+            assert refused.json()["error"].endswith(text)
         leadership.knows = True
         leadership.url = None
         full = Unavailable("metadata.db: the disk is full", dependency=Dependency.METADATA)
         leadership.waits.failed("elect the leader", full)
         refused = await client.get("/druid/indexer/v1/tasks")
         assert refused.json()["dependency"] == "metadata store"
-        assert refused.json()["error"].endswith("(elect the leader): metadata.db: the disk is full")
+        cause = "(elect the leader): metadata.db: the disk is full"
+        assert refused.json()["error"].endswith(f"{cause}: try again in some seconds")
         assert await status("/leader") == 404
         leadership.url = B
         sent = await client.post("/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20")

@@ -41,7 +41,9 @@ from penstock.storage.disk import OsFileSystem
 RUNNERS: Final = {
     "core.cleanup": "runs every clean-up step, although some of them raise",
     "core.threads": "runs the function of a thread, and reports what ended it",
+    "indexing.batch.retries": "runs a call of a batch task, again while there is no answer",
     "mailbox.alarm": "runs the function that is due, on the thread of its mailbox",
+    "mailbox.background_calls": "runs blocking calls on lanes, and what takes their outcomes",
     "mailbox.executor": "runs a command as mail, and passes its outcome to a future",
     "mailbox.lanes": "runs blocking calls on threads, the calls of one lane in order",
     "mailbox.processor": "runs the mails and the default action of a mailbox",

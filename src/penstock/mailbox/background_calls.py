@@ -2,8 +2,8 @@
 
 `CallDispatcher` runs a call once. `BackgroundCall` is one kind of call, such as the polls of the
 broker: at most one at a time, repeated with growing delays after `Unavailable`, without a limit.
-Both belong to the mailbox thread. The outcome is mail: the loop of the mailbox runs the function
-that takes it, so this module knows nothing of its callers.
+Both belong to the mailbox thread. The outcome is mail, which calls the function that takes it, so
+this module knows nothing of its callers.
 
 No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
 exception while the outcome is delivered ends the mailbox's loop.
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.mailbox.executor import OutcomeDelivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,21 +201,17 @@ class BackgroundCall:
 
     def _deliver(self, command: Callable[[], object], error: Exception | None = None) -> None:
         """Run the command that takes the outcome, as mail. Any thread."""
-        settled = partial(self._settle, command, error)
-        self._processor.post(OutcomeDelivery(command, settled), "%s ended", self._name)
+        self._processor.post(partial(self._run, command, error), "%s ended", self._name)
 
-    def _settle(
-        self,
-        command: Callable[[], object],
-        error: Exception | None,
-        refusal: Unavailable | None,
-    ) -> None:
-        """Note that the outcome was delivered, or deliver it again later."""
-        if refusal is not None and not isinstance(refusal, Fenced):
+    def _run(self, command: Callable[[], object], error: Exception | None) -> None:
+        """Run the command that takes the outcome; run it again later if it raises `Unavailable`."""
+        try:
+            command()
+        except Fenced as fenced:
+            error = fenced  # The term is over, and the outcome is not needed.
+        except Unavailable as refusal:
             self._try_again(refusal, partial(self._deliver, command, error))
             return
-        # If the delivery was fenced, the term is over, and the outcome is not needed.
-        error = refusal or error
         self.busy = False
         if error is None:
             self.trouble, self._failures = "", 0

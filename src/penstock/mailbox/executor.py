@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError
 from penstock.mailbox.mail import DEFAULT, MIN_PRIORITY, Mail
 from penstock.mailbox.task_mailbox import MailboxState
 
@@ -57,35 +57,6 @@ class _Submitted(Generic[T]):
         if cancelled:
             self.future.set_running_or_notify_cancel()
         return cancelled
-
-    def __repr__(self) -> str:
-        return repr(self._command)
-
-
-class OutcomeDelivery:
-    """A command that takes the outcome of a call, and what follows it in the same mail.
-
-    Args:
-        command: The call to run; any exception but `Unavailable` ends the loop.
-        settled: Called after it, with the `Unavailable` that it raised, or None.
-    """
-
-    __slots__ = ("_command", "_settled")
-
-    def __init__(
-        self, command: Callable[[], object], settled: Callable[[Unavailable | None], object]
-    ) -> None:
-        self._command = command
-        self._settled = settled
-
-    def __call__(self) -> None:
-        """Run the command, then `settled`."""
-        refusal = None
-        try:
-            self._command()
-        except Unavailable as error:
-            refusal = error
-        self._settled(refusal)
 
     def __repr__(self) -> str:
         return repr(self._command)

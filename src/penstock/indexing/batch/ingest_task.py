@@ -224,11 +224,8 @@ class IngestTask:
 
     def _write_with_retries(self, number: int, job: Job) -> EngineOutput:
         budget = RetryBudget(self._ports.chance, self._folder, number)
-        attempt = self._retries.attempts("writing segments", budget)
         try:
-            while True:
-                with attempt:
-                    return self._try_to_write(job)
+            return self._retries.call("writing segments", lambda: self._try_to_write(job), budget)
         except Unparseable as error:  # narrow: reports
             # The report of the failed task lists the rows, as if it tolerated them.
             samples = error.samples[: job.parse_errors_saved]

@@ -5,13 +5,11 @@ Each fact is one attribute that is replaced as a whole, so that no reader sees p
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import counted
-from penstock.core.instants import format_time
+from penstock.indexing.batch.retries import wait_fields
 from penstock.indexing.engine import RowCounts
-from penstock.indexing.secrets import masked_url
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import ParseError
 
 _PHASE = "buildSegments"
-_REASON_CHARACTERS_MAX = 2_000
 _EMPTIED_SHOWN_MAX = 100
 
 
@@ -111,22 +108,3 @@ class TaskProgress:
             error=self._error,
             more=more,
         )
-
-
-def shown_wait(wait: DependencyWait) -> DependencyWait:
-    """Return a wait for display: without secrets of URLs, and shortened."""
-    return dataclasses.replace(wait, error=masked_url(wait.error)[:_REASON_CHARACTERS_MAX])
-
-
-def wait_fields(wait: DependencyWait) -> dict[str, JsonValue]:
-    """Return the fields of a task's report about work that is retried."""
-    next_ms = wait.next_ms
-    return {
-        "failedWork": wait.work,
-        "failedDependency": wait.dependency.value,
-        "failedSince": format_time(wait.since_ms),
-        "failedTries": wait.tries,
-        "failedTriesMax": wait.tries_max or None,
-        "lastFailure": wait.error,
-        "nextTry": None if next_ms is None else format_time(next_ms),
-    }

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import PenstockError, Unavailable, counted
+from penstock.core.instants import format_time
 from penstock.core.waits import DependencyWait
-from penstock.indexing.batch.progress import shown_wait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
+from penstock.indexing.secrets import masked_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+
+    from pydantic import JsonValue
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import ActionClient, TaskAction
@@ -34,6 +36,8 @@ LOSSES_MAX: Final = 20
 
 _CALLS: Final = RetryPolicy(100, 10_000)
 _LOSSES: Final = RetryPolicy(1_000, 600_000, jitter=1.0)
+
+_REASON_CHARACTERS_MAX: Final = 2_000
 
 _ENGINE: Final = "engine"
 _INPUT: Final = "input"
@@ -178,44 +182,38 @@ class RetryingCaller:
             Stopped: The task was stopped.
             PenstockError: Any other error of the action.
         """
-        attempt = self.attempts(what)
-        while True:
-            with attempt:
-                return self._actions.perform(action)
+        return self.call(what, lambda: self._actions.perform(action))
 
-    def attempts(self, what: str, budget: RetryBudget | None = None) -> Attempt:
-        """Return a context manager for the attempts of one piece of work; see `Attempt`.
+    def call(self, what: str, work: Callable[[], R], budget: RetryBudget | None = None) -> R:
+        """Return the result of a piece of work; repeat it while it raises `Unavailable`.
 
         Args:
             what: Name of the work, for logs and for the task's status.
+            work: The call; each attempt calls it again.
             budget: Limits the failures of some kinds; None: retry without a limit.
+
+        Raises:
+            Stopped: The task was stopped.
+            PenstockError: The `end` of a decision of the budget, or any other error of the work.
         """
-        return Attempt(self, what, budget)
-
-    def failed(self, wait: DependencyWait, decision: RetryDecision, error: Unavailable) -> int:
-        """Report a failed attempt and return the delay before the next, or raise `end`."""
-        delay_ms = max(self._retry.delay_ms(wait.tries), decision.pause_ms)
-        next_ms = None if decision.end is not None else self._clock.now_ms() + delay_ms
-        tries = decision.failures or wait.tries
-        self.show(replace(wait, tries=tries, tries_max=decision.failures_max, next_ms=next_ms))
-        if decision.end is not None:
-            raise decision.end from error
-        _log.info("%s: retrying in %d ms: %s", wait.work, delay_ms, error)
-        return delay_ms
-
-    def show(self, wait: DependencyWait | None) -> None:
-        """Publish the current wait, without secrets; None: the work continues."""
-        self.wait = None if wait is None else shown_wait(wait)
-        self._waits_changed(() if self.wait is None else (self.wait,))
-
-    def now_ms(self) -> int:
-        """Return the time."""
-        return self._clock.now_ms()
-
-    def check(self) -> None:
-        """Raise `Stopped` if the task was stopped."""
-        if self._stopped:
-            raise Stopped("the task was stopped")
+        failures, since_ms = 0, 0
+        while True:
+            self._check()
+            try:
+                result = work()
+            except Unavailable as error:
+                self._check()
+                failures += 1
+                since_ms = since_ms or self._clock.now_ms()
+                wait = DependencyWait(error.dependency, what, since_ms, failures, str(error))
+                decision = RetryDecision() if budget is None else budget.note(error)
+                self.pause(self._failed(wait, decision, error))
+            except BaseException:
+                self._end_wait(failures)
+                raise
+            else:
+                self._end_wait(failures)
+                return result
 
     def pause(self, delay_ms: int) -> None:
         """Wait.
@@ -227,49 +225,49 @@ class RetryingCaller:
         with self._changed:
             while not self._stopped and (left_s := until_s - self._clock.monotonic_s()) > 0:
                 self._clock.wait(self._changed, left_s)
-        self.check()
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `Stopped` if the task was stopped."""
+        if self._stopped:
+            raise Stopped("the task was stopped")
+
+    def _failed(self, wait: DependencyWait, decision: RetryDecision, error: Unavailable) -> int:
+        """Report a failed attempt and return the delay before the next, or raise `end`."""
+        delay_ms = max(self._retry.delay_ms(wait.tries), decision.pause_ms)
+        next_ms = None if decision.end is not None else self._clock.now_ms() + delay_ms
+        tries = decision.failures or wait.tries
+        self._show(replace(wait, tries=tries, tries_max=decision.failures_max, next_ms=next_ms))
+        if decision.end is not None:
+            raise decision.end from error
+        _log.info("%s: retrying in %d ms: %s", wait.work, delay_ms, error)
+        return delay_ms
+
+    def _end_wait(self, failures: int) -> None:
+        """Publish that the work continues, if attempts have failed."""
+        if failures:
+            self._show(None)
+
+    def _show(self, wait: DependencyWait | None) -> None:
+        """Publish the current wait, without secrets; None: the work continues."""
+        self.wait = None if wait is None else _shown_wait(wait)
+        self._waits_changed(() if self.wait is None else (self.wait,))
 
 
-class Attempt:
-    """Attempts of one piece of work: the body is repeated while it raises `Unavailable`.
+def _shown_wait(wait: DependencyWait) -> DependencyWait:
+    """Return a wait for display: without secrets of URLs, and shortened."""
+    return replace(wait, error=masked_url(wait.error)[:_REASON_CHARACTERS_MAX])
 
-        attempt = caller.attempts("writing segments")
-        while True:
-            with attempt:
-                return work()
 
-    After `Unavailable` the `with` block waits and then ends without an error, so that the loop
-    enters it again. It raises `Stopped` if the task was stopped, the `end` of the decision of its
-    budget, and any other error of the body.
-    """
-
-    def __init__(self, caller: RetryingCaller, what: str, budget: RetryBudget | None) -> None:
-        self._caller = caller
-        self._what = what
-        self._budget = budget
-        self._failures = 0
-        self._since_ms = 0
-
-    def __enter__(self) -> None:
-        self._caller.check()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        caller = self._caller
-        if not isinstance(error, Unavailable):
-            if self._failures:
-                caller.show(None)
-            return False
-        caller.check()
-        self._failures += 1
-        self._since_ms = self._since_ms or caller.now_ms()
-        wait = DependencyWait(
-            error.dependency, self._what, self._since_ms, self._failures, str(error)
-        )
-        decision = RetryDecision() if self._budget is None else self._budget.note(error)
-        caller.pause(caller.failed(wait, decision, error))
-        return True
+def wait_fields(wait: DependencyWait) -> dict[str, JsonValue]:
+    """Return the fields of a task's report about work that is retried."""
+    next_ms = wait.next_ms
+    return {
+        "failedWork": wait.work,
+        "failedDependency": wait.dependency.value,
+        "failedSince": format_time(wait.since_ms),
+        "failedTries": wait.tries,
+        "failedTriesMax": wait.tries_max or None,
+        "lastFailure": wait.error,
+        "nextTry": None if next_ms is None else format_time(next_ms),
+    }

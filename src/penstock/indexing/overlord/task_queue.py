@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import JsonValue
 
-from penstock.core.errors import Closed, NotFound, PenstockError, counted
+from penstock.core.errors import Closed, NotFound, PenstockError
 from penstock.core.state_machine import Refusal
 from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lock_lane import lane_of
@@ -41,7 +41,6 @@ from penstock.indexing.overlord.runner.runner import RunnerOptions, TaskRunner
 from penstock.indexing.overlord.task_index import QueuedTasks, RunnerState, TaskIndex
 from penstock.indexing.overlord.task_state import (
     TASK_MACHINE,
-    ActiveTaskState,
     QueuedTask,
     ReportedEvent,
     TaskEffect,
@@ -51,6 +50,7 @@ from penstock.indexing.overlord.task_state import (
 from penstock.indexing.overlord.task_store import (
     StoredTasks,
     TaskEnds,
+    TaskWorkers,
     delete_leftovers,
     has_leftovers,
     new_row,
@@ -210,11 +210,11 @@ class TaskTurns:
         """Handle events, and then what their effects cause."""
         outer, self._reports = self._reports, deque(reports)
         try:
-            while self._reports or self._workers.has_returned:
+            while self._reports or self._workers.has_unstored:
                 if self._reports:
                     self._handle(self._reports.popleft())
                 else:
-                    self._reports.extend(self._workers.store_returned())
+                    self._reports.extend(self._workers.store_all())
         finally:
             self._reports = outer
         self._workers.begin_calls()
@@ -368,14 +368,14 @@ class WorkerEffects:
         runner: TaskRunner,
         retry_ms: int,
     ) -> None:
-        self._metadata = ports.metadata
         self._timers = ports.processor.timers
         self._executor = ports.processor.main_executor
         self._turns = turns
         self._calls = calls
         self._runner = runner
         self._retry_ms = retry_ms
-        self._returned: list[QueuedTask] = []  # To be stored as tasks without a worker.
+        self._stored = TaskWorkers(ports.metadata)
+        self._is_retrying = False  # A timer will store the workers that could not be stored.
         self._is_placing = False  # A mail will choose workers.
 
     def place_soon(self) -> None:
@@ -396,30 +396,33 @@ class WorkerEffects:
             self._calls.call(call.lane, call.work, done, partial(self._continue, call.failed))
 
     def store_worker(self, report: ReportedEvent) -> None:
-        """Store the new name of a task's worker, with retries while the task has this worker.
+        """Store the new name of a task's worker at the end of the turn.
 
         Another worker may take over the old name, and the next overlord would ask that worker.
         """
-        self._store_renamed(report.entry, report.worker)
+        self._stored.add(report.entry, report.worker)
 
     def return_task(self, report: ReportedEvent) -> None:
-        """Store at the end of the turn that a task has no worker."""
-        self._returned.append(report.entry)
+        """Store at the end of the turn that a task has no worker.
+
+        Otherwise the next overlord would conclude that the task disappeared there.
+        """
+        self._stored.add(report.entry, None)
 
     @property
-    def has_returned(self) -> bool:
-        """Whether tasks are to be stored as tasks without a worker."""
-        return bool(self._returned)
+    def has_unstored(self) -> bool:
+        """Whether workers of tasks are to be stored now."""
+        return not self._is_retrying and self._stored.has_unstored
 
-    def store_returned(self) -> list[ReportedEvent]:
-        """Store the tasks whose workers certainly do not have them; return the events.
+    def store_all(self) -> list[ReportedEvent]:
+        """Store the workers that the events so far have changed; return the events that follow.
 
-        Otherwise the next overlord would conclude that the tasks disappeared there.
+        After a failure, all of them are stored later, together with those of the turns until then.
         """
-        returned, self._returned = self._returned, []
-        if not self._set_workers({entry.task.id: None for entry in returned}):
-            again = partial(self._return_again, returned)
-            self._timers.schedule_after(self._retry_ms, again, "store returned tasks")
+        returned = self._stored.store_all()
+        if returned is None:
+            self._is_retrying = True
+            self._timers.schedule_after(self._retry_ms, self._store_again, "store workers again")
             return []
         return [ReportedEvent(entry, TaskEvent.NO_WORKER_STORED) for entry in returned]
 
@@ -439,38 +442,15 @@ class WorkerEffects:
         self._is_placing = False
         chosen = [] if self._turns.stopped else self._runner.select()
         # Stored first, so that the next overlord does not hand them to others.
-        if chosen and self._set_workers({entry.task.id: name for entry, name in chosen}):
+        if chosen and self._stored.store({entry.task.id: name for entry, name in chosen}):
             self._turns.run(
                 ReportedEvent(entry, TaskEvent.WORKER_STORED, name) for entry, name in chosen
             )
 
-    def _return_again(self, entries: Sequence[QueuedTask]) -> None:
-        """Store again that tasks have no worker, unless they have one by now."""
+    def _store_again(self) -> None:
+        self._is_retrying = False
         if not self._turns.stopped:
-            pending = ActiveTaskState.PENDING
-            self._returned.extend(entry for entry in entries if entry.state is pending)
             self._turns.run(())
-
-    def _store_renamed(self, entry: QueuedTask, name: str) -> None:
-        is_current = entry.worker == name and entry.state is not ActiveTaskState.ENDED
-        if is_current and not self._turns.stopped and not self._set_workers({entry.task.id: name}):
-            again = partial(self._store_renamed, entry, name)
-            self._timers.schedule_after(self._retry_ms, again, "store a worker's name")
-
-    def _set_workers(self, workers: Mapping[str, str | None]) -> bool:
-        """Store the workers of tasks in one transaction; return whether it succeeded."""
-        try:
-            self._metadata.tasks.set_statuses(
-                [
-                    (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
-                    for task_id, worker in workers.items()
-                ]
-            )
-        except PenstockError as error:
-            tasks = counted(len(workers), "task")
-            _log.warning("cannot store the workers of %s: %s", tasks, error)
-            return False
-        return True
 
 
 class EndEffects:

@@ -76,7 +76,7 @@ class TaskEvent(Symbol):
 
 
 class TaskEffect(Symbol):
-    """Effects of transitions; `TaskQueue` carries them out."""
+    """Effects of transitions; `TaskTurns` has them carried out."""
 
     ADD_TO_LOCKBOX = "let the task request locks"
     ACQUIRE_LOCKS = "request its locks; they yield until a worker has it"

@@ -3,8 +3,8 @@
 State of the overlord's mailbox; a comparison reads the store on a lane. The store is authoritative
 for which tasks are active. `StoredTasks` records the tasks that end during a comparison, so that a
 task that was read before its end is not added again. `TaskEnds` owns the ends that are not stored
-yet: all that are waiting share a transaction, which is retried until it succeeds. `TaskQueue`
-decides when each is called.
+yet, `TaskWorkers` the workers: all that are waiting share a transaction, which is retried until it
+succeeds. `TaskQueue` decides when each is called.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from penstock.core.errors import (
     Dependency,
     InvalidRequest,
     NotFound,
+    PenstockError,
     Unavailable,
     counted,
 )
 from penstock.core.names import TASK, check_not_taken, check_stored_name
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.lock_requests import check_lock_requests
+from penstock.indexing.overlord.task_state import ActiveTaskState
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.model import SpecModel
@@ -182,16 +184,82 @@ class StoredTasks:
 
     def _parsed(self, row: TaskRow) -> StoredTask | None:
         """Return a task; None if its payload is invalid, which is stored as its failure."""
+        place = "its payload cannot be read: "
         try:
             task = parse_task(dict(row.payload))
+            place = ""  # Errors of the locks name the task and the cause.
             check_lock_requests(task)
         except InvalidRequest as error:
             _log.error("task %s is invalid and fails: %s", row.id, error)
-            status = {"errorMsg": f"its payload cannot be read: {error}"}
+            status = {"errorMsg": f"{place}{error}"}
             self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
             return None
         worker = row.status.get("worker")
         return StoredTask(task, row.created_ms, worker if isinstance(worker, str) else None)
+
+
+# Workers
+
+
+class TaskWorkers:
+    """Workers of tasks that are to be stored. On the overlord's mailbox.
+
+    Args:
+        metadata: The metadata store.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._unstored: dict[str, tuple[QueuedTask, str | None]] = {}
+
+    @property
+    def has_unstored(self) -> bool:
+        """Whether workers are to be stored."""
+        return bool(self._unstored)
+
+    def add(self, entry: QueuedTask, worker: str | None) -> None:
+        """Add a task whose worker is to be stored; None: that it has none."""
+        self._unstored[entry.task.id] = (entry, worker)
+
+    def store_all(self) -> list[QueuedTask] | None:
+        """Store all workers that have not changed meanwhile.
+
+        Returns:
+            The tasks that are stored as tasks without a worker; None if the store does not answer.
+        """
+        self._unstored = {
+            task_id: (entry, worker)
+            for task_id, (entry, worker) in self._unstored.items()
+            if _has_worker(entry, worker)
+        }
+        if not self.store({task_id: worker for task_id, (_, worker) in self._unstored.items()}):
+            return None
+        stored, self._unstored = self._unstored, {}
+        return [entry for entry, worker in stored.values() if worker is None]
+
+    def store(self, workers: Mapping[str, str | None]) -> bool:
+        """Store the workers of tasks in one transaction; return whether it succeeded."""
+        if not workers:
+            return True
+        try:
+            self._metadata.tasks.set_statuses(
+                [
+                    (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
+                    for task_id, worker in workers.items()
+                ]
+            )
+        except PenstockError as error:
+            tasks = counted(len(workers), "task")
+            _log.warning("cannot store the workers of %s: %s", tasks, error)
+            return False
+        return True
+
+
+def _has_worker(entry: QueuedTask, worker: str | None) -> bool:
+    """Return whether a task is active and has this worker; None: whether it waits for one."""
+    if worker is None:
+        return entry.state is ActiveTaskState.PENDING
+    return entry.worker == worker and entry.state is not ActiveTaskState.ENDED
 
 
 # Ending

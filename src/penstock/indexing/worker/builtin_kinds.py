@@ -57,14 +57,14 @@ class StreamingPeonTask:
         """Return the counts of rows."""
         averages: dict[str, JsonValue] = {}
         try:
-            told = self.control.report().result(_REPORT_WAIT_S)
+            report = self.control.report().result(_REPORT_WAIT_S)
         except (Closed, CancelledError, TimeoutError):  # before its loop, or after it
             counts = self._last_counts
             saved = self.control.unparseable
         else:
-            counts = dict(told.counts)
-            saved = tuple(dict(sample) for sample in told.unparseable)
-            averages = {span: dict(row_stats(rates)) for span, rates in told.averages.items()}
+            counts = dict(report.counts)
+            saved = tuple(dict(sample) for sample in report.unparseable)
+            averages = {span: dict(row_stats(rates)) for span, rates in report.averages.items()}
         result = self.control.result
         state = IngestionState.COMPLETED if result.state.complete else IngestionState.BUILD_SEGMENTS
         return IngestionReport(

@@ -79,8 +79,8 @@ class ChangeHistory:
 WORKER: Final = "/"
 
 
-class Told(Protocol):
-    """State of a worker, for the answers."""
+class TaskStatusSource(Protocol):
+    """Statuses of a worker and its tasks, for the answers."""
 
     @property
     def enabled(self) -> bool:
@@ -102,7 +102,7 @@ class LongPoll:
     Args:
         history: The changes.
         processor: The worker's mailbox.
-        told: The state of the worker.
+        statuses: Returns the statuses of the worker and its tasks.
         waiters_max: Maximum number of open polls.
     """
 
@@ -110,12 +110,12 @@ class LongPoll:
         self,
         history: ChangeHistory,
         processor: MailboxProcessor,
-        told: Told,
+        statuses: TaskStatusSource,
         waiters_max: int,
     ) -> None:
         self._history = history
         self._processor = processor
-        self._told = told
+        self._statuses = statuses
         self._waiters_max = waiters_max
         self._waiting: dict[Future[WorkerChanges], tuple[HistoryPlace, Timer]] = {}
 
@@ -162,12 +162,12 @@ class LongPoll:
             _complete(answer, self._since(found[0]))
 
     def _since(self, place: HistoryPlace) -> WorkerChanges:
-        now, enabled = self._history.place, self._told.enabled
+        now, enabled = self._history.place, self._statuses.enabled
         names = self._history.since(place)
         if names is None:
-            report = self._told.everything()
+            report = self._statuses.everything()
             return WorkerChanges(now, reset=True, report=report, enabled=enabled)
-        found = [(name, self._told.task(name)) for name in names if name != WORKER]
+        found = [(name, self._statuses.task(name)) for name in names if name != WORKER]
         return WorkerChanges(
             now,
             tasks=tuple(task for _name, task in found if task is not None),

@@ -55,7 +55,7 @@ class _Ended:
         """Record that its log and report are in the log store."""
         self.shipped = True
 
-    def told(self) -> WorkerTask:
+    def status(self) -> WorkerTask:
         """Return its status, for the overlord."""
         return WorkerTask(self.id, self.end.state, None, self.end.error, self.end.duration_ms)
 
@@ -107,14 +107,14 @@ class EndedTasks:
                 self._options.ship_delay_ms, lambda: self._ship(ended), "ship a log"
             )
 
-    def told(self, task_id: str) -> WorkerTask | None:
+    def status(self, task_id: str) -> WorkerTask | None:
         """Return the result of a task, None if it is not kept."""
         ended = self._tasks.get(task_id)
-        return None if ended is None else ended.told()
+        return None if ended is None else ended.status()
 
-    def all_told(self) -> list[WorkerTask]:
+    def statuses(self) -> list[WorkerTask]:
         """Return the results of all tasks."""
-        return [ended.told() for ended in self._tasks.values()]
+        return [ended.status() for ended in self._tasks.values()]
 
     def forget(self, task_id: str) -> bool:
         """Stop reporting a task, and delete its folder later; false if it is not kept."""

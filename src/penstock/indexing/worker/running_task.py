@@ -95,17 +95,17 @@ class RunningTask:
         self._starts = WaitTable(worker.clock)
         self._update = TaskUpdate()  # Changes since the last update that was returned.
 
-    def told(self) -> WorkerTask:
+    def status(self) -> WorkerTask:
         """Return the task's status for the overlord."""
         return WorkerTask(self._id, TaskState.RUNNING, self._location, waits=self._waits)
 
-    def look(self, *, told: bool = False) -> TaskUpdate:
+    def look(self, *, reported: bool = False) -> TaskUpdate:
         """Start the peon if that is due; check its address, and whether it has ended.
 
         Args:
-            told: Whether the peon has reported its address, or the end of the task.
+            reported: Whether the peon has reported its address, or the end of the task.
         """
-        self._check(told=told)
+        self._check(reported=reported)
         return self._take_update()
 
     def ask_to_end(self, reason: str) -> TaskUpdate:
@@ -133,7 +133,7 @@ class RunningTask:
         update, self._update = self._update, TaskUpdate()
         return update
 
-    def _check(self, *, told: bool) -> None:
+    def _check(self, *, reported: bool) -> None:
         if self._process is None:
             if self._worker.clock.monotonic_s() >= self._start_again_s:
                 self._launch()
@@ -141,7 +141,7 @@ class RunningTask:
         code = self._process.exit_code()
         if code is None:
             self._look_for_location()
-            if told:
+            if reported:
                 self._look_for_waits()
                 self._look_for_end(self._process)
             return

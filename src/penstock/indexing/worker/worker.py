@@ -82,8 +82,8 @@ class WorkerState:
 
     def everything(self) -> WorkerReport:
         """Return the full state of the worker."""
-        tasks = [running.told() for running in self.running.values()]
-        tasks += self._ended.all_told()
+        tasks = [running.status() for running in self.running.values()]
+        tasks += self._ended.statuses()
         options = self._options
         return WorkerReport(
             options.capacity, tuple(tasks), self.enabled, options.category, options.version
@@ -92,7 +92,7 @@ class WorkerState:
     def task(self, task_id: str) -> WorkerTask | None:
         """Return the state of a task; None if it does not exist."""
         running = self.running.get(task_id)
-        return self._ended.told(task_id) if running is None else running.told()
+        return self._ended.status(task_id) if running is None else running.status()
 
     def require_room(self) -> None:
         """Check that a new task can be accepted.
@@ -139,11 +139,13 @@ class FolderSizes:
         self._calls.call(
             "measure",
             lambda: [self._size(path) for _id, _running, path in of_round],
-            lambda sizes: self._tell(of_round, sizes),
+            lambda sizes: self._report(of_round, sizes),
             self._failed,
         )
 
-    def _tell(self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]) -> None:
+    def _report(
+        self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]
+    ) -> None:
         self._busy = False
         for (task_id, running, _path), size_bytes in zip(of_round, sizes, strict=True):
             if size_bytes is not None:
@@ -255,11 +257,11 @@ class RunningTasks:
             self._state.enabled = enabled
             self._long_poll.changed(WORKER)
 
-    def look(self, task_id: str, *, told: bool = False) -> None:
-        """Check a task's peon; `told`: it has reported something."""
+    def look(self, task_id: str, *, reported: bool = False) -> None:
+        """Check a task's peon; `reported`: it has reported something."""
         running = self._state.running.get(task_id)
         if running is not None and not self._stopping:
-            self._apply(task_id, running, running.look(told=told))
+            self._apply(task_id, running, running.look(reported=reported))
 
     def require_started(self) -> None:
         """Raise Unavailable while the worker is starting or stopping."""
@@ -394,7 +396,7 @@ class Worker:
 
         def too_late(taken: bool) -> None:
             if not taken:  # Nothing is clearing the folder now.
-                self._tell_cleared(task.id, whole=False)
+                self._report_cleared(task.id, whole=False)
 
         while not self._answer(lambda: self._tasks.assign(task), "assign", too_late):
             self._clear(task.id)
@@ -426,7 +428,7 @@ class Worker:
         """Check a task's peon now: it has reported something, or has ended. Does not wait."""
         try:
             self._processor.main_executor.execute(
-                lambda: self._tasks.look(task_id, told=True), "look at %s", task_id
+                lambda: self._tasks.look(task_id, reported=True), "look at %s", task_id
             )
         except Closed:
             _log.debug("the worker has stopped and does not check the peon")
@@ -438,9 +440,9 @@ class Worker:
             self._folders.clear(task_id)
             whole = True
         finally:
-            self._tell_cleared(task_id, whole=whole)
+            self._report_cleared(task_id, whole=whole)
 
-    def _tell_cleared(self, task_id: str, *, whole: bool) -> None:
+    def _report_cleared(self, task_id: str, *, whole: bool) -> None:
         if self._processor.mailbox.is_mailbox_thread:
             self._ended.cleared(task_id, whole=whole)
             return
@@ -480,12 +482,12 @@ class Worker:
         except TimeoutError as error:  # narrow: any other is the answer of the command
             # The caller tries another worker: a task that started here later would run twice.
             if not future.cancel() and too_late is not None:
-                future.add_done_callback(partial(_tell, too_late))
+                future.add_done_callback(partial(_report_late, too_late))
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
         except CancelledError as error:
             raise Unavailable("the worker ended before it answered: try again") from error
 
 
-def _tell(too_late: Callable[[T], None], answer: Future[T]) -> None:
+def _report_late(too_late: Callable[[T], None], answer: Future[T]) -> None:
     if not answer.cancelled() and answer.exception() is None:
         too_late(answer.result())

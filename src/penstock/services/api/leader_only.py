@@ -100,7 +100,8 @@ class LeaderOnly:
     def _nobody(self, silence: Unavailable | None) -> Unavailable:
         """Return the error for a request that no overlord answers; it names a known cause."""
         if silence is not None:
-            text = f"{_NOBODY}: {_TRY_AGAIN}: the {silence.dependency.value} is away: {silence}"
+            reason = f"{silence.dependency.value}: {silence}"
+            text = f"{_NOBODY}, because of {reason}: {_TRY_AGAIN}"
             return Unavailable(text, dependency=silence.dependency)
         return no_leader(_NOBODY, self._leadership.waits.all(), remedy=_TRY_AGAIN)
 

@@ -235,12 +235,12 @@ def no_leader(text: str, waits: Sequence[DependencyWait], *, remedy: str) -> Una
     Args:
         text: That no overlord leads.
         waits: What the caller itself waits for, such as the metadata store.
-        remedy: What to do if nothing is known.
+        remedy: What to do.
     """
     if not waits:
         return Unavailable(f"{text}: {remedy}", dependency=Dependency.OVERLORD)
     reasons = "; ".join(str(one) for one in waits)
-    return Unavailable(f"{text}, because of {reasons}", dependency=waits[0].dependency)
+    return Unavailable(f"{text}, because of {reasons}: {remedy}", dependency=waits[0].dependency)
 
 
 class CurrentTerms(Protocol):

@@ -199,7 +199,9 @@ class WorkerSync:
             self._merge(worker, changes.report, asked)
         else:
             self._merge_tasks(worker, changes.tasks)
-            self._missing(worker, set(changes.removed) - {told.id for told in changes.tasks}, asked)
+            self._missing(
+                worker, set(changes.removed) - {status.id for status in changes.tasks}, asked
+            )
         self._tasks.may_place = True
         has_changes = changes.report is None and (changes.tasks or changes.removed)
         waited = (now_s - asked_s) * 1000 >= self._options.question_ms / 2
@@ -208,15 +210,15 @@ class WorkerSync:
 
     def _merge(self, worker: KnownWorker, report: WorkerReport, asked: int) -> None:
         self._merge_tasks(worker, report.tasks)
-        listed = {told.id for told in report.tasks}
+        listed = {status.id for status in report.tasks}
         self._missing(worker, worker.items.keys() - listed, asked)
 
     def _merge_tasks(self, worker: KnownWorker, tasks: Sequence[WorkerTask]) -> None:
         ends = []
-        for told in tasks:
-            entry = self._tasks.entries.get(told.id)
+        for status in tasks:
+            entry = self._tasks.entries.get(status.id)
             if entry is None:
-                self.dismiss(worker, told.id)  # It is not active, or this overlord never had it.
+                self.dismiss(worker, status.id)  # It is not active, or this overlord never had it.
                 continue
             if entry.worker is None and entry.is_ending:
                 self._report(entry, TaskEvent.RUNS_ELSEWHERE, worker)
@@ -225,11 +227,11 @@ class WorkerSync:
                 if not self._is_unknown(entry.worker):
                     self._report(entry, TaskEvent.RUNS_ELSEWHERE, worker)
                     continue
-                _log.info("task %s of worker %s is at %s", told.id, entry.worker, worker.name)
+                _log.info("task %s of worker %s is at %s", status.id, entry.worker, worker.name)
                 self._report(entry, TaskEvent.WORKER_RENAMED, worker)
-            self._runs(entry, worker, told)
-            if told.state.complete and not entry.is_ending:
-                end = TaskEnd(told.id, told.state, told.error, worker.name)
+            self._runs(entry, worker, status)
+            if status.state.complete and not entry.is_ending:
+                end = TaskEnd(status.id, status.state, status.error, worker.name)
                 ends.append(ReportedEvent(entry, TaskEvent.ENDED_AT_WORKER, worker.name, end))
         if ends:
             self._eligibility.ended(worker, [one.end.state for one in ends if one.end is not None])
@@ -246,14 +248,14 @@ class WorkerSync:
         worker = self._tasks.workers.get(name)
         return worker is None or worker.client is None
 
-    def _runs(self, entry: QueuedTask, worker: KnownWorker, told: WorkerTask) -> None:
+    def _runs(self, entry: QueuedTask, worker: KnownWorker, status: WorkerTask) -> None:
         """Report that a task runs, unless this is known; each poll lists all tasks of a worker."""
-        location = told.location or entry.location
+        location = status.location or entry.location
         is_known = entry.state is ActiveTaskState.RUNNING
-        if is_known and (entry.location, entry.waits) == (location, told.waits):
+        if is_known and (entry.location, entry.waits) == (location, status.waits):
             return
         if not entry.is_ending:
-            entry.location, entry.waits = location, told.waits
+            entry.location, entry.waits = location, status.waits
             self._report(entry, TaskEvent.RUNS, worker)
 
     def _missing(self, worker: KnownWorker, task_ids: set[str], asked: int) -> None:
