@@ -72,6 +72,7 @@ SMALL_MODULES = {
     "indexing.task.persist_merge": "the task's own module already has three parts",
     "services.api.indexer.routes": "the list of all routes",
     "services.api.sql_answer": "an ASGI response; `sql` holds the route",
+    "services.child_command": "imports the command line, which imports `server_process`",
     "services.cli.flow.commands": "one module for each group of commands",
     "services.cli.imports.commands": "one module for each group of commands",
     "services.cli.indexing.workers": "one module for each group of commands",

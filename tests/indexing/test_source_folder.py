@@ -72,10 +72,15 @@ def test_a_pipe_is_skipped_and_reported_once(tmp_path, caplog):
 
 
 class Counting(OsFileSystem):
-    """Counts the bytes of files that are read."""
+    """Counts the bytes of files that are read, and the listings of folders."""
 
     def __init__(self):
         self.bytes = 0
+        self.listings = 0
+
+    def listdir(self, path):
+        self.listings += 1
+        return super().listdir(path)
 
     def open_read(self, path):
         file = super().open_read(path)
@@ -123,9 +128,45 @@ def test_links_are_followed_and_of_two_names_of_one_file_one_is_read(tmp_path):
     (tmp_path / "in/other.log").symlink_to(tmp_path / "outside")
     assert [line for _, _, line in everything(source)] == [b"one"]
     assert source.available().skipped == {
+        f"{tmp_path}/in/dangling.log": "it is listed but does not exist, like a link whose target"
+        " is missing",
         f"{tmp_path}/in/other.log": f"it has the same identity as {tmp_path}/in/link.log, as links"
-        " to it have"
+        " to it have",
     }
+
+
+def test_files_are_read_once_at_the_start_whatever_is_skipped(tmp_path, forbidden):
+    size = 100_000
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes(b"x" * (size - 1) + b"\n")
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "no.log").write_bytes(b"no\n")
+    forbidden.add(f"{tmp_path}/no.log")
+    fs = Counting()
+    assert len(lines_of(FolderSupplier(fs, VirtualClock(), str(tmp_path), "*.log"))) == 2
+    assert fs.listings == 1
+    assert 2 * size <= fs.bytes < 3 * size
+    # New links make further looks necessary, which read on.
+    (tmp_path / "c.log").hardlink_to(tmp_path / "a.log")
+    (tmp_path / "dangling.log").symlink_to(tmp_path / "nowhere")
+    fs = Counting()
+    source = FolderSupplier(fs, VirtualClock(), str(tmp_path), "*.log")
+    assert len(lines_of(source)) == 2
+    assert 1 < fs.listings <= 5
+    assert 2 * size <= fs.bytes < 3 * size
+    fs.listings = 0
+    assert len(source.available().skipped) == 4
+    assert fs.listings == 1  # The links are known.
+
+
+def test_a_truncated_file_is_counted_anew_in_each_look(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n" * 10)
+    source = supplier(tmp_path)
+    assert lines_of(source) == [10]
+    path.write_bytes(b"one\n" * 3)
+    (tmp_path / "b.log").hardlink_to(path)
+    assert lines_of(source) == [3]
 
 
 def test_of_two_hard_links_the_one_that_was_read_is_read_on(tmp_path, caplog):

@@ -31,7 +31,7 @@ from penstock.services.demo.flights import (
 from penstock.services.demo.progress import DemoProgress, flow_at_work, tasks_at_work, waiting
 from penstock.services.demo.run import fresh_folder, kill_one, processes_of
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.host.server_process import ServerProcess
+from penstock.services.host.server_process import CHILD_MODULE, ServerProcess
 
 
 def test_the_flights_are_all_there() -> None:
@@ -148,6 +148,15 @@ def test_processes_are_found_by_what_they_are() -> None:
         assert victim.pid == process.pid
         assert process.wait() == -9
     assert kill_one(process.pid, random.Random(1)) is None
+
+
+@pytest.mark.parametrize("module", ["penstock", CHILD_MODULE])
+def test_a_launcher_is_found_by_each_command_that_starts_it(module: str, tmp_path: Path) -> None:
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "comm").write_text("python\n")
+    (process / "cmdline").write_bytes(f"python\0-P\0-m\0{module}\0up\0--data-dir".encode())
+    assert [one.name for one in processes_of(7, tmp_path)] == ["launcher"]
 
 
 def test_only_the_demos_own_folder_is_removed(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 
 from penstock.client import Message
 from penstock.core.errors import NotFound, Unavailable
+from penstock.services.host.server_process import CHILD_MODULE
 from penstock.testing.server import LocalBroker
 
 pytestmark = pytest.mark.system
@@ -115,25 +118,51 @@ def test_no_option_of_the_environment_reaches_it(monkeypatch: pytest.MonkeyPatch
         assert "production" not in broker.logs()
 
 
+PROGRAM_WITH_A_SERVER = """
+import os, sys
+from pathlib import Path
+from penstock.core.clock import SystemClock
+from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.server_process import ServerProcess
+
+server = ServerProcess(DataFolder(Path(sys.argv[1])), SystemClock(), command=("server", "broker"))
+server.start()
+server.wait_ready()
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom penstock.testing.server import LocalBroker\n"
-        "broker = LocalBroker(Path(sys.argv[1]))\nbroker.start()\n"
-        "print(broker._process.pid, flush=True)\nsys.stdin.read()\n"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "data")],
+        [sys.executable, "-c", PROGRAM_WITH_A_SERVER, str(tmp_path / "data")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as parent:
         assert parent.stdout is not None
-        server = os.pidfd_open(int(parent.stdout.readline()))
+        pid = int(parent.stdout.readline())
+        server = os.pidfd_open(pid)
         try:
             parent.kill()
             ended, _, _ = select.select([server], [], [], 60)
             assert ended
         finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(server, signal.SIGKILL)
             os.close(server)
+
+
+def test_a_server_whose_input_cannot_be_read_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", CHILD_MODULE, "server", "broker"]
+    addresses = [f"--{name}=127.0.0.1:0" for name in ("http", "broker-http", "broker-tcp")]
+    with (tmp_path / "only-written").open("wb") as unreadable:
+        done = subprocess.run(
+            [*command, "--data-dir", str(tmp_path / "data"), *addresses],
+            stdin=unreadable,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode in (0, -signal.SIGTERM)
 
 
 def test_pytest_is_imported_only_with_the_fixtures() -> None:

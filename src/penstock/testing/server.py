@@ -19,7 +19,6 @@ import base64
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ from penstock.client import Consumer, ConsumerOptions, Handler, Producer, Produc
 from penstock.core.clock import SystemClock
 from penstock.core.errors import NotFound, PenstockError, Unavailable, counted
 from penstock.services.answers import objects, part, whole
-from penstock.services.cli import main
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
 from penstock.services.http_client import JsonClient
@@ -77,7 +75,6 @@ class LocalBroker:
             self._clock,
             variables,
             command=self._command,
-            module=__name__,
             environment=environment,
         )
 
@@ -449,15 +446,3 @@ def _require_finished(state: Mapping[str, object]) -> bool:
 def _body(message: Mapping[str, object]) -> bytes:
     packed = message.get("body_base64")
     return base64.b64decode(str(packed)) if packed else str(message.get("body", "")).encode()
-
-
-def _end_with_parent() -> None:
-    """Stop this process in order when its input ends, as it does when the parent has ended."""
-    while os.read(0, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
-    main()

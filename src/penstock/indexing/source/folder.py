@@ -7,7 +7,8 @@ pattern. Offsets are line numbers; their positions in a file are found by readin
 start, and kept in memory.
 
 A file that cannot be read, for example for lack of permission, does not stop the others: it is
-skipped with a reason. Of several names of one file, such as hard links, one is read.
+skipped with a reason, as is a link to a missing file. Of several names of one file, such as hard
+links, one is read.
 
 Files cannot be held back. For a file that is deleted after all of it was read, the supplier reports
 the end of its lines. A file that is deleted earlier is lost; its task and supervisor report it.
@@ -64,6 +65,23 @@ class _Tail:
     lines: int = 0
     position: int = 0
     searched: int = 0
+
+
+@dataclass(slots=True)
+class _Look:
+    """Result of one listing of the folder.
+
+    Attributes:
+        found: The files, by stream partition.
+        skipped: Reasons by path; it includes the paths of `missing` and `duplicates`.
+        missing: Paths that were listed and then not found.
+        duplicates: Further paths of files in `found`.
+    """
+
+    found: dict[int, _Tail] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    duplicates: set[str] = field(default_factory=set)
 
 
 class FolderSupplier:
@@ -154,48 +172,54 @@ class FolderSupplier:
         """List the files; list them again if some were renamed meanwhile.
 
         A file that is renamed after the listing could be missing, and count as deleted, or be
-        listed under both names, of which one would be skipped.
+        listed under both names, of which one would be skipped. Each look reads on from the one
+        before.
         """
+        tails = dict(self._tails)
+        known = set(self._skipped)
         for _ in range(_LOOKS_MAX):
-            found: dict[int, _Tail] = {}
-            skipped: dict[str, str] = {}
-            is_steady = True
-            for path in self._paths():
-                try:
-                    reason = self._look_at(path, found)
-                except NotFound:
-                    is_steady = False
-                except InvalidRequest as error:
-                    skipped[path] = str(error)
-                else:
-                    if reason:
-                        skipped[path] = reason
-            if is_steady and skipped.keys() <= self._skipped.keys():
+            look = self._look_once(tails)
+            tails |= look.found
+            if look.missing | look.duplicates <= known:
                 break
-            self._skipped = skipped
-        self._skipped = skipped
+            known |= look.duplicates
+        self._skipped = look.skipped
         self._log_skipped()
-        for p in self._tails.keys() - found.keys():
-            self._gone[p] = self._tails[p].lines
+        for p in tails.keys() - look.found.keys():
+            self._gone[p] = tails[p].lines
         for p in list(itertools.islice(self._gone, max(0, len(self._gone) - _GONE_FILES_MAX))):
             del self._gone[p]
-        self._tails = found
+        self._tails = look.found
 
-    def _paths(self) -> list[str]:
+    def _look_once(self, tails: Mapping[int, _Tail]) -> _Look:
+        look = _Look()
+        for path in self._paths(tails):
+            try:
+                reason = self._look_at(path, tails, look)
+            except NotFound:
+                look.missing.add(path)
+                reason = "it is listed but does not exist, like a link whose target is missing"
+            except InvalidRequest as error:
+                reason = str(error)
+            if reason:
+                look.skipped[path] = reason
+        return look
+
+    def _paths(self, tails: Mapping[int, _Tail]) -> list[str]:
         """Return the paths of the files, those that are read first.
 
         Of two names of one file, the one that was read is read on.
         """
-        known = {tail.path for tail in self._tails.values()}
+        known = {tail.path for tail in tails.values()}
         names = fnmatch.filter(self._fs.listdir(self.stream), self._pattern)
         paths = sorted(f"{self.stream}/{name}" for name in names)
         return sorted(paths, key=lambda path: path not in known)
 
-    def _look_at(self, path: str, found: dict[int, _Tail]) -> str:
+    def _look_at(self, path: str, tails: Mapping[int, _Tail], look: _Look) -> str:
         """Add a file that has a whole line; return why it must be skipped, else nothing.
 
         Raises:
-            NotFound: It was renamed or deleted.
+            NotFound: It was renamed or deleted, or is a link whose target is missing.
             InvalidRequest: It cannot be opened, for example for lack of permission.
         """
         stat = self._fs.stat(path)
@@ -211,16 +235,17 @@ class FolderSupplier:
             if not newline and len(head) < _HEAD_BYTES:
                 return ""
             partition = _partition(stat.inode, head)
-            if partition in found:
-                return f"it has the same identity as {found[partition].path}, as links to it have"
-            tail = self._tails.get(partition) or _Tail(path)
+            if (first := look.found.get(partition)) is not None:
+                look.duplicates.add(path)
+                return f"it has the same identity as {first.path}, as links to it have"
+            tail = tails.get(partition) or _Tail(path)
             if stat.size < tail.position:
                 tail = _Tail(path)  # The file was truncated: a new count shows the missing lines.
             elif stat.size < tail.searched:
                 tail.searched = tail.position
             tail.path = path
             _read_on(file, tail, stat.size)
-            found[partition] = tail
+            look.found[partition] = tail
         finally:
             file.close()
         return ""

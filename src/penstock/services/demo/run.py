@@ -50,7 +50,7 @@ from penstock.services.demo.progress import (
 from penstock.services.examples import example
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.host.fork_server import FORK_SERVER_NAME
-from penstock.services.host.server_process import ServerProcess
+from penstock.services.host.server_process import CHILD_MODULE, ServerProcess
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
@@ -72,6 +72,7 @@ _NAMES = (
     ("services.roles router", "router"),
     ("services.roles.peon", "peon"),
     ("penstock up", "launcher"),
+    (f"{CHILD_MODULE} up", "launcher"),
 )
 
 

@@ -1,6 +1,8 @@
 """A Penstock server as a child process of a program: of the demo, of a benchmark, of a test.
 
 Owns the process, its last lines of output and its addresses, which stay the same across restarts.
+
+Invariant: the server ends with the process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _LINES_KEPT: Final = 200
 _POLL_S: Final = 0.05
 _READ_REST_S: Final = 2.0
 
+CHILD_MODULE: Final = "penstock.services.child_command"
+"""Module that runs the command. It imports the command line, which imports this module."""
+
 
 class ServerProcess:
     """A Penstock server in a child process.
@@ -36,7 +41,6 @@ class ServerProcess:
         clock: Time.
         variables: Environment variables in addition to those of this process.
         command: Words of the command, such as `server broker`.
-        module: Python module that runs the command.
         environment: The environment to which `variables` are added; None: of this process.
     """
 
@@ -47,14 +51,12 @@ class ServerProcess:
         variables: Mapping[str, str] | None = None,
         *,
         command: Sequence[str] = ("up",),
-        module: str = "penstock",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         base = os.environ if environment is None else environment
         self._environment = {**base, **(variables or {})}
         self._command = command
-        self._module = module
         self._clock = clock
         self._process: subprocess.Popen[str] | None = None
         self._reader: OwnedThread | None = None
@@ -94,7 +96,7 @@ class ServerProcess:
         """
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", self._module, *self._command),
+                *(sys.executable, "-P", "-m", CHILD_MODULE, *self._command),
                 *("--data-dir", str(self._folder.path)),
                 *("--http", self._http, "--broker-http", self._broker_http),
                 *("--broker-tcp", self._broker_tcp),
