@@ -130,8 +130,8 @@ def test_links_are_followed_and_of_two_names_of_one_file_one_is_read(tmp_path):
     assert source.available().skipped == {
         f"{tmp_path}/in/dangling.log": "it is listed but does not exist, like a link whose target"
         " is missing",
-        f"{tmp_path}/in/other.log": f"it has the same identity as {tmp_path}/in/link.log, as links"
-        " to it have",
+        f"{tmp_path}/in/other.log": f"it is another name of {tmp_path}/in/link.log, as a hard link"
+        " is",
     }
 
 
@@ -185,6 +185,56 @@ def test_of_two_hard_links_the_one_that_was_read_is_read_on(tmp_path, caplog):
     seen = source.available()
     assert seen.partitions.keys() == before.partitions.keys()
     assert seen.skipped == {}
+
+
+def test_two_files_with_one_partition_by_chance_are_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_PARTITIONS", 1)
+    source = supplier(tmp_path)
+    (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
+    before = source.available()
+    (tmp_path / "b.log").write_bytes(b"three\nfour\nfive\n")
+    for _ in range(2):
+        with pytest.raises(
+            InvalidRequest, match=r"b\.log and .*a\.log .* by chance: copy .*b\.log"
+        ):
+            source.available()
+    # Also when the first is gone: the other must not go on at its offset.
+    (tmp_path / "a.log").unlink()
+    with pytest.raises(InvalidRequest, match="by chance"):
+        source.available()
+    (tmp_path / "b.log").unlink()
+    assert before.partitions.keys().isdisjoint(source.available().partitions)
+
+
+def test_a_file_that_is_renamed_before_its_lines_are_asked_for_is_found_again(tmp_path):
+    source = supplier(tmp_path)
+    (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
+    seen = source.available()
+    (partition,) = seen.partitions
+    (tmp_path / "a.log").rename(tmp_path / "b.log")
+    (found,) = source.ranges({partition: 0}, {partition: 2}, seen)
+    assert (found.path, found.start, found.end) == (f"{tmp_path}/b.log", 0, 2)
+
+
+def test_a_file_that_is_replaced_while_its_first_line_is_read_has_no_partition_of_both(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\n")
+    open_read = OsFileSystem.open_read
+    rotations = iter([True])
+
+    def rotated(self, path):
+        if path == str(file) and next(rotations, False):
+            file.rename(tmp_path / "a1.log")
+            file.write_bytes(b"two\n")
+        return open_read(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "open_read", rotated)
+    source = supplier(tmp_path)
+    seen = source.available()
+    assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
+    assert supplier(tmp_path).available().partitions.keys() == seen.partitions.keys()
 
 
 @pytest.fixture
