@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 from action_kit import Desk, allocate, batch
 from call_faults_kit import FAULTS
-from lock_faults import OPERATIONS, LockWorld, Operation, pair, single
+from lock_faults import OPERATIONS, LockWorld, Operation, check, pair, single
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
@@ -154,3 +154,17 @@ def test_a_place_is_given_after_its_round_could_not_begin(
         allocate(desk, "one", sequence="one")
     assert len(allocate(desk, "one", sequence="one")) == 1
     lanes.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
+def test_memory_may_run_out_at_any_call_of_a_round(operation: Operation) -> None:
+    """A stored batch must not be undone, and everybody gets an answer."""
+    for at in range(10_000):
+        world = LockWorld()
+        operation(world)
+        with world.faults.armed_inside(["penstock.indexing.lockbox"], MemoryError, at):
+            world.run()
+        if not world.faults.raised:
+            break
+        check(world, f"{operation.__name__}: no memory at {at} ({world.faults.raised})")
+    assert at > 5

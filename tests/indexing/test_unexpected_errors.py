@@ -143,6 +143,27 @@ def test_a_background_call_is_tried_again_when_a_lane_takes_no_work() -> None:
     assert not call.busy
 
 
+class Nameless(Exception):
+    """An exception that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("kind", ["call", "background call"])
+def test_an_outcome_that_cannot_be_shown_ends_the_loop(kind: str) -> None:
+    """A future logs what its callbacks raise and goes on: the owner would wait for ever."""
+    owner = Owner()
+    if kind == "call":
+        owner.call(raising(Nameless()))
+    else:
+        owner.background_call().start(raising(Nameless()), owner.told.append, owner.told.append)
+    with pytest.raises((RuntimeError, Nameless)):
+        owner.run()
+        assert owner.told, "nobody was told"
+        raise Nameless  # it was delivered
+
+
 def test_an_outcome_that_a_full_disk_refuses_is_delivered_again_without_the_work() -> None:
     owner, done = Owner(), list[int]()
     call, full = owner.background_call(), [True]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,7 +21,7 @@ from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.core.waits import WaitTable
     from penstock.mailbox.lanes import Lanes
@@ -84,9 +85,9 @@ class CallDispatcher:
         failed: Callable[[PenstockError], None],
         ended: Future[T],
     ) -> None:
-        # On the lane's thread.
-        if not ended.cancelled():
-            self._processor.post(_outcome(ended, done, failed), "a call ended")
+        with _loop_gets_errors(self._processor):
+            if not ended.cancelled():
+                self._processor.post(_outcome(ended, done, failed), "a call ended")
 
 
 def _outcome(
@@ -106,6 +107,19 @@ def _outcome(
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+@contextmanager
+def _loop_gets_errors(processor: MailboxProcessor) -> Iterator[None]:
+    """End the loop of the mailbox if the outcome of a call cannot be posted.
+
+    For the lane's thread, where a future logs the exceptions of its callbacks and goes on.
+    """
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - the mailbox gets it
+        with suppress(Closed):  # The outcome is not needed then.
+            processor.report_throwable(error)
 
 
 class BackgroundCall:
@@ -186,18 +200,19 @@ class BackgroundCall:
         ended: Future[T],
     ) -> None:
         # On the lane's thread.
-        if ended.cancelled():
-            return
-        error = ended.exception()
-        if error is None:
-            self._deliver(partial(done, ended.result()))
-        elif isinstance(error, Unavailable) and not isinstance(error, Fenced):
-            again = partial(self._submit, work, done, failed)
-            self._processor.post(partial(self._try_again, error, again), "%s failed", self._name)
-        elif isinstance(error, Exception):
-            self._deliver(partial(failed, error), error)
-        else:
-            self._processor.post(partial(_raise, error), "%s was interrupted", self._name)
+        with _loop_gets_errors(self._processor):
+            if ended.cancelled():
+                return
+            error = ended.exception()
+            if error is None:
+                self._deliver(partial(done, ended.result()))
+            elif isinstance(error, Unavailable) and not isinstance(error, Fenced):
+                again = partial(self._try_again, error, partial(self._submit, work, done, failed))
+                self._processor.post(again, "%s failed", self._name)
+            elif isinstance(error, Exception):
+                self._deliver(partial(failed, error), error)
+            else:
+                self._processor.post(partial(_raise, error), "%s was interrupted", self._name)
 
     def _deliver(self, command: Callable[[], object], error: Exception | None = None) -> None:
         """Run the command that takes the outcome, as mail. Any thread."""

@@ -186,7 +186,7 @@ class LockLane:
             if isinstance(error, Closed):
                 self._state.close()
             else:
-                self._not_begun(error)
+                self.refuse_waiting(error)
                 if isinstance(error, PenstockError):
                     return  # The futures raise the error.
             raise
@@ -195,10 +195,11 @@ class LockLane:
 
     def _begun(self, round_: Future[None]) -> None:
         error = closed() if round_.cancelled() else round_.exception()
-        if error is not None:  # A round that has started raises nothing.
-            self._not_begun(error)
+        if error is not None:  # It could not start, or `_serve` has ended the term.
+            self.refuse_waiting(error)
 
-    def _not_begun(self, error: BaseException) -> None:
+    def refuse_waiting(self, error: BaseException) -> None:
+        """Refuse the work that waits for a round, because it cannot begin."""
         with self._state.mutex:
             waiting, self.inbox = self.inbox, []
         self._report(LocksChanged(self.box.datasource, self._refuse(waiting, error)))
@@ -225,14 +226,20 @@ class LockLane:
     # --- the lane
 
     def _serve(self) -> None:
-        """Run a round of a datasource, and delete the lockbox if it is empty afterwards."""
+        """Run a round of the datasource; an error that it did not expect ends the term."""
+        try:
+            self._run_round()
+        except BaseException as error:
+            self._broke(error)
+            raise
+
+    def _run_round(self) -> None:
+        """Execute the work that waits, and delete the lockbox if it is empty afterwards."""
         state, datasource = self._state, self.box.datasource
-        with state.mutex:
-            works, self.inbox = self.inbox, []
-            if self._owed:
-                works = [*self._owed, *works]
-                self._owed = []
         change = LocksChanged(datasource)
+        with state.mutex:
+            works = [*self._owed, *self.inbox]
+            self._owed, self.inbox = [], []
         try:
             self._do_all(works, change)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
@@ -291,17 +298,21 @@ class LockLane:
             # locks, once it can be stored.
             change.released |= ended
             return
-        self.box.accept()
-        if step.freed:
-            change.released |= step.freed
-        if step.yielded:
-            change.yielded += step.yielded
-        self._publish(commands, step.answers)
-        for asked, answer in zip(batch, step.answers, strict=True):
-            if isinstance(answer, PenstockError):
-                asked.future.set_exception(answer)
-            else:
-                asked.future.set_result(answer)
+        try:
+            self.box.accept()
+            if step.freed:
+                change.released |= step.freed
+            if step.yielded:
+                change.yielded += step.yielded
+            self._publish(commands, step.answers)
+            for asked, answer in zip(batch, step.answers, strict=True):
+                if isinstance(answer, PenstockError):
+                    asked.future.set_exception(answer)
+                else:
+                    asked.future.set_result(answer)
+        except BaseException as error:
+            self._broke(error)  # The batch is stored, so it must not be undone.
+            raise
 
     def _undo(self, commands: Sequence[LockCommand]) -> frozenset[str]:
         """Undo a batch, except that ended tasks stay ended; return these."""

@@ -285,7 +285,12 @@ class Lockboxes:
             lane.inbox.append(work)
             is_first = len(lane.inbox) == 1
         if is_first:
-            lane.begin()
+            try:
+                lane.begin()
+            except BaseException as error:
+                # Otherwise all later work would wait for the round that did not begin.
+                lane.refuse_waiting(error)
+                raise
 
 
 def _all_of(parts: Mapping[str, Future[T]]) -> Future[Mapping[str, T]]:
