@@ -78,7 +78,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
     ),
     "Task in the overlord": Machine(
         "indexing.overlord.task_state",
-        "indexing.overlord.task_queue",
+        "indexing.overlord.task_effects",
         "A [task](glossary.md) from its submission to its end, in one term of leadership. "
         "Users see Druid's coarser states: WAITING for locks, PENDING for a worker or on the "
         "way to one, RUNNING at a worker. An end is stored before the task counts as ended.",

@@ -2,7 +2,8 @@
 
 `LockWaitQueue` orders the waiting tasks of one datasource. `LockWaits` has those of all datasources
 and derives from each answer of the lockboxes which event it is for its task, and which tasks to try
-next. Both only decide: `TaskQueue` sends the attempts to the lockboxes. On the overlord's mailbox.
+next. Both only decide: `LockEffects` sends the attempts to the lockboxes. On the overlord's
+mailbox.
 
 Tasks that want the same locks with the same priority stand in one line, and only the first is
 tried, because the same locks refuse the others. A line is tried again when a task that blocked

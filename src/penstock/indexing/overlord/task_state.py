@@ -76,7 +76,7 @@ class TaskEvent(Symbol):
 
 
 class TaskEffect(Symbol):
-    """Effects of transitions; `TaskTurns` has them carried out."""
+    """Effects of transitions; `task_effects` carries them out."""
 
     ADD_TO_LOCKBOX = "let the task request locks"
     ACQUIRE_LOCKS = "request its locks; they yield until a worker has it"

@@ -4,7 +4,7 @@ State of the overlord's mailbox; a comparison reads the store on a lane. The sto
 for which tasks are active. `StoredTasks` records the tasks that end during a comparison, so that a
 task that was read before its end is not added again. `TaskEnds` owns the ends that are not stored
 yet, `TaskWorkers` the workers: all that are waiting share a transaction, which is retried until it
-succeeds. `TaskQueue` decides when each is called.
+succeeds. `TaskQueue` and `task_effects` decide when each is called.
 """
 
 from __future__ import annotations
