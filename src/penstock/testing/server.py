@@ -150,7 +150,7 @@ class LocalBroker:
         Args:
             lines: Maximum number of lines of each.
         """
-        texts = {"output": list(self._process.lines)}
+        texts = {"output": self._process.lines}
         log = DataFolder(self.folder).log
         for path in sorted(log.glob("*.log")) + sorted(log.glob("*.out")):
             with contextlib.suppress(OSError):
