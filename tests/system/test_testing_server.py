@@ -112,6 +112,16 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
         pass
 
 
+def test_a_start_that_fails_carries_the_logs_and_leaves_no_folder() -> None:
+    broker = LocalBroker(variables={"PENSTOCK_MSG_TIMEOUT": "soon"})
+    assert not broker.folder.exists()
+    with pytest.raises(Unavailable) as caught, broker:
+        pass
+    [note] = caught.value.__notes__
+    assert "PENSTOCK_MSG_TIMEOUT: 'soon'" in note
+    assert not broker.folder.exists()
+
+
 def test_no_option_of_the_environment_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_METADATA_URL", "postgresql://production/penstock")
     with LocalBroker() as broker:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -54,7 +55,8 @@ class LocalBroker:
     An exception that leaves the block carries the last lines of the broker's log as a note.
 
     Args:
-        folder: Data folder, which is kept. None: a temporary one, deleted at the end.
+        folder: Data folder, which is kept. None: a temporary one; `start` makes it, and `close`
+            deletes it.
         variables: Options as environment variables, such as `{"PENSTOCK_MSG_TIMEOUT": "1s"}`.
     """
 
@@ -63,8 +65,8 @@ class LocalBroker:
     def __init__(
         self, folder: Path | None = None, *, variables: Mapping[str, str] | None = None
     ) -> None:
-        self._temporary = Path(tempfile.mkdtemp(prefix="penstock-")) if folder is None else None
-        self.folder = (folder or self._temporary or Path()).absolute()
+        self._is_temporary = folder is None
+        self.folder = (folder or _temporary_folder()).absolute()
         self._clock = SystemClock()
         self._pause = threading.Condition()
         environment = {
@@ -88,9 +90,12 @@ class LocalBroker:
 
         Raises:
             Unavailable: It ended during its start, or was not ready in time; with its output.
+            OSError: Its process or the temporary folder cannot be created.
         """
         if self.is_running:
             return
+        if self._is_temporary:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
         self._process.kill()
         self._process.start()
         try:
@@ -110,8 +115,8 @@ class LocalBroker:
     def close(self) -> None:
         """Stop it, and delete its folder if it is temporary."""
         self.stop()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def pid(self) -> int | None:
@@ -126,8 +131,8 @@ class LocalBroker:
     def __enter__(self) -> Self:
         try:
             self.start()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._close_after(error)
             raise
         return self
 
@@ -137,6 +142,10 @@ class LocalBroker:
         exception: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close_after(exception)
+
+    def _close_after(self, exception: BaseException | None) -> None:
+        """Close it, and add its last lines to the exception that led to this."""
         try:
             self.stop()
             if exception is not None:
@@ -150,7 +159,7 @@ class LocalBroker:
         Args:
             lines: Maximum number of lines of each.
         """
-        texts = {"output": list(self._process.lines)}
+        texts = {"output": self._process.lines}
         log = DataFolder(self.folder).log
         for path in sorted(log.glob("*.log")) + sorted(log.glob("*.out")):
             with contextlib.suppress(OSError):
@@ -339,8 +348,9 @@ class LocalBroker:
 class LocalPenstock(LocalBroker):
     """A whole Penstock of a test: broker, flows, indexing and SQL, as `penstock up` starts them.
 
-    It is ready after 5 to 15 seconds and needs Java 17 or newer and 2 GB of memory. Queries share
-    one Spark with indexing, which makes the start faster; set `PENSTOCK_QUERY_MEMORY` for two.
+    It has all methods of `LocalBroker`, for its broker. It is ready after 5 to 15 seconds and needs
+    Java 17 or newer and 2 GB of memory. Queries share one Spark with indexing, which makes the
+    start faster; set `PENSTOCK_QUERY_MEMORY` for two.
 
     Args:
         folder: Data folder, which is kept. None: a temporary one, deleted at the end.
@@ -430,6 +440,11 @@ class LocalPenstock(LocalBroker):
             return True
 
         self._wait_until(returned, f"{expected} from {statement}", timeout_s, _SQL_POLL_S)
+
+
+def _temporary_folder() -> Path:
+    """Return a path that nobody can guess, since `start` uses a folder that exists."""
+    return Path(tempfile.gettempdir()) / f"penstock-{secrets.token_hex(16)}"
 
 
 def _require_finished(state: Mapping[str, object]) -> bool:

@@ -269,7 +269,7 @@ def _skipped_files(snapshot: SupervisorSnapshot) -> dict[str, object]:
     if not skipped:
         return {}
     shown = itertools.islice(skipped.items(), _SKIPPED_SHOWN_MAX)
-    # Names of files may be no valid text.
+    # File names may not be valid text.
     files = [{"path": escaped(path), "reason": escaped(reason)} for path, reason in shown]
     return {"skippedFiles": {"count": len(skipped), "files": files}}
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
@@ -30,11 +30,14 @@ _READ_REST_S: Final = 2.0
 CHILD_MODULE: Final = "penstock.services.child_command"
 """Module that runs the command. It imports the command line, which imports this module."""
 
+# The last lines of output with their numbers.
+_Output: TypeAlias = collections.deque[tuple[int, str]]
+
 
 class ServerProcess:
     """A Penstock server in a child process.
 
-    A thread reads its output, and adds each line in one step.
+    A thread reads the output of one start, and adds each line with its number in one step.
 
     Args:
         folder: Its data folder.
@@ -58,13 +61,15 @@ class ServerProcess:
         self._environment = {**base, **(variables or {})}
         self._command = command
         self._clock = clock
+        self._is_wanted = False
         self._process: subprocess.Popen[str] | None = None
+        self._stale_client_file: Mapping[str, object] | None = None
         self._reader: OwnedThread | None = None
         self._pause = threading.Condition()
         self._http = "127.0.0.1:0"
         self._broker_http = "127.0.0.1:0"
         self._broker_tcp = "127.0.0.1:0"
-        self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_KEPT)
+        self._output = _new_output()
         self.starts = 0
 
     @property
@@ -88,13 +93,23 @@ class ServerProcess:
         """Return the address of the broker's NSQ protocol, as `HOST:PORT`."""
         return self._broker_tcp
 
+    @property
+    def lines(self) -> list[str]:
+        """Return the last lines of its output since its last start."""
+        return [line for _, line in list(self._output)]
+
     def start(self) -> None:
         """Start it, without waiting. Its input is a pipe that closes when this process ends.
 
         Raises:
             OSError: The process cannot be started.
         """
-        self._process = subprocess.Popen(
+        self._is_wanted = True
+        # A killed server left it, perhaps one with the same process id. It is not deleted: if it
+        # exists, `penstock up` waits for the ports of the killed server.
+        self._stale_client_file = self._folder.read_client_file()
+        output = self._output = _new_output()
+        process = self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", CHILD_MODULE, *self._command),
                 *("--data-dir", str(self._folder.path)),
@@ -104,15 +119,15 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env=self._environment,
             # Ctrl-C must reach only the program, which stops this process in order.
             start_new_session=True,
         )
         self.starts += 1
-        process = self._process
         try:
-            self._reader = start_job("output of the server", lambda: self._read(process))
+            self._reader = start_job("output of the server", lambda: _read(process, output))
         except BaseException:
             self.kill()
             raise
@@ -132,13 +147,13 @@ class ServerProcess:
             Unavailable: It ended, or was not ready in time.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
-        count = 0
+        told = 0
         while self._clock.monotonic_s() < deadline_s:
-            for line in list(self.lines)[count:]:
-                count += 1
-                on_line(line)
-            found = self._folder.read_client_file()
-            if found is not None and found.get("pid") == self.pid:
+            for number, line in list(self._output):
+                if number > told:
+                    told = number
+                    on_line(line)
+            if (found := self._addresses()) is not None:
                 self._http = str(found.get("http", self._http)).removeprefix("http://")
                 self._broker_http = str(found["broker_http"]).removeprefix("http://")
                 self._broker_tcp = str(found["broker_tcp"])
@@ -153,8 +168,12 @@ class ServerProcess:
         )
 
     def keep_running(self) -> bool:
-        """Restart it if it has ended; return whether it was restarted. No effect after `stop`."""
-        if self.pid is not None or self._process is None:
+        """Restart it if it has ended, unless by `stop`; return whether it was restarted.
+
+        Raises:
+            OSError: The process cannot be started; the next call tries again.
+        """
+        if not self._is_wanted or self.pid is not None:
             return False
         self.kill()
         self.start()
@@ -162,6 +181,7 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Stop it in order; kill it if it does not end."""
+        self._is_wanted = False
         if self._process is None:
             return
         self._process.terminate()
@@ -189,8 +209,20 @@ class ServerProcess:
         if self._reader is not None:
             self._reader.join(_READ_REST_S)
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        if process.stdout is not None:
-            with process.stdout:
-                for line in process.stdout:
-                    self.lines.append(line.rstrip())
+    def _addresses(self) -> Mapping[str, object] | None:
+        """Return the addresses that this process has published; None if it is not ready."""
+        pid = self.pid
+        found = self._folder.read_client_file()
+        is_own = found is not None and pid is not None and found.get("pid") == pid
+        return found if is_own and found != self._stale_client_file else None
+
+
+def _new_output() -> _Output:
+    return collections.deque(maxlen=_LINES_KEPT)
+
+
+def _read(process: subprocess.Popen[str], output: _Output) -> None:
+    if process.stdout is not None:
+        with process.stdout:
+            for number, line in enumerate(process.stdout, 1):
+                output.append((number, line.rstrip()))

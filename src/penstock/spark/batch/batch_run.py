@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -176,7 +175,7 @@ class BatchRun:
         request: The request.
         running: Its cancellable work.
         folder: The output folder.
-        scratch: Its scratch folder, which `run` may leave behind.
+        scratch: Its scratch folder; `run` creates it if needed, and the caller deletes it.
         progress: Receives the progress.
     """
 
@@ -424,7 +423,6 @@ class BatchRun:
                 f"the counts of task {self.request.task_id} do not add up:"
                 f" {counted(rows, 'row')} in files, {counts.processed} processed: try again"
             )
-        shutil.rmtree(self.scratch, ignore_errors=True)
         finalize(self.folder, [file.name for file in made])
         columns = output_columns(schema)
         files = [
