@@ -151,17 +151,19 @@ class Nameless(Exception):
 
 
 @pytest.mark.parametrize("kind", ["call", "background call"])
-def test_an_outcome_that_cannot_be_shown_ends_the_loop(kind: str) -> None:
+def test_an_outcome_that_cannot_be_shown_is_delivered_or_ends_the_loop(kind: str) -> None:
     """A future logs what its callbacks raise and goes on: the owner would wait for ever."""
     owner = Owner()
     if kind == "call":
         owner.call(raising(Nameless()))
     else:
         owner.background_call().start(raising(Nameless()), owner.told.append, owner.told.append)
-    with pytest.raises((RuntimeError, Nameless)):
+    has_ended = False
+    try:
         owner.run()
-        assert owner.told, "nobody was told"
-        raise Nameless  # it was delivered
+    except RuntimeError:
+        has_ended = True
+    assert has_ended or owner.told
 
 
 def test_an_outcome_that_a_full_disk_refuses_is_delivered_again_without_the_work() -> None:
