@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.broker.http_client import BrokerClient
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Unavailable
 from penstock.services.cli.entry import run
+from penstock.services.host.data_folder import DataFolder
+from penstock.services.roles.broker import client_file
 
 
 @contextmanager
@@ -48,3 +54,26 @@ def test_clients_of_the_folder_find_a_broker_on_any_port(
         assert run(["topic", "list", "--data-dir", str(folder)]) == 0
         assert "here" in capfd.readouterr().out
     assert not (folder / "penstock.json").exists()
+
+
+def test_a_full_disk_hides_a_broker_from_its_folder_and_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Consumers must be able to make room."""
+
+    def full(_folder: DataFolder, _content: object) -> None:
+        raise Unavailable("penstock.json.tmp: cannot create: no space left", dependency="disk")
+
+    monkeypatch.setattr(DataFolder, "write_client_file", full)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        context = SimpleNamespace(
+            listener=listener,
+            tcp_listener=listener,
+            folder=DataFolder(tmp_path),
+            clock=SystemClock(),
+        )
+        client_file(context).start()
+    (text,) = caplog.messages
+    assert "no space left" in text
+    assert address in text

@@ -18,7 +18,7 @@ from penstock.broker.security.auth_servers import AuthMethod, AuthOptions
 from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.garbage_collection import lasting_objects
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
@@ -112,7 +112,7 @@ def compose(context: RoleContext) -> Lifecycle:
         StartStage.SERVER,
     )
     if not context.is_launched:
-        lifecycle.add_handler(_client_file(context), StartStage.ANNOUNCEMENTS)
+        lifecycle.add_handler(client_file(context), StartStage.ANNOUNCEMENTS)
     announcement = _Announcement(context)
     lifecycle.add_handler(
         LifecycleHandler("announcement", announcement.start, announcement.stop),
@@ -124,7 +124,7 @@ def compose(context: RoleContext) -> Lifecycle:
     return lifecycle
 
 
-def _client_file(context: RoleContext) -> LifecycleHandler:
+def client_file(context: RoleContext) -> LifecycleHandler:
     """Publish the addresses of a broker without a launcher for clients of this host."""
     assert context.tcp_listener is not None
     http, tcp = (
@@ -132,9 +132,15 @@ def _client_file(context: RoleContext) -> LifecycleHandler:
     )
 
     def write() -> None:
-        context.folder.write_client_file(
-            {**about_process(context.clock), **broker_addresses(http, tcp)}
-        )
+        addresses = {**about_process(context.clock), **broker_addresses(http, tcp)}
+        try:
+            context.folder.write_client_file(addresses)
+        except Unavailable as error:  # narrow: consumers must be able to make room on a full disk
+            _logger.warning(
+                "commands do not find this broker by its data folder: %s; give them its addresses"
+                " %s and %s, or restart it",
+                *(error, http, tcp),
+            )
 
     return LifecycleHandler(
         "client file", write, lambda: context.folder.remove_client_file(os.getpid())
