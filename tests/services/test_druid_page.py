@@ -178,7 +178,7 @@ def test_every_key_of_tasks_workers_and_supervisors_has_a_line(tmp_path: Path) -
     assert of_kinds("key", "The status of a task").keys() == status.keys() | {"waits"}
     assert of_kinds("key", "A worker").keys() == worker.keys()
     lags = {"minimumLagMillis", "aggregateLagMillis", "maxLagMillis"}
-    at_times = lags | {"shortOfSlots", "tasksWaitFor"}
+    at_times = lags | {"shortOfSlots", "skippedFiles", "tasksWaitFor"}
     told = of_kinds("key", "The status of a supervisor").keys()
     assert told == payload.keys() | at_times
     assert of_kinds("task key", "The status of a supervisor").keys() == task.keys()

@@ -417,7 +417,7 @@ class FakeOverlord:
         self.error: PenstockError | None = None
         self.actions: list[tuple[str, object]] = []
         self.workers: list[str | None] = []
-        self.desk = None
+        self.task_service = None
 
     def perform_action(self, task_id: str, action: object, worker: str | None = None) -> object:
         self.actions.append((task_id, action))

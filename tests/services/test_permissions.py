@@ -181,7 +181,7 @@ def test_a_start_makes_the_folder_of_a_local_deep_storage(
     make_deep_storage(Options(data_dir=home / "data", deep_storage="s3://lake/segments"))
     (home / "file").touch()
     make_deep_storage(Options(data_dir=home / "data", deep_storage=f"{home}/file/deep"))
-    assert "cannot be made" in caplog.text, "readiness tells it; the start goes on to there"
+    assert "cannot create" in caplog.text, "readiness tells it; the start goes on to there"
 
 
 @needs_root

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.spark
 
 HEAP = "640m"
 # Rows of a kilobyte. Spark would hold them several times: 700,000 of them end its JVM, as do
-# 30,000 for each of 50 clients.
+# 20,000 for each of 50 clients.
 WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, {rows}, 1, 4)"
 CLIENTS = 50
 PROCESS_BYTES_MAX = 400 << 20
@@ -347,7 +347,7 @@ def test_fifty_clients_that_do_not_read_cost_nobody_else_anything(rig: Rig) -> N
     with ExitStack() as clients, ExitStack() as leaving:
         for number in range(CLIENTS):
             owner = leaving if number % 2 else clients
-            asked = rig.ask_and_not_read(WIDE.format(rows=30_000), f"client-{number}")
+            asked = rig.ask_and_not_read(WIDE.format(rows=20_000), f"client-{number}")
             owner.enter_context(asked)
         for number in range(10):
             assert rig.ask(f"SELECT {number}, 'x'") == f'[{number},"x"]\n\n'.encode()

@@ -91,7 +91,7 @@ def test_a_message_that_does_not_parse_is_named(
         ({}, "", "url"),
         ({"ranges": "[[0]]"}, "", "option ranges must be"),
         ({"ranges": "[]"}, "a date", "column 'a': date cannot be read from JSON"),
-        ({"ranges": "[]", "mode": "MAYBE"}, COLUMNS, "mode 'MAYBE' is not known"),
+        ({"ranges": "[]", "mode": "MAYBE"}, COLUMNS, "mode 'MAYBE' is unknown"),
         ({"ranges": "[]", "splits": "few"}, "", "option splits must be a whole number"),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Message
-from penstock.core.errors import NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.services.host.server_process import CHILD_MODULE
 from penstock.testing.server import LocalBroker
 
@@ -64,6 +64,35 @@ def test_a_wait_says_what_it_waited_for(broker: LocalBroker) -> None:
         broker.wait_finished("few", "slow", timeout_s=0)
     with pytest.raises(Unavailable, match="channel none of topic few does not exist"):
         broker.wait_finished("few", "none", timeout_s=0)
+
+
+@pytest.mark.parametrize("messages", [(), (b"",), ("text",), ([b"one", b"two"],)])
+def test_what_is_no_message_is_refused_with_the_remedy(
+    broker: LocalBroker, messages: tuple[bytes, ...]
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"encode\(\), and pass a list as \*messages"):
+        broker.publish("never", *messages)
+
+
+def test_a_server_that_does_not_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"call start\(\), or use it in a with statement"):
+        LocalBroker(str(tmp_path)).publish("never", b"one")
+
+
+def test_a_stopped_process_is_ended(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+    assert not broker.is_running
+
+
+def test_logs_of_before_are_not_shown(broker: LocalBroker) -> None:
+    assert "broker is running" in broker.logs()
+    broker.forget_logs()
+    assert broker.logs() == ""
+    broker.kill()
+    broker.start()
+    assert "broker is running" in broker.logs()
 
 
 def test_a_killed_broker_keeps_addresses_and_messages(broker: LocalBroker) -> None:
@@ -138,14 +167,17 @@ from penstock.services.host.server_process import ServerProcess
 server = ServerProcess(DataFolder(Path(sys.argv[1])), SystemClock(), command=("server", "broker"))
 server.start()
 server.wait_ready()
-print(server.pid, flush=True)
+# As multiprocessing does: the child has the pipe that is the server's input.
+if "fork" not in sys.argv or os.fork():
+    print(server.pid, flush=True)
 sys.stdin.read()
 """
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["alone", "fork"])
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path, how: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM_WITH_A_SERVER, str(tmp_path / "data")],
+        [sys.executable, "-c", PROGRAM_WITH_A_SERVER, str(tmp_path / "data"), how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as parent:
@@ -216,4 +248,4 @@ def test_fixtures_empty_the_broker_and_report_its_logs(tmp_path: Path) -> None:
     )
     assert "1 failed, 2 passed" in done.stdout
     assert "Logs of penstock_broker_process" in done.stdout
-    assert "broker serves http://127.0.0.1:" in done.stdout
+    assert "broker serves http://127.0.0.1:" not in done.stdout, "logged before the failed test"

@@ -1,24 +1,32 @@
 """The command `penstock` as a child process: `python -m penstock.services.child_command …`.
 
-Its input must be a pipe whose other end belongs to its parent alone, as `ServerProcess` starts it.
-When the parent has ended in any way, the pipe is closed, and this process stops in order.
+Its input must be a pipe whose other end its parent has, as `ServerProcess` starts it. When the
+parent has ended in any way, this process stops in order: the pipe is closed then, or, if a fork of
+the parent has it, this process has another parent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+from typing import Final
 
 from penstock.core.threads import OwnedThread
 from penstock.services.cli import main
 
+_LOOK_EVERY_MS: Final = 1_000
+
 
 def _end_with_parent() -> None:
-    """Stop this process in order when its input ends or cannot be read."""
+    """Stop this process in order when its parent or its input ends, or cannot be read."""
+    parent, waiting = os.getppid(), select.poll()
+    waiting.register(0, select.POLLIN)
     with contextlib.suppress(OSError):
-        while os.read(0, 1):
-            pass
+        while os.getppid() == parent:
+            if waiting.poll(_LOOK_EVERY_MS) and not os.read(0, 1):
+                break
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -52,6 +52,12 @@ def penstock_server(
         yield server
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the report of a failed test show what the servers log from now on."""
+    for server in item.config.stash.get(_SERVERS, {}).values():
+        server.forget_logs()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

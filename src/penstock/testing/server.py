@@ -30,7 +30,7 @@ from typing import Final, Self, TypeVar
 from penstock.broker.http_client import BrokerClient
 from penstock.client import Consumer, ConsumerOptions, Handler, Producer, ProducerOptions
 from penstock.core.clock import SystemClock
-from penstock.core.errors import NotFound, PenstockError, Unavailable, counted
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable, counted
 from penstock.services.answers import objects, part, whole
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
@@ -63,10 +63,12 @@ class LocalBroker:
     _command: Sequence[str] = ("server", "broker")
 
     def __init__(
-        self, folder: Path | None = None, *, variables: Mapping[str, str] | None = None
+        self, folder: Path | str | None = None, *, variables: Mapping[str, str] | None = None
     ) -> None:
         self._is_temporary = folder is None
-        self.folder = (folder or _temporary_folder()).absolute()
+        self.folder = Path(folder or _temporary_folder()).absolute()
+        self._logged_before: dict[str, int] = {}
+        self._printed_before = (0, 0)
         self._clock = SystemClock()
         self._pause = threading.Condition()
         environment = {
@@ -154,22 +156,35 @@ class LocalBroker:
             self.close()
 
     def logs(self, lines: int = LOG_LINES) -> str:
-        """Return the last lines of its output and of each of its log files.
+        """Return the last lines of its output and of each of its log files, since `forget_logs`.
 
         Args:
             lines: Maximum number of lines of each.
         """
-        texts = {"output": self._process.lines}
-        log = DataFolder(self.folder).log
-        for path in sorted(log.glob("*.log")) + sorted(log.glob("*.out")):
-            with contextlib.suppress(OSError):
-                texts[path.name] = path.read_text(errors="replace").splitlines()
+        started, last_line = self._printed_before
+        is_same = started == self._process.starts
+        texts = {"output": self._process.lines_after(last_line if is_same else 0)}
+        for path in self._log_files():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(self._logged_before.get(path.name, 0))
+                texts[path.name] = file.read().decode(errors="replace").splitlines()
         shown = [
             "\n".join([f"-- {name} of Penstock", *text[-lines:]])
             for name, text in texts.items()
             if text
         ]
         return "\n".join(shown)
+
+    def forget_logs(self) -> None:
+        """Have `logs` show only what is printed and logged from now on."""
+        self._printed_before = self._process.starts, self._process.last_line
+        for path in self._log_files():
+            with contextlib.suppress(OSError):
+                self._logged_before[path.name] = path.stat().st_size
+
+    def _log_files(self) -> list[Path]:
+        log = DataFolder(self.folder).log
+        return sorted(log.glob("*.log")) + sorted(log.glob("*.out"))
 
     # -- addresses and clients
 
@@ -235,9 +250,14 @@ class LocalBroker:
         """Publish messages in one batch; the topic is created if it does not exist.
 
         Raises:
-            InvalidRequest: The name is invalid, or a message is empty or too large.
+            InvalidRequest: The name is invalid, or a message is not bytes, empty or too large.
             Unavailable: The broker does not answer, or cannot store messages now.
         """
+        if not messages or not all(messages) or {type(one) for one in messages} != {bytes}:
+            raise InvalidRequest(
+                "publish takes one or more messages as arguments, each of at least one byte:"
+                " convert text by encode(), and pass a list as *messages"
+            )
         with self._broker() as broker:
             broker.publish(topic, messages)
 
@@ -258,6 +278,7 @@ class LocalBroker:
             NotFound: The topic does not exist, and `count` is 0.
             Unavailable: There were not as many messages in time.
         """
+        __tracebackhide__ = True
         if not count:
             return list(self._peek_all(topic))
 
@@ -280,6 +301,7 @@ class LocalBroker:
         Raises:
             Unavailable: They have not finished in time.
         """
+        __tracebackhide__ = True
 
         def finished() -> bool:
             stats = self._requests.get("/stats", {"format": "json", "topic": topic})
@@ -287,9 +309,12 @@ class LocalBroker:
                 for state in objects(one, "channels"):
                     if state.get("channel_name") == channel:
                         return _require_finished(state)
-            raise NotFound(f"channel {channel} of topic {topic} does not exist")
+            raise NotFound(
+                f"channel {channel} of topic {topic} does not exist: nothing has subscribed to it"
+            )
 
-        self.wait_until(finished, f"the end of channel {channel} of topic {topic}", timeout_s)
+        what = f"consumers to finish all messages of channel {channel} of topic {topic}"
+        self.wait_until(finished, what, timeout_s)
 
     def wait_until(
         self,
@@ -307,11 +332,13 @@ class LocalBroker:
         Raises:
             Unavailable: It was not true in time; with the last error.
         """
+        __tracebackhide__ = True
         return self._wait_until(condition, what, timeout_s, _POLL_S)
 
     def _wait_until(
         self, condition: Callable[[], T], what: str, timeout_s: float, poll_s: float
     ) -> T:
+        __tracebackhide__ = True
         deadline_s = self._clock.monotonic_s() + timeout_s
         last: PenstockError | None = None
         while True:
@@ -322,7 +349,7 @@ class LocalBroker:
                 last = error
             if self._clock.monotonic_s() >= deadline_s:
                 reason = "" if last is None else f"; last: {last}"
-                raise Unavailable(f"waited {timeout_s:g} s for {what}{reason}") from last
+                raise Unavailable(f"waited {timeout_s:g} s for {what}{reason}") from None
             with self._pause:
                 self._clock.wait(self._pause, poll_s)
 
@@ -338,11 +365,19 @@ class LocalBroker:
                     offset = whole(page, "next_offset")
 
     def _broker(self) -> BrokerClient:
+        self._require_running()
         return BrokerClient(self.http_url)
 
     @property
     def _requests(self) -> JsonClient:
+        self._require_running()
         return JsonClient(self.http_url)
+
+    def _require_running(self) -> None:
+        if not self.is_running:
+            raise Unavailable(
+                "the server does not run: call start(), or use it in a with statement"
+            )
 
 
 class LocalPenstock(LocalBroker):
@@ -360,7 +395,7 @@ class LocalPenstock(LocalBroker):
     _command = ("up",)
 
     def __init__(
-        self, folder: Path | None = None, *, variables: Mapping[str, str] | None = None
+        self, folder: Path | str | None = None, *, variables: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder, variables={"PENSTOCK_QUERY_MEMORY": "none", **(variables or {})})
 
@@ -393,6 +428,7 @@ class LocalPenstock(LocalBroker):
             InvalidRequest: The spec is invalid.
             Unavailable: The task failed, with its error, or did not end in time.
         """
+        __tracebackhide__ = True
         task = str(part(self.api.post("/druid/indexer/v1/task", dict(spec)), "task"))
 
         def ended() -> object:
@@ -431,6 +467,7 @@ class LocalPenstock(LocalBroker):
         Raises:
             Unavailable: It did not return them in time; with the last rows or error.
         """
+        __tracebackhide__ = True
         expected = [dict(row) for row in rows]
 
         def returned() -> bool:

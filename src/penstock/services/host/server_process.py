@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -96,7 +97,16 @@ class ServerProcess:
     @property
     def lines(self) -> list[str]:
         """Return the last lines of its output since its last start."""
-        return [line for _, line in list(self._output)]
+        return self.lines_after(0)
+
+    @property
+    def last_line(self) -> int:
+        """Return the number of its last line of output since its last start, 0 without any."""
+        return self._output[-1][0] if self._output else 0
+
+    def lines_after(self, number: int) -> list[str]:
+        """Return the last lines of its output with larger numbers, since its last start."""
+        return [line for at, line in list(self._output) if at > number]
 
     def start(self) -> None:
         """Start it, without waiting. Its input is a pipe that closes when this process ends.
@@ -185,6 +195,7 @@ class ServerProcess:
         if self._process is None:
             return
         self._process.terminate()
+        self._process.send_signal(signal.SIGCONT)  # A process that a test has stopped reacts, too.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_TIMEOUT_S)
         self.kill()
