@@ -468,6 +468,17 @@ def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
     assert not places
 
 
+def test_an_action_that_another_server_gets_is_tried_again(serve) -> None:
+    """After a restart a role of the same Penstock may have the port that the overlord had."""
+    overlord = FakeOverlord()
+    places = [serve([]), serve(overlord_routes(overlord))]
+    client = HttpActionClient("t", lambda: places.pop(0), TOKEN)
+    with pytest.raises(Unavailable, match="another server listens at"):
+        client.perform(UpdateLocation("h", 1))
+    client.perform(UpdateLocation("h", 1))
+    assert len(overlord.actions) == 1
+
+
 def test_a_lease_is_renewed_until_it_is_dropped() -> None:
     leases, clock = FakeLeases(), VirtualClock()
     announcer = LeaseAnnouncer(leases, Announcement("worker", "w", HostPort("h", 1)), clock)

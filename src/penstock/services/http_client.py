@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable
 from penstock.core.printable import quoted
-from penstock.services.http_errors import detail_of, error_of_answer
+from penstock.services.http_errors import NotServed, detail_of, error_of_answer
 
 JSON_TYPE = "application/json"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
@@ -55,7 +55,7 @@ class JsonClient:
         base_url: Base URL, such as `http://127.0.0.1:8888`.
         token: Bearer token, if the server requires one.
         timeout_s: Limit for connecting and for each read.
-        dependency: Dependency to report as failed if nothing answers.
+        dependency: Dependency to report as failed if nothing answers, or another server does.
     """
 
     def __init__(
@@ -135,7 +135,12 @@ class JsonClient:
         status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
             request = f"{method} {self.base_url}{path}"
-            raise error_of_answer(status, content, request, detail_of(answered))
+            error = error_of_answer(status, content, request, detail_of(answered))
+            if isinstance(error, NotServed) and self._dependency is not None:
+                # The address was discovered, and another server has the port of one that ended.
+                text = f"another server listens at {self.base_url} now: try again"
+                raise NotReachable(text, dependency=self._dependency) from None
+            raise error
         return answered, content
 
     def exchange(

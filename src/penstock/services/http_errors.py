@@ -102,6 +102,10 @@ def error_from(status: int, code: object, message: str, dependency: object = Non
     return kind(message)
 
 
+class NotServed(NotFound):
+    """The server has no such route: another kind of server listens at the address."""
+
+
 def error_body(error: PenstockError) -> dict[str, object]:
     """Return the JSON body of an error: Druid's ``error``, our code, and the dependency."""
     _, code = status_and_code(error)
@@ -145,6 +149,7 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
             f"{request} is not served there: --url names the API, and --broker-url the broker's"
             " HTTP port"
         )
+        return NotServed(text)
     elif detail:
         # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"

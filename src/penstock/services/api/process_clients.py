@@ -284,7 +284,12 @@ class HttpWorkerClient:
         self._name = name
         self._token = token
         self.address = address
-        self._client = JsonClient(f"http://{address}", token=token, timeout_s=WORKER_TIMEOUT_S)
+        self._client = JsonClient(
+            f"http://{address}",
+            token=token,
+            timeout_s=WORKER_TIMEOUT_S,
+            dependency=Dependency.WORKER,
+        )
 
     @property
     def name(self) -> str:
