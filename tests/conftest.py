@@ -76,6 +76,14 @@ LATER_FILES = frozenset(
         "test_testing_page.py",
     }
 )
+# Long files of Spark tests that start a Spark of their own, or need none.
+OWN_SPARK_FILES = frozenset(
+    {
+        "test_batch_lost.py",
+        "test_large_answers.py",
+        "test_parsing.py",
+    }
+)
 # Of the rest the folders with the longest files: at the end others would wait for one of them.
 LONG = ("simulation", "tests")
 # What comes at the very end: many short files.
@@ -161,6 +169,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _lane(nodeid: str) -> str:
     path = Path(nodeid.partition("::")[0])
     lane = path.parent.name if path.parent.name in LANES else ""
+    if path.name in OWN_SPARK_FILES:
+        return ""
     return LATER if lane == "system" and path.name in LATER_FILES else lane
 
 
