@@ -10,7 +10,7 @@ import pytest
 from ways import RUNNERS, SOURCE, WAYS, trace
 
 # A few more than today, because the order of threads adds some; the aims are 35, 60, 45, 45 and 30
-# modules. There is no pair. `python tests/ways/ways.py` prints the figures.
+# modules and no pairs. `python tests/ways/ways.py` prints the figures.
 LIMITS = {
     "a task from POST to its end": (74, 0),
     "a flow": (80, 0),

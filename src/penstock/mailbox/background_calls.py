@@ -169,8 +169,8 @@ class BackgroundCall:
         If `work` raises an error that a retry would not fix, `failed` gets it, as mail.
 
         `work` is called for each attempt, so it must create anything that each attempt needs anew.
-        `done` is also called again if it raises `Unavailable`: a full disk is no reason to repeat
-        the work.
+        `done` is also called again if it raises `Unavailable`: a full disk does not
+        require the work to be repeated.
         """
         assert not self.busy, f"{self._name} is under way"
         self.busy = True

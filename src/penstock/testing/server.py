@@ -326,7 +326,7 @@ class LocalBroker:
 
         Args:
             condition: Called every 50 ms. A `PenstockError` that it raises counts as not true.
-            what: What is waited for, for the error.
+            what: Name of the condition, for the error.
             timeout_s: Limit in seconds.
 
         Raises:

@@ -78,7 +78,7 @@ _READ: Final = "read"
 
 
 class IngestPlan(Protocol):
-    """What a task writes; `ingest_plans` and `compact_plan` have one for each type of task."""
+    """Plan of the output of a task; `ingest_plans` and `compact_plan` have one for each type."""
 
     @property
     def wanted(self) -> Sequence[Interval]:
@@ -95,7 +95,7 @@ class IngestTask:
 
     Args:
         spec: The spec of the task.
-        plan: What it writes.
+        plan: Plan of its output.
         folder: Its folder, which this process has locked.
         ports: Its ports.
     """

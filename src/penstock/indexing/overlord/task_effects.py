@@ -355,7 +355,7 @@ class LockEffects:
 
 
 class WorkerEffects:
-    """Effects on workers: who gets a task, which is stored first. On the overlord's mailbox.
+    """Effects on workers: the worker of a task is stored first. On the overlord's mailbox.
 
     Args:
         ports: The dependencies of the queue.

@@ -60,7 +60,7 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class TaskUpdate:
-    """What has changed about a running task.
+    """Changes of a running task.
 
     Attributes:
         is_changed: Whether its status for the overlord has changed.

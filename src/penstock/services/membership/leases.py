@@ -233,9 +233,9 @@ def no_leader(text: str, waits: Sequence[DependencyWait], *, remedy: str) -> Una
     """Return the error for the absence of a leading overlord, with the cause if it is known.
 
     Args:
-        text: That no overlord leads.
-        waits: What the caller itself waits for, such as the metadata store.
-        remedy: What to do.
+        text: Statement that no overlord leads.
+        waits: Dependencies that the caller waits for, such as the metadata store.
+        remedy: Action that the user can take.
     """
     if not waits:
         return Unavailable(f"{text}: {remedy}", dependency=Dependency.OVERLORD)
