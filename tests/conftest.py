@@ -80,6 +80,9 @@ LATER_FILES = frozenset(
 OWN_SPARK_FILES = frozenset(
     {
         "test_batch_lost.py",
+        "test_batch_stores.py",
+        "test_database_rows.py",
+        "test_input_bombs.py",
         "test_large_answers.py",
         "test_parsing.py",
     }

@@ -16,7 +16,7 @@ from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
-CLIENTS = 20
+CLIENTS = 50
 WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, 20000, 1, 2)"
 
 
