@@ -9,6 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Granularity, Interval
@@ -200,7 +201,7 @@ def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_pa
         for version in ("v1", "v2"):
             good = Segment("d", Interval(48 * HOUR_MS, 72 * HOUR_MS), version, {}).to_row()
             row = Segment("d", Interval(0, 24 * HOUR_MS), version, {}).to_row()
-            bad = replace(row, payload={**row.payload, "size": "large"})
+            bad = structs.replace(row, payload={**row.payload, "size": "large"})
             store.publish(PublishRequest(version, "d", (good, bad)))
         assert OvershadowedSegments(store).mark() == 1
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from queue_kit import SaidWorker, World, held, kill, noop, states, submit
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
@@ -587,7 +587,7 @@ def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world):
     submit(world, kill("a"), kill("b", (5, 6)))
     (row,) = (row for row in world.metadata.locks.every()["d"] if row.task_id == "a")
     # Somebody wrote into the store that another group holds it.
-    world.metadata.locks.apply(removed=[row], added=[replace(row, group_id="other")])
+    world.metadata.locks.apply(removed=[row], added=[structs.replace(row, group_id="other")])
     world.start()
     world.settle(1)
     assert world.ended == [

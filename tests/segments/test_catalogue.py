@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
@@ -152,7 +151,7 @@ def test_a_row_that_was_published_again_under_its_id_counts_as_it_is_now() -> No
 def twins(*, core=1):
     """What was appended in an hour, and its copy under a replacement of the day."""
     appended = row(3, 4, "v0", 7, path="/hour")
-    copy = dataclasses.replace(
+    copy = structs.replace(
         appended,
         id="copy",
         interval=Interval(0, 24),
@@ -188,7 +187,7 @@ def test_a_file_under_two_ids_is_read_once_before_and_after_the_replacement() ->
 
 def test_a_file_taken_over_twice_counts_once() -> None:
     appended, copy = twins(core=0)
-    again = dataclasses.replace(copy, id="copy2", partition_number=2)
+    again = structs.replace(copy, id="copy2", partition_number=2)
     assert paths(Catalog().view(snapshot(1, appended, copy, again))) == ["/hour"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from replacing_kit import comparisons_in, left_for
 
 from penstock.core.errors import InvalidRequest
@@ -40,7 +41,9 @@ def row(interval=DAY, version=OLD, number=0, core=0, **changes) -> SegmentRow:
         "shardSpec": {"type": "numbered", "partitionNum": number, "partitions": core},
         "identifier": name,
     }
-    return replace(SegmentRow(name, "d", interval, version, number, core, payload), **changes)
+    return structs.replace(
+        SegmentRow(name, "d", interval, version, number, core, payload), **changes
+    )
 
 
 def allocate(store, sequence, interval=DAY, version=OLD, allocator="stream"):
@@ -220,7 +223,7 @@ def test_shard_specs_of_other_kinds_join_the_core_set(store, spec, expected) -> 
     appended = row(number=0)
     append(store, appended, covering={appended.id: Covering("batch", NEW)})
     written = row(version=NEW, core=1)
-    written = replace(written, payload={**written.payload, "shardSpec": spec})
+    written = structs.replace(written, payload={**written.payload, "shardSpec": spec})
     replaced(store, written)
     [found] = store.segments.by_ids([written.id])
     assert found.payload["shardSpec"] == {**spec, **expected}
@@ -231,7 +234,7 @@ def test_copies_beside_a_tombstone_have_no_core_set(store) -> None:
     appended = row(number=0)
     append(store, appended, covering={appended.id: Covering("batch", NEW)})
     tombstone = row(version=NEW)
-    tombstone = replace(
+    tombstone = structs.replace(
         tombstone, payload={**tombstone.payload, "shardSpec": {"type": "tombstone"}}
     )
     replaced(store, tombstone)
@@ -340,7 +343,7 @@ def test_marking_by_time_and_version(store) -> None:
     rows = [row(hour(h), version=v) for h in (1, 2, 3) for v in ("v1", "v2")]
     for one in rows:
         store.publish(PublishRequest("t", "d", (one,)))
-    other = replace(row(hour(2)), id="e", datasource="e")
+    other = structs.replace(row(hour(2)), id="e", datasource="e")
     store.publish(PublishRequest("t", "e", (other,)))
     segments = store.segments
     assert segments.mark_unused_within("d", Interval(HOUR_MS, 2 * HOUR_MS + 1)) == 2

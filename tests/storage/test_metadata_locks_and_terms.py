@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from replacing_kit import left_for
 from sqlalchemy import text
 
@@ -27,7 +28,7 @@ DAY = Interval(0, 86_400_000)
 
 def lock(task: str = "t1", version: str = "v1", **changes) -> LockRow:
     row = LockRow(task, "d", "timeChunk", "APPEND", "g", DAY, version, 50)
-    return replace(row, **changes)
+    return structs.replace(row, **changes)
 
 
 def insert_task(store, name: str, **changes) -> None:
@@ -54,7 +55,7 @@ def test_locks_come_back_by_datasource_then_version_and_task(store, clock) -> No
         lock("t1", "v0", datasource="e", revoked=True, priority=-1),
     ]
     store.locks.apply(added=rows)
-    stamped = [replace(row, created_ms=clock.ms) for row in rows]
+    stamped = [structs.replace(row, created_ms=clock.ms) for row in rows]
     assert store.locks.every() == {"d": [stamped[2], stamped[1], stamped[0]], "e": [stamped[3]]}
 
 
@@ -62,7 +63,9 @@ def test_all_changes_of_a_call_are_made_together(store) -> None:
     small, large = lock(interval=Interval(0, 10)), lock(interval=Interval(0, 20))
     other = lock("t2", type="REPLACE")
     store.locks.apply(added=[small, other])
-    store.locks.apply(added=[large], replaced=[replace(other, revoked=True)], removed=[small])
+    store.locks.apply(
+        added=[large], replaced=[structs.replace(other, revoked=True)], removed=[small]
+    )
     found = store.locks.every()["d"]
     assert [(row.task_id, row.interval, row.revoked) for row in found] == [
         ("t1", large.interval, False),
@@ -82,7 +85,7 @@ def test_changes_may_be_made_again_after_a_lost_answer(store, clock) -> None:
 
 
 def test_locks_that_cannot_be_kept_leave_no_trace(store) -> None:
-    broken = replace(lock("t2"), version=None)
+    broken = structs.replace(lock("t2"), version=None)
     with pytest.raises(Conflict):
         store.locks.apply(added=[lock(), broken])
     assert store.locks.every() == {}
@@ -104,7 +107,7 @@ def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_ti
     store.locks.apply(added=[mine, others, appends])
     append_under(store, "ab", Covering("t1", "v1"))
     append_under(store, "d", Covering("t2", "v1"))
-    store.locks.apply(replaced=[replace(mine, revoked=True)], removed=[appends])
+    store.locks.apply(replaced=[structs.replace(mine, revoked=True)], removed=[appends])
     assert left_for(store, "t1") == {"a", "b"}
     # To give it back may go through unheard: the lock is then made again as it was, for a task that
     # may have read its input.
@@ -113,11 +116,11 @@ def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_ti
     assert left_for(store, "t1") == {"a", "b"}
     # Of another time, though of the same version as locks of one moment are.
     tomorrow = Interval(DAY.end_ms, 2 * DAY.end_ms)
-    store.locks.apply(added=[replace(mine, interval=tomorrow)], removed=[mine])
-    store.locks.apply(added=[replace(mine, interval=tomorrow, version="v2")])
+    store.locks.apply(added=[structs.replace(mine, interval=tomorrow)], removed=[mine])
+    store.locks.apply(added=[structs.replace(mine, interval=tomorrow, version="v2")])
     assert left_for(store, "t1") == {"a", "b"}
     # Under the next lock it counts again: it is in the input, unless it is appended from now on.
-    store.locks.apply(added=[replace(mine, version="v2")])
+    store.locks.apply(added=[structs.replace(mine, version="v2")])
     append_under(store, "c", Covering("t1", "v2"))
     assert left_for(store, "t1") == {"c"}
     assert left_for(store, "t2") == {"d"}

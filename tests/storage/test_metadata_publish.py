@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
@@ -25,7 +26,7 @@ DAY = Interval(0, 86_400_000)
 
 def segment(number: int = 0, version: str = "v1", **changes) -> SegmentRow:
     row = SegmentRow(f"d_{version}_{number}", "d", DAY, version, number, 0, {"n": number})
-    return replace(row, **changes)
+    return structs.replace(row, **changes)
 
 
 def stream(start, end, *segments, sequence="s0", task="t1", **more) -> PublishRequest:
@@ -380,7 +381,7 @@ def test_used_and_unused(store, clock) -> None:
 
 def test_an_id_that_is_named_twice_counts_once(store) -> None:
     """Long lists are read in pieces: the two may be in different ones."""
-    core = replace(segment(0), core_partitions=2)
+    core = structs.replace(segment(0), core_partitions=2)
     store.publish(PublishRequest("t1", "d", (core,)))
     store.publish(PublishRequest("t1", "d", (segment(0, "v0"),)))
     store.segments.mark_unused(["d_v1_0", "d_v0_0"])
@@ -503,12 +504,12 @@ def test_chunks_of_one_version_that_overlap_are_not_published(store):
     """Neither could hide the other, so that nobody could read the datasource any more."""
     half = Interval(DAY.start_ms + 1, DAY.end_ms + 1)
     later = Interval(DAY.end_ms, 2 * DAY.end_ms)
-    across = replace(segment(), id="across", interval=half)
-    beside = replace(segment(), id="beside", interval=later)
+    across = structs.replace(segment(), id="across", interval=half)
+    beside = structs.replace(segment(), id="beside", interval=later)
     with pytest.raises(InvalidRequest, match=r"overlap and have the version 'v1', so"):
         store.publish(PublishRequest("t", "d", (segment(), beside, across)))
     assert used(store) == []
-    newer = replace(across, version="v2")
+    newer = structs.replace(across, version="v2")
     store.publish(PublishRequest("t", "d", (segment(), segment(1), beside, newer)))
     assert len(used(store)) == 4
 
@@ -518,8 +519,8 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     hour, next_hour = Interval(0, 3_600_000), Interval(3_600_000, 7_200_000)
     for row in (
         segment(),
-        replace(segment(), id="hour", interval=hour),
-        replace(segment(), id="next", interval=next_hour),
+        structs.replace(segment(), id="hour", interval=hour),
+        structs.replace(segment(), id="next", interval=next_hour),
         segment(0, "v0"),
     ):
         store.publish(PublishRequest("t", "d", (row,)))
@@ -535,7 +536,7 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     (place,) = store.allocate_segments([AllocateRequest("d", rest, "s", "v1")])
     assert store.segments.mark_used_within("d") == 1
     assert used(store) == ["d_v1_0"]
-    late = replace(segment(), id=place.id, interval=place.interval, version=place.version)
+    late = structs.replace(segment(), id=place.id, interval=place.interval, version=place.version)
     outcome = store.publish(PublishRequest("t", "d", (late,), kind="append"))
     assert not outcome.ok
     assert "they are visible again" in outcome.reason

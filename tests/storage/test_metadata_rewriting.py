@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
@@ -277,7 +276,7 @@ def test_an_append_beside_what_is_left_of_a_group_of_its_version_is_refused(stor
     assert visible(store) == []
     hour = Interval(0, 3_600_000)
     (place,) = store.allocate_segments([AllocateRequest("d", hour, "s", VERSION)])
-    late = replace(old[0], id=place.id, interval=hour, version=place.version)
+    late = structs.replace(old[0], id=place.id, interval=hour, version=place.version)
     outcome = store.publish(PublishRequest("v", "d", (late,), kind="append"))
     assert not outcome.ok
     assert f"the segments of {DAY}" in outcome.reason

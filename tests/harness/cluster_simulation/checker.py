@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine_kit import read_rows
+from msgspec import structs
 
 from cluster_simulation.admin_actions import days_interval
 from cluster_simulation.cluster import PUBLISHES
@@ -215,7 +216,7 @@ class Checker:
         assert self._snapshot is not None, "somebody has committed just now"
         time = days_interval(range(day, day + 1))
         rows = [
-            replace(row, used=True)
+            structs.replace(row, used=True)
             for row in self.cluster.truth.segments.every()
             if row.used or time.covers(row.interval)
         ]

@@ -28,6 +28,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import structs
+
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
@@ -206,7 +208,7 @@ class IngestTask:
             if not isinstance(load_spec, Mapping):
                 return row
             payload = {**row.payload, "loadSpec": dict(current(load_spec))}
-            return dataclasses.replace(row, payload=payload)
+            return structs.replace(row, payload=payload)
 
         rows = tuple(with_current_load_spec(row) for row in publish.segments)
         return dataclasses.replace(publish, segments=rows)

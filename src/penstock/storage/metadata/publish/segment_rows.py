@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
@@ -51,15 +51,11 @@ def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: 
     if not rows:
         return
     changed_revision = read_revision(connection)[0] + 1
-    values = [
-        {
-            **SEGMENTS.values(row),
-            "created_ms": row.created_ms or now_ms,
-            "used_changed_ms": now_ms,
-            "changed_revision": changed_revision,
-        }
-        for row in rows
-    ]
+    values = [SEGMENTS.values(row) for row in rows]
+    for one in values:
+        one["created_ms"] = one["created_ms"] or now_ms
+        one["used_changed_ms"] = now_ms
+        one["changed_revision"] = changed_revision
     connection.execute(insert(schema.segments), values)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
@@ -18,8 +20,7 @@ def segment_id(datasource: str, interval: Interval, version: str, partition_numb
     return f"{text}_{partition_number}" if partition_number else text
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRow:
+class SegmentRow(msgspec.Struct, frozen=True, gc=False):
     """A published segment. Only `used` rows can be visible.
 
     `upgraded_from` is the id of the segment whose file this one shares, or empty.

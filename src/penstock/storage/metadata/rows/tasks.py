@@ -69,9 +69,8 @@ class TaskFilter:
     created_before_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LockRow:
-    """A lock as one task holds it.
+class LockRow(msgspec.Struct, frozen=True, gc=False):
+    """A lock as one task holds it: a struct, because many are made at once.
 
     Task, datasource, granularity, type, interval, version and segment partition identify it; the
     other fields may change. `granularity` and `type` are values of the lockbox.
