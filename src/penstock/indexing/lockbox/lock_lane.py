@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.core.intervals import condensed
-from penstock.indexing.lockbox.lockbox import Acquire, Add, PlaceCommand, Remove
+from penstock.indexing.lockbox.lockbox import AcquireLocks, AddTask, PlaceTask, RemoveTask
 from penstock.indexing.lockbox.model import LockRefused, LockType
 from penstock.indexing.lockbox.store import StoredLocks
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lockbox import Answer, Lockbox, LockCommand
+    from penstock.indexing.lockbox.lockbox import CommandAnswer, Lockbox, LockCommand
     from penstock.indexing.lockbox.model import LockPolicy, LockRequest, SegmentLike
     from penstock.indexing.lockbox.store import LockStore
     from penstock.mailbox.lanes import Lanes
@@ -73,7 +73,7 @@ class Call(Generic[T]):
             self.future.set_result(result)
 
 
-_LASTING: Final = (Add, Remove, PlaceCommand)
+_LASTING: Final = (AddTask, RemoveTask, PlaceTask)
 """Commands that are executed later if their round cannot start: callers do not repeat them."""
 
 LockWork: TypeAlias = "Asked | Call[object]"
@@ -221,7 +221,9 @@ class LockLane:
         for work in left:
             if work.future.running() or work.future.set_running_or_notify_cancel():
                 work.future.set_exception(error)
-        return frozenset(one.command.task_id for one in lasting if isinstance(one.command, Remove))
+        return frozenset(
+            one.command.task_id for one in lasting if isinstance(one.command, RemoveTask)
+        )
 
     # --- the lane
 
@@ -282,9 +284,9 @@ class LockLane:
         now_ms = self._state.clock.now_ms()
         is_handled = False
         try:
-            step = self.box.handle(commands, now_ms)
+            result = self.box.handle(commands, now_ms)
             is_handled = True
-            self._rows.apply(step.changes)
+            self._rows.apply(result.changes)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             if not is_handled and (
                 isinstance(error, MemoryError) or not isinstance(error, Exception)
@@ -300,12 +302,12 @@ class LockLane:
             return
         try:
             self.box.accept()
-            if step.freed:
-                change.released |= step.freed
-            if step.yielded:
-                change.yielded += step.yielded
-            self._publish(commands, step.answers)
-            for asked, answer in zip(batch, step.answers, strict=True):
+            if result.released:
+                change.released |= result.released
+            if result.yielded:
+                change.yielded += result.yielded
+            self._publish(commands, result.answers)
+            for asked, answer in zip(batch, result.answers, strict=True):
                 if isinstance(answer, PenstockError):
                     asked.future.set_exception(answer)
                 else:
@@ -316,7 +318,7 @@ class LockLane:
 
     def _undo(self, commands: Sequence[LockCommand]) -> frozenset[str]:
         """Undo a batch, except that ended tasks stay ended; return these."""
-        ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
+        ended = frozenset(c.task_id for c in commands if isinstance(c, RemoveTask))
         try:
             self.box.undo()
             for task_id in ended:
@@ -343,13 +345,13 @@ class LockLane:
             # Otherwise tasks that wait for these locks would wait forever.
             self._state.on_failure(error)
 
-    def _publish(self, commands: Sequence[LockCommand], answers: Sequence[Answer]) -> None:
+    def _publish(self, commands: Sequence[LockCommand], answers: Sequence[CommandAnswer]) -> None:
         """Publish the refusals of tasks for `why`."""
         with self._state.mutex:
             for command, answer in zip(commands, answers, strict=True):
-                if isinstance(command, Remove):
+                if isinstance(command, RemoveTask):
                     self._state.refusals.pop(command.task_id, None)
-                elif isinstance(command, Acquire) and isinstance(answer, list):
+                elif isinstance(command, AcquireLocks) and isinstance(answer, list):
                     task_id = command.requests[0].task_id
                     # Once each: requests made together all have the same outcome.
                     refused = dict.fromkeys(a for a in answer if isinstance(a, LockRefused))

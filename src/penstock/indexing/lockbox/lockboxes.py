@@ -27,9 +27,16 @@ from penstock.indexing.lockbox.lock_lane import (
     locked_intervals,
     run_covered,
 )
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, PlaceCommand, Release, Remove
+from penstock.indexing.lockbox.lockbox import (
+    AcquireLocks,
+    AddTask,
+    Lockbox,
+    PlaceTask,
+    ReleaseLocks,
+    RemoveTask,
+)
 from penstock.indexing.lockbox.model import LockRefused
-from penstock.indexing.lockbox.restoring import restore
+from penstock.indexing.lockbox.restored_locks import restore_locks
 from penstock.indexing.lockbox.versions import floor_of
 
 if TYPE_CHECKING:
@@ -42,12 +49,12 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lockbox import LockCommand
     from penstock.indexing.lockbox.model import (
         HeldLock,
+        LockOutcome,
         LockPolicy,
         LockRequest,
         LockTask,
-        Outcome,
-        Removal,
         SegmentLike,
+        TaskRemoval,
     )
     from penstock.indexing.lockbox.store import LockStore
     from penstock.mailbox.lanes import Lanes
@@ -104,7 +111,7 @@ class Lockboxes:
         # The clock of an earlier leader may have been ahead of this one.
         newest = self._store.newest_versions()
         floors = {datasource: floor_of(version) for datasource, version in newest.items()}
-        restored = restore(active, self._store.every() if stored is None else stored, floors)
+        restored = restore_locks(active, self._store.every() if stored is None else stored, floors)
         if restored.changes:
             self._store.apply(restored.changes)
         state = self._state
@@ -125,9 +132,9 @@ class Lockboxes:
             Conflict: Another task has this id.
             Unavailable: Another change could not be stored; the task may request locks anyway.
         """
-        return cast("Future[None]", self._ask(task.datasource, Add(task)))
+        return cast("Future[None]", self._ask(task.datasource, AddTask(task)))
 
-    def remove(self, task: LockTask) -> Future[Removal]:
+    def remove(self, task: LockTask) -> Future[TaskRemoval]:
         """Release all locks of an ended task, which gets none from now on, even if this fails.
 
         A removal that could not be stored is repeated with the next work of the datasource. Its
@@ -136,11 +143,11 @@ class Lockboxes:
         Raises (in the future):
             Unavailable: The removal could not be stored.
         """
-        return cast("Future[Removal]", self._ask(task.datasource, Remove(task.id)))
+        return cast("Future[TaskRemoval]", self._ask(task.datasource, RemoveTask(task.id)))
 
     def acquire(
         self, requests: Sequence[LockRequest], *, together: bool = False, waits: bool = False
-    ) -> Future[list[Outcome]]:
+    ) -> Future[list[LockOutcome]]:
         """Request locks of one task, in order; each is granted independently.
 
         Args:
@@ -165,11 +172,11 @@ class Lockboxes:
                 " datasource"
             )
         if not requests:
-            nothing: Future[list[Outcome]] = Future()
+            nothing: Future[list[LockOutcome]] = Future()
             nothing.set_result([])
             return nothing
-        command = Acquire(tuple(requests), together, waits)
-        return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
+        command = AcquireLocks(tuple(requests), together, waits)
+        return cast("Future[list[LockOutcome]]", self._ask(datasources.pop(), command))
 
     def room_for(self, requests: Sequence[LockRequest]) -> Future[list[LockRefused | str]]:
         """Check what new segments would conflict with, before they have numbers to lock.
@@ -188,7 +195,7 @@ class Lockboxes:
 
     def place(self, task: LockTask, *, waits: bool) -> Future[None]:
         """Report that a task goes to a worker, or, with `waits`, that no worker has it."""
-        return cast("Future[None]", self._ask(task.datasource, PlaceCommand(task.id, waits)))
+        return cast("Future[None]", self._ask(task.datasource, PlaceTask(task.id, waits)))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
         """Release a task's locks on exactly this interval; does nothing if there are none.
@@ -196,7 +203,7 @@ class Lockboxes:
         Raises (in the future):
             Unavailable: The release could not be stored; the task still holds the locks.
         """
-        return cast("Future[None]", self._ask(task.datasource, Release(task.id, interval)))
+        return cast("Future[None]", self._ask(task.datasource, ReleaseLocks(task.id, interval)))
 
     def critical(
         self,

@@ -281,11 +281,11 @@ class LockRefused:
         )
 
 
-Outcome: TypeAlias = Granted | Revoked | LockRefused
+LockOutcome: TypeAlias = Granted | Revoked | LockRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class TaskRemoval:
     """Data to delete elsewhere because a task ended.
 
     Attributes:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Outcome, TaskLock
+    from penstock.indexing.lockbox.model import LockOutcome, TaskLock
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes
@@ -201,7 +201,7 @@ class ActionHandler:
         requests += segment_requests(
             task, [(one.interval, one.version, one.partition_number) for one in action.segments]
         )
-        outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
+        outcomes: list[LockOutcome] = self._lockboxes.acquire(requests, together=True).result()
         refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, LockRefused)))
         self._notices.waits(task.id, "; ".join(refused))
         locks = (o.lock for o in outcomes if isinstance(o, Granted | Revoked))

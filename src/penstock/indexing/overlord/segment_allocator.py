@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Outcome
+    from penstock.indexing.lockbox.model import LockOutcome
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, PendingRow
@@ -428,7 +428,7 @@ def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:
     return names
 
 
-def _version(task: TaskSpec, outcome: Outcome) -> str:
+def _version(task: TaskSpec, outcome: LockOutcome) -> str:
     match outcome:
         case Granted():
             return outcome.lock.version
