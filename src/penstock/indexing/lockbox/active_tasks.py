@@ -137,11 +137,11 @@ class ActiveLockTasks:
                 f"one call requests locks of tasks {first.task_id!r} and {request.task_id!r}:"
                 " request each task's locks in a call of its own"
             )
-        asked = (request.group, request.datasource, request.priority)
-        if asked != (task.group, self._datasource, task.priority):
+        given = (request.group, request.datasource, request.priority)
+        if given != (task.group, self._datasource, task.priority):
             raise InvalidRequest(
                 f"task {task.id!r} has group {task.group!r}, datasource {self._datasource!r} and"
-                f" priority {task.priority}, but its request has {asked}: use the task's values"
+                f" priority {task.priority}, but its request has {given}: use the task's values"
             )
         if request.type is LockType.KILL and not task.embedded_killer:
             raise InvalidRequest(

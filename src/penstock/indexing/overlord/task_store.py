@@ -91,10 +91,10 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
 
 def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
     """Return a task whose context is extended by defaults."""
-    said = with_defaults(task.context, context)
-    if said == task.context or not isinstance(task, SpecModel):
+    extended = with_defaults(task.context, context)
+    if extended == task.context or not isinstance(task, SpecModel):
         return task
-    return task.model_copy(update={"context": said})
+    return task.model_copy(update={"context": extended})
 
 
 def taken(task_id: str) -> Conflict:

@@ -69,7 +69,7 @@ class CompactionConfig(SpecModel):
         "skipIntervals": "submit compact tasks for the intervals to compact",
         "type": "there is no catalog: set the form of segments here, and leave it out",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"type": "inline"}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"type": "inline"}
     without_effect: ClassVar[Mapping[str, Ignored]] = {"engine": Ignored.ANY}
 
     @property
@@ -119,7 +119,7 @@ class CompactionSupervisorSpec(SpecModel):
         "id": f"it is {SUPERVISOR_PREFIX} and the datasource: leave it out",
         "context": "set spec.taskContext, which the tasks get",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"context": {}}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"context": {}}
 
     @property
     def supervisor_id(self) -> str:

@@ -57,8 +57,8 @@ class IngestionSpec(SpecModel):
         if self.tuning_config.intermediate_handoff_period is None:
             return self
         # It is never reached: a task ends earlier.
-        told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
-        return self.model_copy(update={"tuning_config": told})
+        config = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
+        return self.model_copy(update={"tuning_config": config})
 
     def _mistakes_in_schema(self) -> Found:
         found: Found = []

@@ -217,8 +217,8 @@ class CompactionUnits:
             InvalidRequest: The payload of a segment is invalid; the message names the segment.
             Conflict: Two segments exclude each other.
         """
-        if not (self._revision >= 0 and self._survey.look(self._follow)):
-            self._survey.look(self._read_all)
+        if not (self._revision >= 0 and self._survey.read(self._follow)):
+            self._survey.read(self._read_all)
 
     def _follow(self, overview: Overview) -> bool:
         """Read the changes; return false if they are unknown."""

@@ -125,7 +125,7 @@ class CompactSpec(BatchTask):
         "keepSegmentGranularity": "set granularitySpec.segmentGranularity: without it, time chunks"
         " do not change",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
     repeated: ClassVar[Mapping[str, str]] = {
         "dimensions": "dimensionsSpec",
         "interval": "ioConfig",

@@ -45,7 +45,7 @@ class KillSpec(BatchTask):
     unsupported: ClassVar[Mapping[str, str]] = RESOURCE_REFUSAL | {
         "markAsUnused": "mark segments unused through the datasource's API first"
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"markAsUnused": False}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"markAsUnused": False}
 
     @property
     def datasource(self) -> str:
