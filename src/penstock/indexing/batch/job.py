@@ -129,7 +129,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
     """
     schema = parse_data_schema(
         {
-            "dataSource": spec.data_source,
+            "dataSource": spec.datasource,
             "timestampSpec": {"column": "__time", "format": "auto"},
             "dimensionsSpec": {"useSchemaDiscovery": True},
             "granularitySpec": {"segmentGranularity": spec.partitioned_by, "rollup": False},

@@ -43,11 +43,16 @@ class Ignored(Enum):
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
+def _json_name(field: str) -> str:
+    """Return the camelCase name of a field; Druid writes datasource as two words."""
+    return "dataSource" if field == "datasource" else to_camel(field)
+
+
 class SpecModel(BaseModel):
     """Base of the models of a spec: immutable, camelCase in JSON, unknown fields refused."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=_json_name,
         populate_by_name=True,
         extra="forbid",
         frozen=True,

@@ -156,7 +156,7 @@ class SupervisorSpec(SpecModel):
     @property
     def supervisor_id(self) -> str:
         """The id of the supervisor: `id`, or the datasource."""
-        return self.id or self.spec.data_schema.data_source
+        return self.id or self.spec.data_schema.datasource
 
     @property
     def data_schema(self) -> DataSchema:

@@ -64,7 +64,7 @@ class LagEvents:
             f"ingest/{spec.type}/{name}",
             value,
             supervisorId=self._state.id,
-            dataSource=spec.data_schema.data_source,
+            dataSource=spec.data_schema.datasource,
             stream=spec.io.stream,
             **dimensions,
         )

@@ -170,7 +170,7 @@ def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, ob
         "generationTime": format_time(now_ms),
         "payload": {
             "type": snapshot.spec.type,
-            "dataSource": snapshot.spec.data_schema.data_source,
+            "dataSource": snapshot.spec.data_schema.datasource,
             "stream": io.stream,
             "streamId": snapshot.stream_id,
             "partitions": len(latest),
@@ -203,7 +203,7 @@ def supervisor_summary(snapshot: SupervisorSnapshot) -> dict[str, object]:
     return {
         "id": snapshot.spec.supervisor_id,
         "type": snapshot.spec.type,
-        "dataSource": snapshot.spec.data_schema.data_source,
+        "dataSource": snapshot.spec.data_schema.datasource,
         "state": _coarse(state),
         "detailedState": state,
         "healthy": snapshot.healthy,

@@ -101,7 +101,7 @@ class SupervisorRoutes:
         """Return the status of a supervisor."""
         compacts = self._compaction.spec(_id(request, self._admin))
         if compacts is not None:
-            progress = compaction_progress(self._admin, compacts.spec.data_source)
+            progress = compaction_progress(self._admin, compacts.spec.datasource)
             return JsonResponse(self._compaction.status(compacts, progress))
         return JsonResponse(result_of(self._service.status(_id(request, self._admin))))
 

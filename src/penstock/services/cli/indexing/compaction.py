@@ -111,7 +111,7 @@ def run_now(
         due = part(api.get(f"{_BASE}/status/datasources/{named(datasource)}"), "due")
         times = [Time.parse(str(one)) for one in (due if isinstance(due, list) else [])]
     else:
-        config, times = CompactionConfig(data_source=datasource), [Time.parse(interval)]
+        config, times = CompactionConfig(datasource=datasource), [Time.parse(interval)]
     started = []
     for time in times:
         answer = api.request(
