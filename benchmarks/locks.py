@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.table import Row, against, print_rows, start_timer
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release
+from penstock.indexing.lockbox.lockbox import AcquireLocks, AddTask, Lockbox, ReleaseLocks
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import LockTask, LockType
 from penstock.indexing.lockbox.store import MetadataLockStore
@@ -61,16 +61,16 @@ def box_rows() -> list[Row]:
     owner, other = task("owner"), task("other")
     box = Lockbox("wiki")
     held = tuple(owner.request(hour(n)) for n in range(HELD))
-    box.handle([Add(owner), Add(other), Acquire(held)], START_MS)
+    box.handle([AddTask(owner), AddTask(other), AcquireLocks(held)], START_MS)
     box.accept()
     new = [
         command
         for n in range(HELD, HELD + 1_000)
-        for command in (Acquire((other.request(hour(n)),)), Release("other", hour(n)))
+        for command in (AcquireLocks((other.request(hour(n)),)), ReleaseLocks("other", hour(n)))
     ]
     # A task that appends to ever more hours, as a backfill does.
     appends = [
-        Acquire((owner.request(hour(n), LockType.APPEND),))
+        AcquireLocks((owner.request(hour(n), LockType.APPEND),))
         for n in range(2 * HELD, 2 * HELD + 1_000)
     ]
     return [
@@ -78,10 +78,10 @@ def box_rows() -> list[Row]:
         for what, seconds in (
             ("a new lock and its release", per_command(box, new) * 2),
             ("a further lock of the same task", per_command(box, appends)),
-            ("a lock that is held", per_command(box, [Acquire((r,)) for r in held[:2_000]])),
+            ("a lock that is held", per_command(box, [AcquireLocks((r,)) for r in held[:2_000]])),
             (
                 "a refusal",
-                per_command(box, [Acquire((other.request(hour(n)),)) for n in range(2_000)]),
+                per_command(box, [AcquireLocks((other.request(hour(n)),)) for n in range(2_000)]),
             ),
         )
     ]
@@ -92,14 +92,16 @@ def crowd_row() -> Row:
     owners = [task(f"t{number}") for number in range(CROWD)]
     day = Interval(START_MS, START_MS + 24 * HOUR_MS)
     box = Lockbox("wiki")
-    box.handle([Add(owner) for owner in owners], START_MS)
+    box.handle([AddTask(owner) for owner in owners], START_MS)
     box.accept()
-    seconds = per_command(box, [Acquire((one.request(day, LockType.APPEND),)) for one in owners])
+    seconds = per_command(
+        box, [AcquireLocks((one.request(day, LockType.APPEND),)) for one in owners]
+    )
     what = f"locks: an append to a day that {CROWD:,} groups append to"
     return against(what, seconds * 1e6, "µs", "aim", AIM_REQUEST_US, "< 1")
 
 
-def per_command(box: Lockbox, commands: Sequence[Acquire | Release]) -> float:
+def per_command(box: Lockbox, commands: Sequence[AcquireLocks | ReleaseLocks]) -> float:
     """Return the seconds of one command that comes alone."""
     began = start_timer()
     for command in commands:

@@ -67,7 +67,7 @@ SMALL_MODULES = {
     "core.uuids": "the one place that makes random ids",
     "flow.processors.builtin": "the table of processors, whose entries are read by name",
     "indexing.batch.task_kinds": "the table of batch tasks",
-    "indexing.lockbox.restoring": "only used when a term begins; `lockboxes` is long",
+    "indexing.lockbox.restored_locks": "pure, for the start of a term; `lockboxes` has the lanes",
     "indexing.source.topic": "one module for each kind of stream",
     "indexing.task.persist_merge": "the task's own module already has three parts",
     "services.api.indexer.routes": "the list of all routes",

@@ -8,20 +8,27 @@ from lock_store_kit import MemoryLockStore
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, LockCommand, Release, Remove
+from penstock.indexing.lockbox.lockbox import (
+    AcquireLocks,
+    AddTask,
+    Lockbox,
+    LockCommand,
+    ReleaseLocks,
+    RemoveTask,
+)
 from penstock.indexing.lockbox.model import (
     Granted,
     HeldLock,
     LockChanges,
     LockGranularity,
+    LockOutcome,
     LockRefused,
     LockRequest,
     LockTask,
     LockType,
-    Outcome,
-    Removal,
     Revoked,
     TaskLock,
+    TaskRemoval,
 )
 from penstock.indexing.lockbox.store import StoredLocks
 
@@ -73,7 +80,7 @@ def stored_lock(
     )
 
 
-def word(outcome: Outcome) -> str:
+def word(outcome: LockOutcome) -> str:
     match outcome:
         case Granted(_, fresh):
             return "new" if fresh else "same"
@@ -109,22 +116,22 @@ class Story:
         self.rows = StoredLocks(self.store)
         self.tasks: dict[str, LockTask] = {}
         self.now_ms = NOW_MS
-        self.freed: frozenset[str] = frozenset()
+        self.released: frozenset[str] = frozenset()
         self.yielded: tuple[str, ...] = ()
 
-    def do(self, command: LockCommand) -> list[Outcome] | Removal | None:
+    def do(self, command: LockCommand) -> list[LockOutcome] | TaskRemoval | None:
         """Handle one command as a batch of its own; raise what it answers if that is an error."""
-        step = self.box.handle([command], self.now_ms)
+        result = self.box.handle([command], self.now_ms)
         try:
-            self.rows.apply(step.changes)
+            self.rows.apply(result.changes)
         except PenstockError:
             self.box.undo()
-            if isinstance(command, Remove):
+            if isinstance(command, RemoveTask):
                 self.box.retire(command.task_id)
             raise
         self.box.accept()
-        self.freed, self.yielded = step.freed, step.yielded
-        (answer,) = step.answers
+        self.released, self.yielded = result.released, result.yielded
+        (answer,) = result.answers
         if isinstance(answer, PenstockError):
             raise answer
         return answer
@@ -132,7 +139,7 @@ class Story:
     def add(self, *tasks: LockTask) -> None:
         for one in tasks:
             self.tasks[one.id] = one
-            self.do(Add(one))
+            self.do(AddTask(one))
 
     def request(
         self,
@@ -159,8 +166,8 @@ class Story:
         interval: Interval = DAY,
         partition: int | None = None,
         version: str = "v",
-    ) -> Outcome:
-        answer = self.do(Acquire((self.request(name, type, interval, partition, version),)))
+    ) -> LockOutcome:
+        answer = self.do(AcquireLocks((self.request(name, type, interval, partition, version),)))
         assert isinstance(answer, list)
         (outcome,) = answer
         return outcome
@@ -176,11 +183,11 @@ class Story:
         return word(self.ask(name, type, interval, partition, version))
 
     def release(self, name: str, interval: Interval = DAY) -> None:
-        self.do(Release(name, interval))
+        self.do(ReleaseLocks(name, interval))
 
-    def remove(self, name: str) -> Removal:
-        answer = self.do(Remove(name))
-        assert isinstance(answer, Removal)
+    def remove(self, name: str) -> TaskRemoval:
+        answer = self.do(RemoveTask(name))
+        assert isinstance(answer, TaskRemoval)
         return answer
 
     def held(self, name: str) -> list[tuple[LockType, Interval, bool]]:

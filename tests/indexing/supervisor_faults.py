@@ -493,7 +493,7 @@ def under_way(one: Supervisor) -> Iterator[str]:
         if group.state in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
             yield f"an agreement of {group.name}"
         for task_id, replica in group.replicas.items():
-            if replica.asking:
+            if replica.report_requested:
                 yield f"a question to {task_id}"
             if replica.catching_up:
                 yield f"a catch-up of {task_id}"

@@ -131,7 +131,7 @@ def naive_units(store: MetadataStore, config: CompactionConfig) -> list[tuple[ob
         whole = piece.segment.interval
         if named is not None:
             whole = aligned(whole, Granularity.parse(named))
-        (row,) = store.survey.look(
+        (row,) = store.survey.read(
             lambda o, one=piece.segment: [
                 row for row in o.texts("d", one.interval) if row.id == str(one.id)
             ]

@@ -13,6 +13,7 @@ from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
 from penstock.core.errors import Unavailable
+from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
@@ -95,12 +96,11 @@ def test_locks_that_may_differ_from_the_store_are_refused_and_reported(
 ) -> None:
     """Memory may run out between a change and the note of how to undo it."""
     world = LockWorld()
-    box = world.boxes._state.lanes["wiki"].box
 
     def fail(*_arguments: object) -> None:
         raise error("amid a batch")
 
-    monkeypatch.setattr(box, "handle", fail)
+    monkeypatch.setattr(Lockbox, "handle", fail)
     failed = world.acquire(task("high", priority=90), 6)
     world.run()
     assert isinstance(failed.exception(0), error)

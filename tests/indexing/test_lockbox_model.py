@@ -23,13 +23,13 @@ from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.lockbox import (
-    Acquire,
-    Add,
-    Answer,
+    AcquireLocks,
+    AddTask,
+    CommandAnswer,
     Lockbox,
     LockCommand,
-    Release,
-    Remove,
+    ReleaseLocks,
+    RemoveTask,
 )
 from penstock.indexing.lockbox.model import (
     HeldLock,
@@ -39,7 +39,7 @@ from penstock.indexing.lockbox.model import (
     LockType,
     TaskLock,
 )
-from penstock.indexing.lockbox.restoring import restore
+from penstock.indexing.lockbox.restored_locks import restore_locks
 from penstock.indexing.lockbox.store import StoredLocks
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
@@ -90,14 +90,14 @@ class Model:
 
     def do(self, command: LockCommand) -> list[str] | str | None:
         match command:
-            case Add(added):
+            case AddTask(added):
                 self.active.add(added.id)
-            case Remove(name):
+            case RemoveTask(name):
                 self.active.discard(name)
                 self.drop(name)
-            case Release(name, interval):
+            case ReleaseLocks(name, interval):
                 self.drop(name, interval)
-            case Acquire(requests, together):
+            case AcquireLocks(requests, together):
                 if requests[0].task_id not in self.active:
                     return "inactive"
                 before = copy.deepcopy(self.locks)
@@ -215,7 +215,7 @@ def box_held(box: Lockbox) -> list[str]:
     )
 
 
-def in_words(answer: Answer) -> list[str] | str | None:
+def in_words(answer: CommandAnswer) -> list[str] | str | None:
     if isinstance(answer, LockRevoked):
         return "inactive"
     assert not isinstance(answer, PenstockError), answer
@@ -243,7 +243,7 @@ names = st.sampled_from([one.id for one in TASKS])
 
 
 @st.composite
-def acquires(draw: st.DrawFn) -> Acquire:
+def acquires(draw: st.DrawFn) -> AcquireLocks:
     one = BY_ID[draw(names)]
     asked = []
     for _ in range(draw(st.integers(1, 3))):
@@ -262,16 +262,16 @@ def acquires(draw: st.DrawFn) -> Acquire:
             )
         else:
             asked.append(one.request(interval, kind))
-    return Acquire(tuple(asked), draw(st.booleans()))
+    return AcquireLocks(tuple(asked), draw(st.booleans()))
 
 
 commands = st.one_of(
     acquires(),
     acquires(),
     acquires(),
-    st.builds(Release, names, intervals),
-    st.builds(Remove, names),
-    names.map(lambda name: Add(BY_ID[name])),
+    st.builds(ReleaseLocks, names, intervals),
+    st.builds(RemoveTask, names),
+    names.map(lambda name: AddTask(BY_ID[name])),
 )
 batches = st.lists(
     st.tuples(
@@ -289,21 +289,21 @@ def test_it_does_what_the_rules_say_and_stores_what_it_does(
     box, model, store = Lockbox(SOURCE), Model(), BrokenStore()
     rows = StoredLocks(store)
     now_ms = NOW_MS
-    box.handle([Add(one) for one in TASKS], now_ms)
+    box.handle([AddTask(one) for one in TASKS], now_ms)
     box.accept()
     model.active = set(BY_ID)
     ended: set[str] = set()
     for wanted, event in steps:
         # Ids are used again, so as not to run out of tasks; but not before all of them is gone.
-        batch = [c for c in wanted if not (isinstance(c, Add) and c.task.id in ended)]
+        batch = [c for c in wanted if not (isinstance(c, AddTask) and c.task.id in ended)]
         store.fails = event if event in ("before", "after") else ""
-        step = box.handle(batch, now_ms)
+        result = box.handle(batch, now_ms)
         try:
-            rows.apply(step.changes)
+            rows.apply(result.changes)
         except Unavailable:
             box.undo()
-            model.active |= {c.task.id for c in batch if isinstance(c, Add)}
-            for name in {c.task_id for c in batch if isinstance(c, Remove)} & model.active:
+            model.active |= {c.task.id for c in batch if isinstance(c, AddTask)}
+            for name in {c.task_id for c in batch if isinstance(c, RemoveTask)} & model.active:
                 box.retire(name)
                 ended.add(name)
                 model.active.discard(name)
@@ -312,8 +312,8 @@ def test_it_does_what_the_rules_say_and_stores_what_it_does(
         box.accept()
         for name in ended:
             model.drop(name)
-        ended -= {c.task_id for c in batch if isinstance(c, Remove)}
-        assert [in_words(answer) for answer in step.answers] == [model.do(c) for c in batch]
+        ended -= {c.task_id for c in batch if isinstance(c, RemoveTask)}
+        assert [in_words(answer) for answer in result.answers] == [model.do(c) for c in batch]
         assert box_held(box) == model.held()
         if not rows.in_doubt:
             assert by_text(store.every()) == by_text(box.locks())
@@ -325,7 +325,7 @@ def test_it_does_what_the_rules_say_and_stores_what_it_does(
 
 def restarted(store: BrokenStore, model: Model, before: Lockbox) -> tuple[StoredLocks, Lockbox]:
     """A new term takes over exactly what is stored, and no group fails."""
-    restored = restore([BY_ID[name] for name in sorted(model.active)], store.every())
+    restored = restore_locks([BY_ID[name] for name in sorted(model.active)], store.every())
     assert restored.failed == []
     assert not restored.changes
     box = restored.boxes.get(SOURCE) or Lockbox(SOURCE)
@@ -353,7 +353,7 @@ def test_whatever_was_stored_a_term_begins_without_conflict(
     store = BrokenStore()
     found = {by_text([row])[0]: row for row in rows}  # type: ignore[list-item]
     stored = list(found.values())
-    restored = restore([BY_ID[name] for name in active], stored)  # type: ignore[arg-type]
+    restored = restore_locks([BY_ID[name] for name in active], stored)  # type: ignore[arg-type]
     gone = set(by_text(restored.changes.removed))
     kept = sorted(set(found) - gone)
     held = [row for box in restored.boxes.values() for row in box.locks()]

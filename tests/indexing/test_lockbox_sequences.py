@@ -16,14 +16,14 @@ from lockbox_kit import (
 )
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
-from penstock.indexing.lockbox.lockbox import Acquire
+from penstock.indexing.lockbox.lockbox import AcquireLocks
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
     Granted,
     LockGranularity,
     LockRefused,
     LockType,
-    Removal,
+    TaskRemoval,
 )
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
@@ -46,7 +46,7 @@ def test_a_group_shares_its_lock_and_a_higher_priority_takes_it(story: Story) ->
     assert story.say("t3", interval=hours(3, 4)) == "refused"  # 3
     assert story.say("t4", interval=hours(3, 4)) == "new"  # 4
     assert story.held("t1") == story.held("t2") == [(EXCLUSIVE, DAY, True)]
-    assert story.freed, "beside the smaller lock there is room now"
+    assert story.released, "beside the smaller lock there is room now"
     assert story.say("t1", interval=hours(10, 11)) == "revoked"  # 5
     assert story.say("t5", interval=hours(10, 11)) == "new"  # 6
     story.release("t1")
@@ -209,12 +209,12 @@ def test_asking_together_takes_nothing_when_one_is_refused(story: Story) -> None
     story.ask("low", interval=hours(0, 1))
     story.ask("same", interval=hours(1, 2))
     wishes = tuple(story.request("t", EXCLUSIVE, hours(h, h + 1)) for h in (0, 1, 2))
-    answer = story.do(Acquire(wishes, together=True))
+    answer = story.do(AcquireLocks(wishes, together=True))
     assert isinstance(answer, list)
     assert {word(outcome) for outcome in answer} == {"refused"}
     assert story.held("t") == []
     assert story.held("low") == [(EXCLUSIVE, hours(0, 1), False)]
-    answer = story.do(Acquire(wishes))
+    answer = story.do(AcquireLocks(wishes))
     assert isinstance(answer, list)
     assert [word(outcome) for outcome in answer] == ["new", "refused", "new"]
     story.check_stored()
@@ -265,7 +265,7 @@ def test_a_version_that_no_later_time_follows_hinders_no_lock_after_it(
     story: Story, version: str
 ) -> None:
     story.add(task("t1"), task("t2"))
-    story.do(Acquire((story.tasks["t1"].request(DAY, version=version),)))
+    story.do(AcquireLocks((story.tasks["t1"].request(DAY, version=version),)))
     story.release("t1")
     answer = story.ask("t2")
     assert isinstance(answer, Granted)
@@ -274,7 +274,7 @@ def test_a_version_that_no_later_time_follows_hinders_no_lock_after_it(
 
 def test_a_version_that_is_asked_for_is_given(story: Story) -> None:
     story.add(task("t1"))
-    answer = story.do(Acquire((story.tasks["t1"].request(DAY, version="2020"),)))
+    answer = story.do(AcquireLocks((story.tasks["t1"].request(DAY, version="2020"),)))
     assert isinstance(answer, list)
     assert [o.lock.version for o in answer if isinstance(o, Granted)] == ["2020"]
     story.release("t1")
@@ -286,7 +286,7 @@ def test_no_lock_outlives_its_task(story: Story) -> None:
     story.ask("t1")
     assert story.say("t2") == "refused"
     story.remove("t1")
-    assert story.freed
+    assert story.released
     with pytest.raises(LockRevoked, match="not active"):
         story.ask("t1")
     assert story.say("t2") == "new"
@@ -299,13 +299,15 @@ def test_who_asks_as_somebody_else_is_refused(story: Story) -> None:
     story.add(task("t1", "g1", 50), task("t2", "g1", 60), killer("k"))
     wrong = task("t1", "g1", 60).request(DAY)
     with pytest.raises(InvalidRequest, match="priority 50"):
-        story.do(Acquire((wrong,)))
+        story.do(AcquireLocks((wrong,)))
     with pytest.raises(InvalidRequest, match="in a call of its own"):
-        story.do(Acquire((story.request("t1", SHARED, DAY), story.request("t2", SHARED, DAY))))
+        story.do(AcquireLocks((story.request("t1", SHARED, DAY), story.request("t2", SHARED, DAY))))
     with pytest.raises(InvalidRequest, match="KILL"):
         story.ask("t1", KILL)
     with pytest.raises(InvalidRequest, match="allocate the segment first"):
-        story.do(Acquire((story.tasks["t1"].request(DAY, granularity=LockGranularity.SEGMENT),)))
+        story.do(
+            AcquireLocks((story.tasks["t1"].request(DAY, granularity=LockGranularity.SEGMENT),))
+        )
     story.ask("t1", SHARED)
     with pytest.raises(Conflict, match="same priority"):
         story.ask("t2", SHARED)
@@ -316,10 +318,10 @@ def test_who_asks_as_somebody_else_is_refused(story: Story) -> None:
 def test_what_goes_with_a_task_is_told_with_the_last_of_its_replicas(story: Story) -> None:
     story.add(task("a1", "g", allocator="g"), task("a2", "g", allocator="g"), task("r"))
     story.ask("r", REPLACE)
-    assert story.remove("a1") == Removal("a1")
-    assert story.remove("a2") == Removal("a2", last_of_allocator="g")
-    assert story.remove("r") == Removal("r", had_replace_lock=True)
-    assert story.remove("r") == Removal("r"), "once is enough"
+    assert story.remove("a1") == TaskRemoval("a1")
+    assert story.remove("a2") == TaskRemoval("a2", last_of_allocator="g")
+    assert story.remove("r") == TaskRemoval("r", had_replace_lock=True)
+    assert story.remove("r") == TaskRemoval("r"), "once is enough"
 
 
 def test_a_removal_that_cannot_be_stored_is_done_later(story: Story) -> None:
@@ -334,7 +336,7 @@ def test_a_removal_that_cannot_be_stored_is_done_later(story: Story) -> None:
     with pytest.raises(LockRevoked):
         story.ask("t1", REPLACE)
     assert story.say("t2") == "new", "the removal went with it"
-    assert story.remove("t1") == Removal("t1", had_replace_lock=True, last_of_allocator="a")
+    assert story.remove("t1") == TaskRemoval("t1", had_replace_lock=True, last_of_allocator="a")
     story.check_stored()
     story.remove("t2")
     assert story.box.is_empty

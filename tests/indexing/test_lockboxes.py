@@ -30,12 +30,12 @@ from penstock.indexing.lockbox.model import (
     HeldLock,
     LockChanges,
     LockGranularity,
+    LockOutcome,
     LockPolicy,
     LockRequest,
     LockTask,
     LockType,
-    Outcome,
-    Removal,
+    TaskRemoval,
 )
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.mailbox.lanes import ThreadLanes
@@ -123,7 +123,7 @@ def test_nothing_is_answered_before_the_sync() -> None:
 
 def test_what_waits_together_is_one_transaction_answered_after_it(term: Term) -> None:
     tasks = [task(f"t{n}") for n in range(50)]
-    asked: list[Future[list[Outcome]]] = []
+    asked: list[Future[list[LockOutcome]]] = []
     for number, one in enumerate(tasks):
         term.boxes.add(one)
         asked.append(term.boxes.acquire([one.request(hours(number, number + 1))]))
@@ -206,7 +206,7 @@ def test_a_box_is_forgotten_when_it_is_empty_but_not_its_versions(term: Term) ->
         (outcome,) = asked.result(0)
         assert isinstance(outcome, Granted)
         versions.append(outcome.lock.version)
-        assert removed.result(0) == Removal(name)
+        assert removed.result(0) == TaskRemoval(name)
         assert term.store.every() == []
     assert versions[0] < versions[1]
 
@@ -217,7 +217,7 @@ def test_an_action_after_the_end_of_its_task_is_refused(term: Term) -> None:
     removed = term.boxes.remove(one)
     asked = term.boxes.acquire([one.request(DAY)])
     term.run()
-    assert removed.result(0) == Removal("t1")
+    assert removed.result(0) == TaskRemoval("t1")
     with pytest.raises(LockRevoked, match="not active"):
         asked.result(0)
 
@@ -496,8 +496,8 @@ def test_a_group_that_lost_a_lock_fails_as_a_whole(bad: HeldLock) -> None:
     assert by_text(term.store.every()) == by_text([rows[0]])
     removed = [after.boxes.remove(one) for one in (loser, friend)]
     after.run()
-    assert removed[0].result(0) == Removal("bad", last_of_allocator="g")
-    assert removed[1].result(0) == Removal("friend", had_replace_lock=True)
+    assert removed[0].result(0) == TaskRemoval("bad", last_of_allocator="g")
+    assert removed[1].result(0) == TaskRemoval("friend", had_replace_lock=True)
     asked = after.boxes.acquire([friend.request(DAY)])
     after.run()
     with pytest.raises(LockRevoked):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockbox_kit import DAY, Story, hours, task, word
 from queue_kit import World, held, kill, noop, states, submit
 
-from penstock.indexing.lockbox.lockbox import Acquire, PlaceCommand
+from penstock.indexing.lockbox.lockbox import AcquireLocks, PlaceTask
 from penstock.indexing.lockbox.model import Granted, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
@@ -33,7 +33,7 @@ def world(tmp_path):
 
 def ask(story, name, *intervals, waits, kind=LockType.EXCLUSIVE):
     requests = tuple(story.request(name, kind, interval) for interval in intervals)
-    return story.do(Acquire(requests, together=True, waits=waits))
+    return story.do(AcquireLocks(requests, together=True, waits=waits))
 
 
 # Who holds, who asks (their priorities; whether they wait for a worker), and what comes of it.
@@ -61,7 +61,7 @@ def test_the_table_of_yielding(story, holder, p1, asker, p2, answer, lock):
     assert story.yielded == (("holder",) if lock == "yielded" else ())
     if lock == "yielded":
         assert found == []  # all of them: it asks for all together again
-        assert story.freed
+        assert story.released
     else:
         assert [revoked for _kind, _interval, revoked in found] == [lock == "revoked", False]
     story.check_stored()
@@ -86,9 +86,9 @@ def test_what_is_refused_takes_nothing_from_who_waits(story):
 def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(story):
     story.add(task("a"), task("b"), task("c"))
     ask(story, "a", DAY, waits=True)
-    story.do(PlaceCommand("a", waits=False))
+    story.do(PlaceTask("a", waits=False))
     assert isinstance(ask(story, "b", DAY, waits=False)[0], LockRefused)
-    story.do(PlaceCommand("a", waits=True))
+    story.do(PlaceTask("a", waits=True))
     assert isinstance(ask(story, "b", DAY, waits=False)[0], Granted)
 
 
@@ -126,8 +126,8 @@ def test_who_gave_way_does_not_take_it_back_by_its_priority_before_it_has_a_work
 def test_what_cannot_be_stored_is_not_yielded(story):
     story.add(task("a"), task("b"))
     ask(story, "a", DAY, waits=True)
-    step = story.box.handle([Acquire((story.request("b", LockType.EXCLUSIVE, DAY),))], 0)
-    assert step.yielded == ("a",)
+    result = story.box.handle([AcquireLocks((story.request("b", LockType.EXCLUSIVE, DAY),))], 0)
+    assert result.yielded == ("a",)
     story.box.undo()
     assert len(story.held("a")) == 1
     assert story.held("b") == []

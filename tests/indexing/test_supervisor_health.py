@@ -66,12 +66,12 @@ def test_the_wait_doubles_up_to_its_limit(health):
 )
 def test_a_topic_that_cannot_be_looked_at_is_named_first(health, was_there, state):
     for _ in range(3):
-        health.look_failed()
+        health.poll_failed()
         health.round_failed()
     assert health.trouble(0, was_there=was_there) == state
     for _ in range(3):
         assert health.trouble(0, was_there=was_there) == state
-        health.looked()
+        health.poll_succeeded()
     assert health.trouble(0, was_there=was_there) == "UNHEALTHY_SUPERVISOR"
     for _ in range(3):
         health.round_done()
@@ -79,9 +79,9 @@ def test_a_topic_that_cannot_be_looked_at_is_named_first(health, was_there, stat
 
 
 def test_no_task_is_started_while_the_topic_is_away(health):
-    health.look_failed()
+    health.poll_failed()
     assert not health.may_start_tasks(1e9)
-    health.looked()
+    health.poll_succeeded()
     assert health.may_start_tasks(1e9)
 
 

@@ -205,7 +205,7 @@ def test_looks_go_on_while_times_are_asked_for():
     watch = StreamWatch(source, "hold", CallDispatcher(lanes, processor), "stream")
     watch.spans({0: (0, 1)}, lambda _spans: fail("not answered yet"), fail)
     times = lanes.waiting()
-    watch.look(lambda: seen.append(1), fail)
+    watch.poll(lambda: seen.append(1), fail)
     (looks,) = set(lanes.waiting()) - set(times)
     lanes.run_one(looks)
     while processor.run_mailbox_step():

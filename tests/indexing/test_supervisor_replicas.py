@@ -99,7 +99,7 @@ class Overlord:
                 self.lanes.run_one(lane)
 
     def look(self):
-        self.protocol.ask(self.group)
+        self.protocol.request_reports(self.group)
         self.settle()
         self.protocol.bring_in_line(self.group)
         self.settle()
@@ -275,7 +275,7 @@ def test_a_paused_task_stays_paused_while_an_agreement_runs_whose_group_has_an_e
     start, middle = {0: 0, 1: 0}, {0: 3, 1: 1}
     overlord = Overlord(one, two, three)
     overlord.protocol.checkpoint(overlord.group, start)
-    overlord.protocol.ask(overlord.group)
+    overlord.protocol.request_reports(overlord.group)
     for task_id in ("T1", "T2"):
         overlord.lanes.run_one(f"peon-{task_id}")  # It is paused.
     two.ask(two.task.set_end_offsets(middle, finish=True))  # By a late request of a former leader.

@@ -57,8 +57,8 @@ class Watch:
     def settle(self) -> None:
         settle(self.processor, self.clock, lanes=self.lanes)
 
-    def look(self) -> None:
-        self.topic.look(lambda: None, self.errors.append)
+    def poll(self) -> None:
+        self.topic.poll(lambda: None, self.errors.append)
         self.settle()
 
     def hold(self, committed) -> None:
@@ -74,7 +74,7 @@ class Watch:
 def watch():
     made = Watch()
     made.broker.add("t", 0, [b"x"] * 5)
-    made.look()
+    made.poll()
     return made
 
 
@@ -95,10 +95,10 @@ def test_offsets_that_the_topic_does_not_have_are_not_held_and_the_others_are(wa
 
 def test_a_lack_is_sure_only_when_it_lasts_for_two_looks(watch):
     assert watch.topic.sure(["a"]) == set()
-    watch.look()
+    watch.poll()
     assert watch.topic.sure(["a", "b"]) == set()
-    watch.look()
+    watch.poll()
     assert watch.topic.sure(["a", "b"]) == {"a"}
     assert watch.topic.sure(["b"]) == set()
-    watch.look()
+    watch.poll()
     assert watch.topic.sure(["a", "b"]) == {"b"}  # a was there in between

@@ -334,7 +334,7 @@ def test_how_far_a_lost_task_may_have_read_is_told_by_a_look_that_began_later():
     calls = SimpleNamespace(call=lambda _lane, _what, done, _failed: looks.append(done))
     source = SimpleNamespace(available=None)
     stream = StreamWatch(source, "hold", calls, "lane")
-    look = lambda: stream.look(lambda: None, lambda _error: None)  # noqa: E731
+    look = lambda: stream.poll(lambda: None, lambda _error: None)  # noqa: E731
     assert not stream.is_newer_than_losses
     look()
     stream.note_loss()

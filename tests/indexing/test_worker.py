@@ -118,7 +118,7 @@ class World:
         self.attempts(task_id).write_end(number, AttemptEnd(TaskState.SUCCESS, "", 5))
         peon = next(p for p in reversed(self.launcher.peons) if p.folder.endswith(f"/{task_id}"))
         peon.code = 0
-        self.worker.look(task_id)
+        self.worker.check(task_id)
         if settle:
             self.settle()
 
@@ -481,7 +481,7 @@ def test_a_task_has_ended_when_its_peon_says_so_though_that_takes_its_time(world
     world.worker.assign(named("a"))
     number = world.begins("a")
     world.attempts("a").write_end(number, AttemptEnd(TaskState.SUCCESS))
-    world.worker.look("a")
+    world.worker.check("a")
     world.settle()
     assert world.tasks() == {"a": TaskState.SUCCESS}
     assert world.launcher.peons[0].code is None

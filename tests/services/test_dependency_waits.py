@@ -38,7 +38,7 @@ def tell(world: OverlordWorld, task_id: str, *waits: DependencyWait) -> None:
     """Have a peon report what it waits for, as `roles.peon` does."""
     content = {"waits": [one.to_json() for one in waits]}
     Path(world.peons[task_id].folder, "waits.json").write_text(json.dumps(content))
-    world.worker.look(task_id)
+    world.worker.check(task_id)
 
 
 def storage_wait(world: OverlordWorld, tries: int) -> DependencyWait:

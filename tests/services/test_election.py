@@ -171,7 +171,7 @@ def test_a_deposed_leader_stops_and_its_writes_are_refused(
     with pytest.raises(Fenced):
         mine.tasks.insert_new([TaskRow("t", "d", "noop", "g", {})])
     assert deposed == ["deposed"]
-    a.look()
+    a.poll()
     story.until("+1", "-")
     assert not a.is_leader
     assert a.leader() == B

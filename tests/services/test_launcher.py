@@ -129,7 +129,7 @@ def test_it_is_ready_when_all_are_and_stops_all(tmp_path: Path) -> None:
 
     def on_ready() -> None:
         pids.update(rig.pids())
-        rig.launcher.ask_stop()
+        rig.launcher.request_stop()
 
     rig.on_ready = on_ready
     rig.launcher.run()
@@ -140,14 +140,14 @@ def test_it_is_ready_when_all_are_and_stops_all(tmp_path: Path) -> None:
 def test_what_a_start_waits_for_is_told_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
-    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_EVERY_S", 0.1)
     slow = "import signal; signal.pause()"
     rig = Rig(tmp_path, [plan("quick", READY_AND_WAIT), plan("slow", slow)])
 
     def on_line(line: str) -> None:
         if line == "still starting: slow" and len(rig.waits) > 1:
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_line = on_line
     rig.launcher.run()
@@ -158,14 +158,14 @@ def test_what_a_start_waits_for_is_told_until_it_is_there(
 def test_a_start_does_not_tell_of_those_that_wait_for_what_is_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
-    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_EVERY_S", 0.1)
     starting = dataclasses.replace(plan("broker", COMPLAINS), provides="the broker")
     rig = Rig(tmp_path, [starting, plan("told", REPORTS)])
 
     def on_line(line: str) -> None:
         if line.startswith("  broker") and len(rig.waits) > 3:
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_line = on_line
     rig.launcher.run()
@@ -183,8 +183,8 @@ COMPLAINS = "import signal; print('java.net.BindException: taken', flush=True); 
 def test_a_start_says_why_each_child_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
-    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_EVERY_S", 0.1)
     flaky = FAIL_ONCE.format(folder=str(tmp_path))
     rig = Rig(tmp_path, [plan("told", REPORTS), plan("mute", COMPLAINS), plan("flaky", flaky)])
     wanted = {
@@ -196,7 +196,7 @@ def test_a_start_says_why_each_child_is_not_ready(
     def on_line(line: str) -> None:
         wanted.difference_update([one for one in wanted if one in line])
         if not wanted:
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_line = on_line
     rig.launcher.run()
@@ -221,7 +221,7 @@ def test_children_of_a_stage_stop_beside_each_other_and_lower_ones_after_them(
         ),
     ]
     rig = Rig(tmp_path, plans)
-    rig.on_ready = rig.launcher.ask_stop
+    rig.on_ready = rig.launcher.request_stop
     rig.launcher.run()
     assert (tmp_path / "seen").read_text() == "a b"
 
@@ -238,7 +238,7 @@ def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
     def on_line(line: str) -> None:
         if line == "a is ready again":
             after.update(rig.pids())
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_ready, rig.on_line = on_ready, on_line
     rig.launcher.run()
@@ -252,7 +252,7 @@ def test_a_child_whose_thread_died_is_started_again(tmp_path: Path) -> None:
 
     def on_line(line: str) -> None:
         if line == "overlord is ready again":
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_ready = lambda: os.kill(rig.pids()["overlord"], signal.SIGUSR1)
     rig.on_line = on_line
@@ -270,14 +270,14 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
         def close(self) -> None:
             pass
 
-    options = LivenessOptions(every_s=0.01, answer_s=0.02, look_s=0.01, failures_max=2)
+    options = LivenessOptions(every_s=0.01, answer_s=0.02, check_s=0.01, failures_max=2)
     deaf = plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05)
     hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, options))
     rig = Rig(tmp_path, [hung])
 
     def on_line(line: str) -> None:
         if "ready again" in line:
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_line = on_line
     rig.launcher.run()
@@ -300,7 +300,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
 
     def on_line(line: str) -> None:
         if "ready again" in line:
-            rig.launcher.ask_stop()
+            rig.launcher.request_stop()
 
     rig.on_line = on_line
     rig.launcher.run()
@@ -314,7 +314,7 @@ def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
 
     def on_ready() -> None:
         pids.update(rig.pids())
-        rig.launcher.ask_stop()
+        rig.launcher.request_stop()
 
     rig.on_ready = on_ready
     rig.launcher.run()
@@ -487,7 +487,7 @@ def test_nothing_runs_in_other_threads(tmp_path: Path) -> None:
 
     def on_ready() -> None:
         seen.append(threading.active_count())
-        rig.launcher.ask_stop()
+        rig.launcher.request_stop()
 
     rig.on_ready = on_ready
     rig.launcher.run()

@@ -96,7 +96,7 @@ def test_a_peon_tells_what_was_counted_since_it_last_told() -> None:
     task, kept, clock = CountingTask(), Kept(), VirtualClock()
     task.counts = {"processed": 10, "unparseable": 1}
     events = PeonEvents(task, kept, clock, {"processed": 4, "unparseable": 1})
-    events.look()
+    events.emit_counts()
     assert kept.metrics() == {"ingest/events/processed": 6}
     task.counts = {"processed": 15, "unparseable": 3, "processedBytes": 99}
     kept.events.clear()

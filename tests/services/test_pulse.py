@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions, greet
 from penstock.testing.clock import VirtualClock
 
-OPTIONS = LivenessOptions(every_s=10, answer_s=10, look_s=1, failures_max=3)
+OPTIONS = LivenessOptions(every_s=10, answer_s=10, check_s=1, failures_max=3)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 

@@ -30,8 +30,8 @@ class Process:
             options=Options(data_dir=folder),
             clock=SystemClock(),
             listener=self.listener,
-            say_ready=lambda: None,
-            ask_stop=self.stop_asked.set,
+            report_ready=lambda: None,
+            request_stop=self.stop_asked.set,
             emitter=self.alerts,
         )
 

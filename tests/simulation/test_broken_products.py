@@ -13,7 +13,7 @@ from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.batch import compact_plan
 from penstock.indexing.lockbox import lockbox, lockboxes
 from penstock.indexing.lockbox.coverage import CoveringLocks
-from penstock.indexing.lockbox.lockbox import Granting, Lockbox
+from penstock.indexing.lockbox.lockbox import Lockbox, LockGranter
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import TermAccess
@@ -66,7 +66,7 @@ def test_a_publish_without_a_lock_on_it(monkeypatch):
 
 
 def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
-    monkeypatch.setattr(Granting, "_revoke", lambda _self, _group: None)
+    monkeypatch.setattr(LockGranter, "_revoke", lambda _self, _group: None)
     assert finds("two locks contradict each other", range(3000, 3010))
 
 

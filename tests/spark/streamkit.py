@@ -73,7 +73,7 @@ class Story:
         return self._engine.persist(
             PersistRequest(
                 "task",
-                schema.data_source,
+                schema.datasource,
                 fresh,
                 schema,
                 self._new_folder(),

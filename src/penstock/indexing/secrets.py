@@ -72,7 +72,7 @@ def masked(spec: Mapping[str, object]) -> dict[str, object]:
     return {name: _shown(name, value) for name, value in spec.items()}
 
 
-def told(value: object, names: Iterable[str | int]) -> object:
+def shown_in_error(value: object, names: Iterable[str | int]) -> object:
     """Return the part of a value that an error may show; None: only its kind.
 
     An invalid value may still be a secret, in Druid's form or with a wrong name, so nothing of an

@@ -66,7 +66,7 @@ class SequenceEffect(Symbol):
     SAVE_SEQUENCES = "write sequences.json"
     SAVE_COMMIT = "write commit.json"
     ANNOUNCE = "announce its files"
-    ASK_CHECKPOINT = "ask the supervisor for its end"
+    REQUEST_CHECKPOINT = "request its end from the supervisor"
     PUBLISH = "publish it"
     DELETE_OLD_FILES_LATER = "delete old files once queries have ended"
     DELETE_NEW_FILES = "delete new files"
@@ -90,7 +90,7 @@ SEQUENCE_MACHINE: Final = StateMachine[SequenceState, SequenceEvent, SequenceEff
             {state: go(state, *_ANNOUNCE) for state in (_S.OPEN, _S.CLOSED)}, otherwise=IMPOSSIBLE
         ),
         SequenceEvent.FULL: Row(
-            {_S.OPEN: go(_S.OPEN, _F.ASK_CHECKPOINT)},
+            {_S.OPEN: go(_S.OPEN, _F.REQUEST_CHECKPOINT)},
             IGNORED,
         ),
         SequenceEvent.END_SET: Row(

@@ -148,7 +148,7 @@ class StreamTaskSpec(SpecModel):
     @property
     def datasource(self) -> str:
         """The datasource of its rows."""
-        return self.data_schema.data_source
+        return self.data_schema.datasource
 
     @property
     def group_name(self) -> str:

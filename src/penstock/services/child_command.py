@@ -16,7 +16,7 @@ from typing import Final
 from penstock.core.threads import OwnedThread
 from penstock.services.cli import main
 
-_LOOK_EVERY_MS: Final = 1_000
+_POLL_EVERY_MS: Final = 1_000
 
 
 def _end_with_parent() -> None:
@@ -25,7 +25,7 @@ def _end_with_parent() -> None:
     waiting.register(0, select.POLLIN)
     with contextlib.suppress(OSError):
         while os.getppid() == parent:
-            if waiting.poll(_LOOK_EVERY_MS) and not os.read(0, 1):
+            if waiting.poll(_POLL_EVERY_MS) and not os.read(0, 1):
                 break
     os.kill(os.getpid(), signal.SIGTERM)
 

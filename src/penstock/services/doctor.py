@@ -121,10 +121,10 @@ def _server(url: str, token: str | None) -> Finding:
     if part(answer, "ready") is not False:
         return Finding("server", DoctorVerdict.OK, text)
     reasons = part(answer, "reasons")
-    told = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
+    listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
     remedy = "make the named parts available; Penstock tries again by itself"
     return Finding(
-        "server", DoctorVerdict.FAILED, f"running at {url}, and not ready: {told}", remedy
+        "server", DoctorVerdict.FAILED, f"running at {url}, and not ready: {listed}", remedy
     )
 
 

@@ -153,5 +153,5 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
     elif detail:
         # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"
-    said = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
-    return error_from(status, code, said, dependency)
+    shown = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
+    return error_from(status, code, shown, dependency)

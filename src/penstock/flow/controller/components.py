@@ -286,11 +286,11 @@ class FlowComponents:
         """
         before, after = self._known, _known(plans.index)
         # All requests are sent first and awaited at the end: the scheduler keeps their order.
-        asked: list[Future[None]] = []
+        requests: list[Future[None]] = []
         for one in (stopped | (before.components.keys() - after.components.keys())) & set(
             self._units
         ):
-            asked.append(self._scheduler.remove(one))
+            requests.append(self._scheduler.remove(one))
             del self._units[one]
         for one in before.components.keys() - after.components.keys():
             self._states.pop(one, None)
@@ -301,14 +301,14 @@ class FlowComponents:
         for one, placed in after.components.items():
             unit = self._units.get(one)
             if unit is None:
-                asked += self._add(placed, plans)
+                requests += self._add(placed, plans)
                 continue
             if isinstance(unit, ProcessorNode):
                 unit.plan = plans.units[one]  # of a running processor: for its next start
             if plans.schedules[one] != self.schedules[one]:
-                asked.append(self._scheduler.reschedule(one, plans.schedules[one]))
+                requests.append(self._scheduler.reschedule(one, plans.schedules[one]))
         self.schedules = plans.schedules
-        for future in asked:
+        for future in requests:
             answer(future)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
@@ -381,11 +381,11 @@ class FlowComponents:
                 plans.units[one], connections, state, self._services, self._scheduler
             )
         served_ms = self._cron_progress.served_ms(one, schedule)
-        asked = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
+        requests = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
         self._units[one] = unit
         if not self.is_enabled(one):
-            asked.append(self._scheduler.disable(one))
-        return asked
+            requests.append(self._scheduler.disable(one))
+        return requests
 
     def _connections_of(self, placed: PlacedComponent, index: FlowIndex) -> ComponentConnections:
         inputs = [self._queues.find(one.id) for one in index.incoming.get(placed.id, ())]

@@ -109,7 +109,7 @@ class RunningFlow:
         for problem in plans.problems:
             _logger.error("after the restart: %s", problem)
         self._cron_progress.forget(one for one in plans.schedules if not kept.wanted.runs(one))
-        self._tell_bulletins(plans.index)
+        self._update_bulletins(plans.index)
         self._parts.change(plans, set())
         self.applied = kept
         if self._guard is not None and not self._guard.may_start():
@@ -146,7 +146,7 @@ class RunningFlow:
         self.applied = after
         try:
             self._cron_progress.forget(self._parts.component_ids - components)
-            self._tell_bulletins(index)
+            self._update_bulletins(index)
             self._parts.change(plans, concerned)
         except PenstockError as error:  # narrow: any other exception ends the process already
             if isinstance(error, Closed):
@@ -242,7 +242,7 @@ class RunningFlow:
                 _logger.warning("a restart may apply the change that failed: %s", error)
             raise
 
-    def _tell_bulletins(self, index: FlowIndex) -> None:
+    def _update_bulletins(self, index: FlowIndex) -> None:
         self._bulletins.levels, self._bulletins.names = levels_of(index), names_of(index)
 
     def _with_wanted(self, ids: Sequence[str], target: str | None, *, running: bool) -> AppliedFlow:

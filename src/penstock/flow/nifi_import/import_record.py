@@ -62,7 +62,7 @@ def key_of(summary: NifiSwapSummary, first: FlowFile) -> str:
         first: Its first FlowFile, which differs between files with equal summaries, as old formats
             create them.
     """
-    told = (
+    fields = (
         summary.queue,
         summary.count,
         summary.size_bytes,
@@ -74,13 +74,13 @@ def key_of(summary: NifiSwapSummary, first: FlowFile) -> str:
         first.entry_ms,
         sorted(first.attributes.items()),
     )
-    return f"{KEY}/{hashlib.sha256(msgspec.msgpack.encode(told)).hexdigest()}"
+    return f"{KEY}/{hashlib.sha256(msgspec.msgpack.encode(fields)).hexdigest()}"
 
 
 def mark_of(flowfile: FlowFile) -> int:
     """Return the mark that identifies a FlowFile among those of its queue."""
-    told = f"{flowfile.id} {flowfile.attributes.get(UUID, '')}".encode()
-    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big", signed=True)
+    text = f"{flowfile.id} {flowfile.attributes.get(UUID, '')}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 
 class QueueRecord:
@@ -182,8 +182,8 @@ class ImportRecord:
         done = self._done.copy()
         done[rows] = True
         packed = np.packbits(done).tobytes()
-        told = np.array([*self._marks, *marks], np.int64).tobytes()
-        return msgspec.msgpack.encode(_Record(packed, self._file, self._connection, told))
+        marks_bytes = np.array([*self._marks, *marks], np.int64).tobytes()
+        return msgspec.msgpack.encode(_Record(packed, self._file, self._connection, marks_bytes))
 
     def add(self, rows: Sequence[int], marks: Sequence[int]) -> None:
         """Record rows as imported."""

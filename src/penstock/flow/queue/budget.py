@@ -38,11 +38,11 @@ def heap_bytes_of(count: int, characters: int) -> int:
 
 def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
     """Return the approximate memory of FlowFiles; for many, every eighth is a sample."""
-    looked_at = flowfiles if len(flowfiles) < _MANY else flowfiles[::_STEP]
-    texts = chain.from_iterable([one.attributes.values() for one in looked_at])
+    sample = flowfiles if len(flowfiles) < _MANY else flowfiles[::_STEP]
+    texts = chain.from_iterable([one.attributes.values() for one in sample])
     characters = sum(map(len, texts))
-    if looked_at is not flowfiles:
-        characters = characters * len(flowfiles) // len(looked_at)
+    if sample is not flowfiles:
+        characters = characters * len(flowfiles) // len(sample)
     return heap_bytes_of(len(flowfiles), characters)
 
 

@@ -191,27 +191,27 @@ class ReadAhead:
     def __init__(self, contents: QueueState, background: Background | None) -> None:
         self._contents = contents
         self._background = background
-        self._is_asked = False
+        self._is_requested = False
         self.windows_read = 0
 
     def after_taking(self) -> None:
         """Request the next window if it is time. The mutex is not held."""
-        if self._background is None or self._is_asked:
+        if self._background is None or self._is_requested:
             return
         with self._contents.mutex:
-            self._is_asked = self._next() is not None
-            if not self._is_asked:
+            self._is_requested = self._next() is not None
+            if not self._is_requested:
                 return
         try:
             self._background(self._read)
         except BaseException:
-            self._is_asked = False
+            self._is_requested = False
             raise
 
     def _read(self) -> None:
         contents, main = self._contents, self._contents.main
         with contents.mutex:
-            self._is_asked = False
+            self._is_requested = False
             wanted = self._next()
             if wanted is None:
                 return

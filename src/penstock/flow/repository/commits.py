@@ -522,7 +522,7 @@ class Committer:
         else:
             self._journals.begin_sync()()
 
-    def look_for_released(self) -> None:
+    def schedule_pass(self) -> None:
         """Schedule a pass within the interval, because content was released without a commit."""
         self._syncer.wrote(0)
 

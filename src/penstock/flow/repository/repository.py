@@ -127,7 +127,7 @@ class FlowFileRepository:
         except BaseException:
             committer.abandon()
             raise
-        content.on_release = committer.look_for_released
+        content.on_release = committer.schedule_pass
         recovered = Recovered(_queues_of(back.state), events)
         swap_files = SwapFiles(fs, swap, committer)
         return cls(committer, swap_files, recovered, lock, content.disk_space)

@@ -175,7 +175,7 @@ class Scheduler:
             else:
                 component.waiters.append(done)
 
-        return self._ask(component_id, "stop %s", stop)
+        return self._request_of(component_id, "stop %s", stop)
 
     def run_once(self, component_id: str) -> Future[None]:
         """Start a stopped component for one run, if it has work and room; done when it is stopped.
@@ -187,7 +187,7 @@ class Scheduler:
             self._driver.report(component, ComponentEvent.RUN_ONCE)
             component.once = done
 
-        return self._ask(component_id, "run %s once", run_once)
+        return self._request_of(component_id, "run %s once", run_once)
 
     def terminate(self, component_id: str) -> Future[None]:
         """Abandon the threads of a component that does not stop, and replace them.
@@ -372,19 +372,19 @@ class Scheduler:
 
         return self._inbox.submit_change(change, description, *arguments)
 
-    def _ask(
+    def _request_of(
         self,
         component_id: str,
         description: str,
         command: Callable[[ScheduledComponent, Future[None]], None],
     ) -> Future[None]:
-        def ask(done: Future[None]) -> None:
+        def handle(done: Future[None]) -> None:
             command(self._find(component_id), done)
             self._handle_added()
 
-        asked = _Asked(ask)
-        self._inbox.put(asked, description, component_id)
-        return asked.future
+        posted = _WaitingRequest(handle)
+        self._inbox.put(posted, description, component_id)
+        return posted.future
 
 
 def _fail_waiters(component: ScheduledComponent, why: str) -> None:
@@ -395,7 +395,7 @@ def _fail_waiters(component: ScheduledComponent, why: str) -> None:
             waiter.set_exception(Closed(why))
 
 
-class _Asked:
+class _WaitingRequest:
     """Request that changes state, and whose future may be done later than the request."""
 
     __slots__ = ("_request", "future")

@@ -237,18 +237,18 @@ class SwapReader:
         ascending = bool((np.diff(rows) > 0).all())
         found: list[FlowFile | None] = [None] * len(rows)
         for number in np.unique(pages[~is_lost]).tolist():
-            asked = np.flatnonzero((pages == number) & ~is_lost)
+            wanted = np.flatnonzero((pages == number) & ~is_lost)
             try:
                 page = self._page(number)
-                whole = ascending and len(asked) == page.count
-                flowfiles = page.flowfiles(None if whole else rows[asked] - page.start)
+                whole = ascending and len(wanted) == page.count
+                flowfiles = page.flowfiles(None if whole else rows[wanted] - page.start)
             except CorruptData:
-                is_lost[asked] = True
+                is_lost[wanted] = True
                 continue
             if ascending:
-                found[asked[0] : asked[-1] + 1] = flowfiles
+                found[wanted[0] : wanted[-1] + 1] = flowfiles
             else:
-                for place, flowfile in zip(asked.tolist(), flowfiles, strict=True):
+                for place, flowfile in zip(wanted.tolist(), flowfiles, strict=True):
                     found[place] = flowfile
         return Rows(rows[~is_lost], [one for one in found if one is not None], rows[is_lost])
 

@@ -70,15 +70,15 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
     Raises:
         InvalidRequest: The datasource does not exist, or a named segment is not visible.
     """
-    replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
-    ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
+    replaced = source.datasource == spec.datasource and spec.mode is not IngestionMode.APPEND
+    ids = [SegmentId.parse(text, source.datasource) for text in source.segments]
     intervals = [one.interval for one in ids] if source.time is None else [source.time]
     if replaced:
         # Rows appended between the read and the publish would be hidden but not written.
         granularity = spec.data_schema.segment_granularity
         found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
-        found = reading.visible(source.data_source, intervals)
+        found = reading.visible(source.datasource, intervals)
     if not found:
         _check_name(source, spec, reading)
     if ids:
@@ -99,7 +99,7 @@ def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReadin
     Raises:
         InvalidRequest: It has no data.
     """
-    name, known = source.data_source, reading.datasources()
+    name, known = source.datasource, reading.datasources()
     if name in known:
         return
     whole = spec.io.input_source

@@ -53,7 +53,7 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.task import TaskResult
-from penstock.indexing.task.parse_errors import LOGGED_MAX, tell
+from penstock.indexing.task.parse_errors import LOGGED_MAX, log_parse_errors
 from penstock.indexing.worker.peon_task import IngestionState
 from penstock.segments.model import Segment
 
@@ -231,7 +231,7 @@ class IngestTask:
         except Unparseable as error:  # narrow: reports
             # The report of the failed task lists the rows, as if it tolerated them.
             samples = error.samples[: job.parse_errors_saved]
-            _tell(job, error.samples, error.count)
+            _log_errors(job, error.samples, error.count)
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
@@ -252,13 +252,13 @@ class IngestTask:
                 ),
                 parse_errors_max=job.parse_errors_max,
                 parse_errors_saved=max(
-                    LOGGED_MAX if job.tells_parse_errors else 1, job.parse_errors_saved
+                    LOGGED_MAX if job.logs_parse_errors else 1, job.parse_errors_saved
                 ),
                 combines=job.combines,
             ),
             self._progress,
         )
-        _tell(job, result.parse_errors, result.counts.unparseable)
+        _log_errors(job, result.parse_errors, result.counts.unparseable)
         errors = result.parse_errors[: job.parse_errors_saved]
         return EngineOutput.of(dataclasses.replace(result, parse_errors=errors))
 
@@ -308,7 +308,7 @@ class IngestTask:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
-            places = self._retries.ask("asking for places", action)
+            places = self._retries.perform("asking for places", action)
             segments += rewriting(form, old, rewrites, places)
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
@@ -325,7 +325,7 @@ class IngestTask:
             # a conflicting lock may wait for the very slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
-        places = self._retries.ask("asking for places", action)
+        places = self._retries.perform("asking for places", action)
         return appended(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
@@ -356,14 +356,16 @@ class IngestTask:
     # The second phase
 
     def _publish(self, action: PublishSegments) -> None:
-        outcome = self._retries.ask("publishing", action)
+        outcome = self._retries.perform("publishing", action)
         if outcome.ok or outcome.already_published:
             return
         # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.
         raise Conflict(f"its segments were not published: {outcome.reason}")
 
 
-def _tell(job: Job, errors: Sequence[ParseError], count: int) -> None:
+def _log_errors(job: Job, errors: Sequence[ParseError], count: int) -> None:
     """Log the rows that could not be parsed, if the spec asks for it."""
-    if job.tells_parse_errors:
-        tell([f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count)
+    if job.logs_parse_errors:
+        log_parse_errors(
+            [f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count
+        )

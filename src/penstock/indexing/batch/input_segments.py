@@ -65,7 +65,7 @@ class SegmentListing:
         """
         wanted = tuple(condensed(intervals))
         action = SegmentListUsed(datasource, wanted, replacing)
-        return self._retries.ask("listing segments", action), wanted
+        return self._retries.perform("listing segments", action), wanted
 
     def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
         """Return the visible segments in intervals."""

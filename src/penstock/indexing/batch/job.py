@@ -53,7 +53,7 @@ class Job:
         parse_errors_max: Maximum number of unparseable rows; one more fails the task. None means
             unlimited, but an input with no other rows fails.
         parse_errors_saved: Maximum number of samples in the report.
-        tells_parse_errors: Whether unparseable rows are logged, too.
+        logs_parse_errors: Whether unparseable rows are logged, too.
         combines: The names of the metrics that the input's rows already have.
         rollup: The roll-up that is stored in segments; None for that of the schema.
     """
@@ -66,7 +66,7 @@ class Job:
     compaction_state: Mapping[str, object] | None = None
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
-    tells_parse_errors: bool = False
+    logs_parse_errors: bool = False
     combines: frozenset[str] = frozenset()
     rollup: Mapping[str, object] | None = None
 
@@ -113,7 +113,7 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
         compaction_state=state if spec.settings.store_compaction_state else None,
         parse_errors_max=spec.tuning.parse_errors_max,
         parse_errors_saved=spec.tuning.max_saved_parse_exceptions,
-        tells_parse_errors=spec.tuning.log_parse_exceptions,
+        logs_parse_errors=spec.tuning.log_parse_exceptions,
     )
 
 
@@ -129,7 +129,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
     """
     schema = parse_data_schema(
         {
-            "dataSource": spec.data_source,
+            "dataSource": spec.datasource,
             "timestampSpec": {"column": "__time", "format": "auto"},
             "dimensionsSpec": {"useSchemaDiscovery": True},
             "granularitySpec": {"segmentGranularity": spec.partitioned_by, "rollup": False},

@@ -82,7 +82,7 @@ class KillTask:
         return TaskResult(TaskState.SUCCESS)
 
     def _run(self) -> None:
-        spec, ask = self._spec, self._retries.ask
+        spec, perform = self._spec, self._retries.perform
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
         acquire(self._ports, self._retries, action, timeout_ms=timeout_ms)
@@ -92,7 +92,7 @@ class KillTask:
         changed_before_ms = None if changed is None else parse_time(changed) + 1
         while (wanted := self._next_batch()) > 0:
             listing = SegmentListUnused(spec.time, spec.versions, wanted, changed_before_ms)
-            found = ask("listing segments", listing)
+            found = perform("listing segments", listing)
             if not found:
                 return
             self._delete(tuple(row.id for row in found))
@@ -101,7 +101,7 @@ class KillTask:
         if not ids:
             return
         self._keep(ids)
-        free = self._retries.ask("deleting rows", SegmentNuke(ids))
+        free = self._retries.perform("deleting rows", SegmentNuke(ids))
         self._rows_deleted += len(ids)
         for _ in delete_files(self._ports.store, free):
             self._files_deleted += 1

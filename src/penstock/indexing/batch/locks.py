@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.segments.model import Segment
 
 
-_ASK_AGAIN_MS: Final = 1_000
+_RETRY_PAUSE_MS: Final = 1_000
 # Segments of other kinds cannot share a time chunk with segments that rewrite.
 _REWRITABLE: Final = frozenset(
     {"numbered", "hashed", "single", "range", "dim_value_set", "numbered_overwrite"}
@@ -186,7 +186,7 @@ def acquire(
     """
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
     while True:
-        answer = retries.ask("asking for locks", action)
+        answer = retries.perform("asking for locks", action)
         if answer.granted:
             break
         if ports.clock.monotonic_s() >= until_s:
@@ -194,7 +194,7 @@ def acquire(
                 f"could not acquire its locks within taskLockTimeout ({timeout_ms} ms):"
                 f" {'; '.join(answer.refused)}"
             )
-        retries.pause(_ASK_AGAIN_MS)
+        retries.pause(_RETRY_PAUSE_MS)
     for lock in answer.locks:
         if lock.revoked:
             raise LockRevoked(
@@ -224,7 +224,7 @@ def outside(wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interv
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_MAX: Final = 5
+_LISTINGS_MAX: Final = 5
 
 
 class IngestSpec(Protocol):
@@ -428,16 +428,16 @@ class BatchTaskLocks:
             locked = {one.segment.id for one in shown}
             now = {one.segment.id for one in self._visible_of(wanted, named)}
             # Segments appended meanwhile are replaced, too, up to a limit of attempts.
-            if now == locked or (locked <= now and tries >= _LOOKS_MAX):
+            if now == locked or (locked <= now and tries >= _LISTINGS_MAX):
                 self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
                 return True
             if not locked <= now:
                 # The previous owner of these locks has replaced the segments.
                 for rewrite in found:
-                    self._retries.ask("releasing locks", LockRelease(rewrite.interval))
+                    self._retries.perform("releasing locks", LockRelease(rewrite.interval))
 
     def _held(self) -> Sequence[TaskLockView]:
-        return self._retries.ask("listing locks", LockList())
+        return self._retries.perform("listing locks", LockList())
 
     def _visible_of(
         self, intervals: Iterable[Interval], named: Collection[str]
@@ -467,7 +467,7 @@ class BatchTaskLocks:
         for interval in {
             lock.interval for lock in self._held() if lock.partition_number is not None
         }:
-            self._retries.ask("releasing locks", LockRelease(interval))
+            self._retries.perform("releasing locks", LockRelease(interval))
         self._rewrites.clear()
 
     def _acquire(self, action: LockTryAcquire) -> HeldLocks:

@@ -175,7 +175,7 @@ class RetryingCaller:
             self._stopped = True
             self._changed.notify_all()
 
-    def ask(self, what: str, action: TaskAction[R]) -> R:
+    def perform(self, what: str, action: TaskAction[R]) -> R:
         """Return the overlord's answer to an action; repeat it while there is no answer.
 
         Raises:

@@ -96,7 +96,7 @@ class TaskReading:
 
     def datasources(self) -> tuple[str, ...]:
         """Return the names of the datasources that have data, in order."""
-        return self._retries.ask("listing datasources", DatasourceList())
+        return self._retries.perform("listing datasources", DatasourceList())
 
     def to_replace(
         self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
@@ -130,7 +130,7 @@ class TaskReading:
         chosen, kept = part(visible_segments(rows, wanted))
         if kept:
             action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
-            self._retries.ask("keeping segments", action)
+            self._retries.perform("keeping segments", action)
         found = basis_of(rows, wanted)
         # The publish looks up the kept segments itself, as those that were appended since. So a
         # second attempt finds the same basis, and the output of the first.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
-from penstock.indexing.lockbox.model import LockGranularity, LockType, Removal
+from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskRemoval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ class ActiveLockTasks:
         self._tasks: dict[str, LockTask] = {}
         self._allocators: dict[str, dict[str, None]] = {}
         # Tasks whose removal could not be stored, with the answer of the removal.
-        self._ended: dict[str, Removal] = {}
+        self._ended: dict[str, TaskRemoval] = {}
         # Tasks that no worker has. Never undone: a failed transaction does not change it.
         self._waiting: set[str] = set()
 
@@ -97,11 +97,11 @@ class ActiveLockTasks:
         del self._allocators[task.allocator_id]
         return task.allocator_id
 
-    def keep_ended(self, removal: Removal) -> None:
+    def keep_ended(self, removal: TaskRemoval) -> None:
         """Record the end of a task whose removal could not be stored."""
         self._ended[removal.task_id] = removal
 
-    def take_ended(self, task_id: str) -> Removal | None:
+    def take_ended(self, task_id: str) -> TaskRemoval | None:
         """Delete such a record and return it; None if there is none."""
         return self._ended.pop(task_id, None)
 
@@ -137,11 +137,11 @@ class ActiveLockTasks:
                 f"one call requests locks of tasks {first.task_id!r} and {request.task_id!r}:"
                 " request each task's locks in a call of its own"
             )
-        asked = (request.group, request.datasource, request.priority)
-        if asked != (task.group, self._datasource, task.priority):
+        given = (request.group, request.datasource, request.priority)
+        if given != (task.group, self._datasource, task.priority):
             raise InvalidRequest(
                 f"task {task.id!r} has group {task.group!r}, datasource {self._datasource!r} and"
-                f" priority {task.priority}, but its request has {asked}: use the task's values"
+                f" priority {task.priority}, but its request has {given}: use the task's values"
             )
         if request.type is LockType.KILL and not task.embedded_killer:
             raise InvalidRequest(

@@ -1,10 +1,10 @@
-"""The lane of one datasource's locks: rounds of waiting work, transactions and answers.
+"""The lanes of the datasources' locks: rounds of waiting work, transactions and answers.
 
-`LockLane` owns the inbox of a datasource and its rounds; `lockbox` decides what is granted.
-`LockState` has what the lanes of all datasources share. Invariants: only its lane uses a lockbox;
-all work that waits for a lane is done in order, with one transaction; an answer is given only after
-the change is stored; if it cannot be stored, memory is as before, except for which tasks are
-active.
+`LockLanes` owns the lanes of a term and the work that waits for each. A `LockLane` executes the
+rounds of one datasource; `lockbox` decides what is granted. `LastRefusals` has what callers may
+read without waiting for a round. Invariants: only its lane uses a lockbox; all work that waits for
+a lane is done in order, with one transaction; an answer is given only after the change is stored;
+if it cannot be stored, memory is as before, except for which tasks are active.
 
 After any error, every future is answered, and the next request of the datasource is served. A
 command that reports which tasks are active, or where they are, is never lost: if its round could
@@ -17,22 +17,28 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.core.intervals import condensed
-from penstock.indexing.lockbox.lockbox import Acquire, Add, PlaceCommand, Remove
+from penstock.indexing.lockbox.lockbox import (
+    AcquireLocks,
+    AddTask,
+    Lockbox,
+    PlaceTask,
+    RemoveTask,
+)
 from penstock.indexing.lockbox.model import LockRefused, LockType
 from penstock.indexing.lockbox.store import StoredLocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lockbox import Answer, Lockbox, LockCommand
+    from penstock.indexing.lockbox.lockbox import CommandAnswer, LockBatchResult, LockCommand
     from penstock.indexing.lockbox.model import LockPolicy, LockRequest, SegmentLike
     from penstock.indexing.lockbox.store import LockStore
     from penstock.mailbox.lanes import Lanes
@@ -46,37 +52,6 @@ BATCH_COMMANDS_MAX: Final = 1_000
 def lane_of(datasource: str) -> str:
     """Return the lane of a datasource, which runs other work between its lock operations."""
     return f"datasource {datasource}"
-
-
-@dataclass(slots=True)
-class Asked:
-    """A command of a caller that waits for the answer."""
-
-    command: LockCommand
-    future: Future[object]
-
-
-@dataclass(slots=True)
-class Call(Generic[T]):
-    """Work of a caller on the current state of the lockbox."""
-
-    run: Callable[[Lockbox], T]
-    future: Future[T]
-
-    def answer(self, box: Lockbox) -> None:
-        """Run the work and complete its future."""
-        try:
-            result = self.run(box)
-        except BaseException as error:  # noqa: BLE001 - the future reports it
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-
-_LASTING: Final = (Add, Remove, PlaceCommand)
-"""Commands that are executed later if their round cannot start: callers do not repeat them."""
-
-LockWork: TypeAlias = "Asked | Call[object]"
 
 
 @dataclass(slots=True)
@@ -100,13 +75,11 @@ def ignore(_event: object) -> None:
     """Ignore an event."""
 
 
-class LockState:
-    """State that the lanes of a term share. Any thread.
+@dataclass(frozen=True, slots=True)
+class LanePorts:
+    """The store, threads, clock and listeners of the lanes of a term.
 
-    The mutex guards everything below, and the inboxes of the lanes. It is held for a few statements
-    only.
-
-    Args:
+    Attributes:
         store: The store of the locks.
         threads: Threads of the lanes; not closed here.
         clock: Time for versions.
@@ -114,66 +87,268 @@ class LockState:
             Must neither block nor raise.
         on_failure: Called with the error, on any thread, when the locks of a datasource in memory
             may differ from the stored ones, or when `on_change` raised: the term must end.
-
-    Attributes:
-        lanes: The lanes of the datasources that have a lockbox.
-        refusals: The refusals of the last requests of each task that waits for locks.
-        version_floors: Versions used before by datasources without a lockbox, so that no version is
-            given twice, and none that would be hidden by older segments.
-        is_closed: Whether further work is refused.
     """
 
-    def __init__(
-        self,
-        store: LockStore,
-        threads: Lanes,
-        clock: Clock,
-        on_change: Callable[[LocksChanged], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self.store: Final = store
-        self.threads: Final = threads
-        self.clock: Final = clock
-        self.on_change: Final = on_change
-        self.on_failure: Final = on_failure
-        self.mutex: Final = threading.Lock()
-        self.lanes: dict[str, LockLane] = {}
-        self.refusals: Final[dict[str, tuple[LockRefused, ...]]] = {}
-        self.version_floors: dict[str, str] = {}
-        self.is_closed = False
+    store: LockStore
+    threads: Lanes
+    clock: Clock
+    on_change: Callable[[LocksChanged], None]
+    on_failure: Callable[[BaseException], None]
+
+
+class LockLanes:
+    """The lanes of a term and the work that waits for them. Any thread may call.
+
+    A datasource has a lane while its lockbox has state, or work waits for it. Before `open`, calls
+    raise `Unavailable`.
+
+    Args:
+        ports: The ports of the lanes.
+
+    Attributes:
+        refusals: The last refusals of all datasources.
+    """
+
+    def __init__(self, ports: LanePorts) -> None:
+        self.refusals: Final = LastRefusals()
+        self._ports = ports
+        # Guards everything below, because any thread may add work while a lane takes it. It is held
+        # for a few statements only.
+        self._mutex = threading.Lock()
+        self._entries: dict[str, _LaneEntry] = {}
+        # Versions used before by datasources without a lockbox, so that no version is given twice,
+        # and none that older segments would hide.
+        self._version_floors: dict[str, str] = {}
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` was called."""
+        return self._is_open
+
+    @property
+    def active_locks(self) -> int:
+        """Number of active locks of all datasources, each after its last round."""
+        with self._mutex:
+            return sum(entry.active_locks for entry in self._entries.values())
+
+    def open(self, boxes: Mapping[str, Lockbox], version_floors: Mapping[str, str]) -> None:
+        """Accept work from now on.
+
+        Args:
+            boxes: The restored lockboxes by datasource.
+            version_floors: Exclusive lower bounds of the versions of new locks, by datasource.
+        """
+        with self._mutex:
+            self._entries = {datasource: self._entry(box) for datasource, box in boxes.items()}
+            self._version_floors = dict(version_floors)
+            self._is_open = True
 
     def close(self) -> None:
         """Refuse further calls and all waiting work with `Closed`."""
-        with self.mutex:
-            self.is_closed = True
-            waiting = [work for lane in self.lanes.values() for work in lane.inbox]
-            for lane in self.lanes.values():
-                lane.inbox = []
+        with self._mutex:
+            self._is_closed = True
+            waiting = [work for entry in self._entries.values() for work in entry.waiting]
+            for entry in self._entries.values():
+                entry.waiting = []
         for work in waiting:
             if work.future.set_running_or_notify_cancel():
-                work.future.set_exception(closed())
+                work.future.set_exception(_closed())
+
+    # --- work of callers
+
+    def execute(self, datasource: str, command: LockCommand) -> Future[object]:
+        """Execute a command in the next round of a datasource; the future gets the answer."""
+        future: Future[object] = Future()
+        self._enqueue(datasource, _WaitingCommand(command, future))
+        return future
+
+    def call(self, datasource: str, run: Callable[[Lockbox], T]) -> Future[T]:
+        """Call a function with the lockbox of a datasource in its next round."""
+        future: Future[T] = Future()
+        self._enqueue(datasource, cast("_WaitingCall[object]", _WaitingCall(run, future)))
+        return future
+
+    def _enqueue(self, datasource: str, work: _LockWork) -> None:
+        with self._mutex:
+            if self._is_closed:
+                raise _closed()
+            if not self._is_open:
+                raise Unavailable(
+                    "the locks of the earlier term are not read yet: try again in a moment"
+                )
+            entry = self._entries.get(datasource)
+            if entry is None:
+                floor = self._version_floors.get(datasource, "")
+                entry = self._entry(Lockbox(datasource, version_floor=floor))
+                self._entries[datasource] = entry
+            entry.waiting.append(work)
+            is_first = len(entry.waiting) == 1
+        if is_first:
+            try:
+                entry.lane.begin()
+            except BaseException as error:
+                # Otherwise all later work would wait for the round that did not begin.
+                entry.lane.refuse_waiting(error)
+                raise
+
+    def _entry(self, box: Lockbox) -> _LaneEntry:
+        return _LaneEntry(LockLane(box, self._ports, self), box.active_locks)
+
+    # --- rounds of a lane
+
+    def take(self, lane: LockLane) -> list[_LockWork]:
+        """Take the work for a round: first the postponed commands, then the work that waits."""
+        with self._mutex:
+            entry = self._find(lane)
+            if entry is None:
+                return []
+            works = [*entry.postponed, *entry.waiting]
+            entry.postponed, entry.waiting = [], []
+            return works
+
+    def take_waiting(self, lane: LockLane) -> list[_LockWork]:
+        """Take only the work that waits; postponed commands stay for the next round."""
+        with self._mutex:
+            entry = self._find(lane)
+            if entry is None:
+                return []
+            waiting, entry.waiting = entry.waiting, []
+            return waiting
+
+    def postpone(self, lane: LockLane, commands: Sequence[_WaitingCommand]) -> None:
+        """Keep commands of a round that could not start: the next round executes them first."""
+        with self._mutex:
+            entry = self._find(lane)
+            if entry is not None:
+                entry.postponed += commands
+
+    def finish(self, lane: LockLane, *, must_stay: bool) -> None:
+        """End a round; delete the lane if its lockbox is empty and no work waits for it.
+
+        Args:
+            lane: The lane, on its thread.
+            must_stay: Whether the lane has state of its own, so that it is not deleted.
+        """
+        box = lane.box
+        with self._mutex:
+            entry = self._find(lane)
+            if entry is None:
+                return
+            entry.active_locks = box.active_locks
+            if box.is_empty and not (entry.waiting or entry.postponed or must_stay):
+                if box.version_floor:  # Callers may pass any name.
+                    self._version_floors[box.datasource] = box.version_floor
+                del self._entries[box.datasource]
+
+    def _find(self, lane: LockLane) -> _LaneEntry | None:
+        """Return the entry of a lane; None if the lane was deleted, but had one more round."""
+        entry = self._entries.get(lane.box.datasource)
+        return entry if entry is not None and entry.lane is lane else None
+
+
+@dataclass(slots=True)
+class _WaitingCommand:
+    """A command of a caller that waits for the answer."""
+
+    command: LockCommand
+    future: Future[object]
+
+
+@dataclass(slots=True)
+class _WaitingCall(Generic[T]):
+    """A function of a caller that reads the current state of the lockbox."""
+
+    run: Callable[[Lockbox], T]
+    future: Future[T]
+
+    def answer(self, box: Lockbox) -> None:
+        """Run the function and complete its future."""
+        try:
+            result = self.run(box)
+        except BaseException as error:  # noqa: BLE001 - the future reports it
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+_LockWork: TypeAlias = "_WaitingCommand | _WaitingCall[object]"
+
+
+@dataclass(slots=True, eq=False)
+class _LaneEntry:
+    """A lane and its work. Only `LockLanes` reads or changes it, under the mutex.
+
+    Attributes:
+        lane: The lane.
+        active_locks: Number of active locks after the last round.
+        waiting: Work for the next round.
+        postponed: Commands of rounds that could not start.
+    """
+
+    lane: LockLane
+    active_locks: int
+    waiting: list[_LockWork] = field(default_factory=list)
+    postponed: list[_WaitingCommand] = field(default_factory=list)
+
+
+class LastRefusals:
+    """The refusals of the last requests of each task that waits for locks. Any thread."""
+
+    def __init__(self) -> None:
+        # Any thread reads what the lanes publish. Held for a few statements only.
+        self._mutex = threading.Lock()
+        self._by_task: dict[str, tuple[LockRefused, ...]] = {}
+
+    def of(self, task_id: str) -> tuple[LockRefused, ...]:
+        """Return the refusals of a task's last requests, empty if it waits for no lock."""
+        with self._mutex:
+            return self._by_task.get(task_id, ())
+
+    def publish(self, commands: Sequence[LockCommand], answers: Sequence[CommandAnswer]) -> None:
+        """Replace the refusals of the tasks of a batch."""
+        with self._mutex:
+            for command, answer in zip(commands, answers, strict=True):
+                if isinstance(command, RemoveTask):
+                    self._by_task.pop(command.task_id, None)
+                elif isinstance(command, AcquireLocks) and isinstance(answer, list):
+                    task_id = command.requests[0].task_id
+                    # Once each: requests made together all have the same outcome.
+                    refused = dict.fromkeys(a for a in answer if isinstance(a, LockRefused))
+                    if refused:
+                        self._by_task[task_id] = tuple(refused)
+                    else:
+                        self._by_task.pop(task_id, None)
+
+    def delete(self, task_ids: Iterable[str]) -> None:
+        """Delete the refusals of tasks that ended."""
+        with self._mutex:
+            for task_id in task_ids:
+                self._by_task.pop(task_id, None)
+
+
+_NEVER_LOST: Final = (AddTask, RemoveTask, PlaceTask)
+"""Commands that are executed later if their round cannot start: callers do not repeat them."""
 
 
 class LockLane:
-    """The locks of one datasource, and the work that waits for them.
+    """The locks of one datasource, and the rounds that execute its work.
 
     Args:
         box: The locks. Only the lane uses them.
-        state: The state that the lanes share.
+        ports: The ports of the lanes.
+        lanes: Has the work that waits for the lane.
 
     Attributes:
         box: The locks.
-        inbox: Work for the next round; guarded by the mutex of the state.
-        active_locks: Number of active locks after the last round.
     """
 
-    def __init__(self, box: Lockbox, state: LockState) -> None:
+    def __init__(self, box: Lockbox, ports: LanePorts, lanes: LockLanes) -> None:
         self.box: Final = box
-        self.inbox: list[LockWork] = []
-        self.active_locks = box.active_locks
-        self._state = state
-        self._rows = StoredLocks(state.store)
-        self._owed: list[Asked] = []  # Commands of rounds that could not start; they come first.
+        self._ports = ports
+        self._lanes = lanes
+        self._rows = StoredLocks(ports.store)
         self._broken: BaseException | None = None  # Memory may differ from the store since then.
 
     # --- callers' threads
@@ -181,10 +356,10 @@ class LockLane:
     def begin(self) -> None:
         """Submit a round; if that fails, refuse the work that waits for it."""
         try:
-            round_ = self._state.threads.submit(lane_of(self.box.datasource), self._serve)
+            round_ = self._ports.threads.submit(lane_of(self.box.datasource), self._serve)
         except BaseException as error:
             if isinstance(error, Closed):
-                self._state.close()
+                self._lanes.close()
             else:
                 self.refuse_waiting(error)
                 if isinstance(error, PenstockError):
@@ -194,26 +369,24 @@ class LockLane:
             round_.add_done_callback(self._begun)
 
     def _begun(self, round_: Future[None]) -> None:
-        error = closed() if round_.cancelled() else round_.exception()
+        error = _closed() if round_.cancelled() else round_.exception()
         if error is not None:  # It could not start, or `_serve` has ended the term.
             self.refuse_waiting(error)
 
     def refuse_waiting(self, error: BaseException) -> None:
         """Refuse the work that waits for a round, because it cannot begin."""
-        with self._state.mutex:
-            waiting, self.inbox = self.inbox, []
-        self._report(LocksChanged(self.box.datasource, self._refuse(waiting, error)))
+        waiting = self._lanes.take_waiting(self)
+        self._notify(LocksChanged(self.box.datasource, self._refuse(waiting, error)))
 
-    def _refuse(self, works: Sequence[LockWork], error: BaseException) -> frozenset[str]:
+    def _refuse(self, works: Sequence[_LockWork], error: BaseException) -> frozenset[str]:
         """Refuse unanswered work; return the tasks whose removal is executed later."""
         left = [work for work in works if not work.future.done()]
-        lasting = [
-            Asked(work.command, Future())
+        later = [
+            _WaitingCommand(work.command, Future())
             for work in left
-            if isinstance(work, Asked) and isinstance(work.command, _LASTING)
+            if isinstance(work, _WaitingCommand) and isinstance(work.command, _NEVER_LOST)
         ]
-        with self._state.mutex:
-            self._owed += lasting
+        self._lanes.postpone(self, later)
         if not isinstance(error, PenstockError):
             error = Unavailable(
                 f"the locks of {self.box.datasource} could not be requested: try again ({error!r})"
@@ -221,7 +394,9 @@ class LockLane:
         for work in left:
             if work.future.running() or work.future.set_running_or_notify_cancel():
                 work.future.set_exception(error)
-        return frozenset(one.command.task_id for one in lasting if isinstance(one.command, Remove))
+        return frozenset(
+            one.command.task_id for one in later if isinstance(one.command, RemoveTask)
+        )
 
     # --- the lane
 
@@ -230,142 +405,117 @@ class LockLane:
         try:
             self._run_round()
         except BaseException as error:
-            self._broke(error)
+            self._fail(error)
             raise
 
     def _run_round(self) -> None:
-        """Execute the work that waits, and delete the lockbox if it is empty afterwards."""
-        state, datasource = self._state, self.box.datasource
-        change = LocksChanged(datasource)
-        with state.mutex:
-            works = [*self._owed, *self.inbox]
-            self._owed, self.inbox = [], []
+        """Execute the work that waits, then report the change to the owner of the term."""
+        change = LocksChanged(self.box.datasource)
+        works = self._lanes.take(self)
         try:
             self._do_all(works, change)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             change.released |= self._refuse(works, error)
-        with state.mutex:
-            self.active_locks = self.box.active_locks
-            is_idle = self.box.is_empty and not (self.inbox or self._owed or self._broken)
-            if is_idle and not self._rows.in_doubt:
-                if self.box.version_floor:  # Callers may pass any name.
-                    state.version_floors[datasource] = self.box.version_floor
-                if state.lanes.get(datasource) is self:
-                    del state.lanes[datasource]
-        self._report(change)
+        self._lanes.finish(self, must_stay=self._broken is not None or self._rows.in_doubt)
+        self._notify(change)
 
-    def _do_all(self, works: Sequence[LockWork], change: LocksChanged) -> None:
+    def _do_all(self, works: Sequence[_LockWork], change: LocksChanged) -> None:
         """Execute the work of one round, in order."""
-        batch: list[Asked] = []
+        batch: list[_WaitingCommand] = []
         for work in works:
             if not work.future.set_running_or_notify_cancel():
                 continue
-            if isinstance(work, Asked):
+            if isinstance(work, _WaitingCommand):
                 batch.append(work)
                 if len(batch) < BATCH_COMMANDS_MAX:
                     continue
             self._do(batch, change)
             batch = []
-            if isinstance(work, Call):
-                if self._broken is not None:
-                    raise self._must_be_read_again()
+            if isinstance(work, _WaitingCall):
+                self._require_whole()
                 work.answer(self.box)
         self._do(batch, change)
 
-    def _do(self, batch: Sequence[Asked], change: LocksChanged) -> None:
-        """Execute commands in one transaction and answer them; collect the notifications."""
+    def _do(self, batch: Sequence[_WaitingCommand], change: LocksChanged) -> None:
+        """Execute commands in one transaction and answer them; add what others must learn."""
         if not batch:
             return
-        if self._broken is not None:
-            raise self._must_be_read_again()
-        commands = [asked.command for asked in batch]
-        now_ms = self._state.clock.now_ms()
+        self._require_whole()
+        commands = [work.command for work in batch]
+        now_ms = self._ports.clock.now_ms()
         is_handled = False
         try:
-            step = self.box.handle(commands, now_ms)
+            result = self.box.handle(commands, now_ms)
             is_handled = True
-            self._rows.apply(step.changes)
+            self._rows.apply(result.changes)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             if not is_handled and (
                 isinstance(error, MemoryError) or not isinstance(error, Exception)
             ):
                 # It may have been raised between a change and the record of how to undo it.
-                self._broke(error)
+                self._fail(error)
             ended = self._undo(commands)
-            for asked in batch:
-                asked.future.set_exception(_unstored(self.box, error))
+            for work in batch:
+                work.future.set_exception(_unstored(self.box, error))
             # Tasks that wait for locks of ended tasks may try again: the next batch releases these
             # locks, once it can be stored.
             change.released |= ended
             return
         try:
             self.box.accept()
-            if step.freed:
-                change.released |= step.freed
-            if step.yielded:
-                change.yielded += step.yielded
-            self._publish(commands, step.answers)
-            for asked, answer in zip(batch, step.answers, strict=True):
-                if isinstance(answer, PenstockError):
-                    asked.future.set_exception(answer)
-                else:
-                    asked.future.set_result(answer)
+            change.released |= result.released
+            change.yielded += result.yielded
+            self._lanes.refusals.publish(commands, result.answers)
+            _answer(batch, result)
         except BaseException as error:
-            self._broke(error)  # The batch is stored, so it must not be undone.
+            self._fail(error)  # The batch is stored, so it must not be undone.
             raise
 
     def _undo(self, commands: Sequence[LockCommand]) -> frozenset[str]:
         """Undo a batch, except that ended tasks stay ended; return these."""
-        ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
+        ended = frozenset(c.task_id for c in commands if isinstance(c, RemoveTask))
         try:
             self.box.undo()
             for task_id in ended:
                 self.box.retire(task_id)
         except BaseException as error:
-            self._broke(error)
+            self._fail(error)
             raise
-        with self._state.mutex:
-            for task_id in ended:
-                self._state.refusals.pop(task_id, None)
+        self._lanes.refusals.delete(ended)
         return ended
 
-    def _broke(self, error: BaseException) -> None:
-        if self._broken is None:
-            self._broken = error
-            self._state.on_failure(error)
-
-    def _report(self, change: LocksChanged) -> None:
+    def _notify(self, change: LocksChanged) -> None:
         if not (change.released or change.yielded):
             return
         try:
-            self._state.on_change(change)
+            self._ports.on_change(change)
         except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
             # Otherwise tasks that wait for these locks would wait forever.
-            self._state.on_failure(error)
+            self._ports.on_failure(error)
 
-    def _publish(self, commands: Sequence[LockCommand], answers: Sequence[Answer]) -> None:
-        """Publish the refusals of tasks for `why`."""
-        with self._state.mutex:
-            for command, answer in zip(commands, answers, strict=True):
-                if isinstance(command, Remove):
-                    self._state.refusals.pop(command.task_id, None)
-                elif isinstance(command, Acquire) and isinstance(answer, list):
-                    task_id = command.requests[0].task_id
-                    # Once each: requests made together all have the same outcome.
-                    refused = dict.fromkeys(a for a in answer if isinstance(a, LockRefused))
-                    if refused:
-                        self._state.refusals[task_id] = tuple(refused)
-                    else:
-                        self._state.refusals.pop(task_id, None)
+    def _fail(self, error: BaseException) -> None:
+        """Refuse all work from now on, because memory may differ from the store."""
+        if self._broken is None:
+            self._broken = error
+            self._ports.on_failure(error)
 
-    def _must_be_read_again(self) -> Unavailable:
-        return Unavailable(
-            f"the locks of {self.box.datasource} must be read again after an error"
-            f" ({self._broken!r}): retry after the overlord has restarted"
-        )
+    def _require_whole(self) -> None:
+        if self._broken is not None:
+            raise Unavailable(
+                f"the locks of {self.box.datasource} must be read again after an error"
+                f" ({self._broken!r}): retry after the overlord has restarted"
+            )
 
 
-# Work of callers, on the lane
+def _answer(batch: Sequence[_WaitingCommand], result: LockBatchResult) -> None:
+    for work, answer in zip(batch, result.answers, strict=True):
+        if isinstance(answer, PenstockError):
+            work.future.set_exception(answer)
+        else:
+            work.future.set_result(answer)
+
+
+# Functions of callers, on the lane
 
 
 def run_covered(
@@ -406,8 +556,7 @@ def locked_intervals(policy: LockPolicy, box: Lockbox) -> list[Interval]:
 # Errors
 
 
-def closed() -> Closed:
-    """Return the error of calls after the end of the term."""
+def _closed() -> Closed:
     return Closed("the lockboxes are closed: the overlord no longer leads")
 
 

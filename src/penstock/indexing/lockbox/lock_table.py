@@ -214,7 +214,7 @@ class LockTable:
         """Yield the lock groups whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
-    def concerning(self, asked: TaskLock | LockRequest) -> Iterator[LockGroup]:
+    def concerning(self, wanted: TaskLock | LockRequest) -> Iterator[LockGroup]:
         """Yield the lock groups whose lock overlaps a lock or request and may conflict with it.
 
         Leaves out locks that never conflict with it, of which there may be thousands for one time:
@@ -223,14 +223,14 @@ class LockTable:
         for kind, index in self._by_type.items():
             if not index:
                 continue
-            if kind is not asked.type or kind not in SHARED_BY_GROUPS:
-                yield from index.overlapping(asked.interval)
-            elif (mine := self._by_group.get((kind, asked.group))) is not None:
-                yield from mine.overlapping(asked.interval)
-        if asked.granularity is LockGranularity.SEGMENT:
-            yield from self._of_segments.concerning(asked.interval, asked.partition_number)
+            if kind is not wanted.type or kind not in SHARED_BY_GROUPS:
+                yield from index.overlapping(wanted.interval)
+            elif (mine := self._by_group.get((kind, wanted.group))) is not None:
+                yield from mine.overlapping(wanted.interval)
+        if wanted.granularity is LockGranularity.SEGMENT:
+            yield from self._of_segments.concerning(wanted.interval, wanted.partition_number)
         else:
-            yield from self._of_segments.overlapping(asked.interval)
+            yield from self._of_segments.overlapping(wanted.interval)
 
     def held_over(self, task_id: str, interval: Interval) -> list[LockGroup]:
         """Return the lock groups of a task whose lock overlaps an interval."""

@@ -1,9 +1,10 @@
 """Lockbox of one datasource: a state machine over batches of lock commands.
 
 `Lockbox` owns the batch and its undo. It decides by the tables of `rules` which requests are
-granted and which locks they revoke. Which tasks may ask belongs to `active_tasks`, the locks
-themselves to `lock_table`. It does no I/O and has no clock: the caller stores `Step.changes`
-and then calls `accept`, or `undo` if storing failed. One thread at a time.
+granted and which locks they revoke. Which tasks may request locks belongs to `active_tasks`, the
+locks themselves to `lock_table`. It does no I/O and has no clock: the caller stores
+`LockBatchResult.changes` and then calls `accept`, or `undo` if storing failed. One thread at a
+time.
 
 Invariants: a failed command, and a request that is not granted, change nothing. Two
 incompatible locks are never held at once by two groups, or by one group at different intervals.
@@ -29,9 +30,9 @@ from penstock.indexing.lockbox.model import (
     LockRefusal,
     LockRefused,
     LockType,
-    Removal,
     Revoked,
     TaskLock,
+    TaskRemoval,
 )
 from penstock.indexing.lockbox.rules import coexist, concerns, reusable, supersedes
 from penstock.indexing.lockbox.versions import next_version, raised_floor
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome, SegmentLike
+    from penstock.indexing.lockbox.model import LockOutcome, LockRequest, LockTask, SegmentLike
 
 
 REFUSALS_MAX: Final = 8
 """Maximum number of locks that a refusal names; it counts the others."""
 
 
-class Granting:
+class LockGranter:
     """The locks of one datasource and their changes. One thread at a time.
 
     Args:
@@ -57,8 +58,8 @@ class Granting:
 
     Attributes:
         table: The held locks.
-        freed: Tasks that released or lost a lock since `begin`, so that requests that were refused
-            before may be granted now.
+        released: Tasks that released or lost a lock since `begin`, so that requests that were
+            refused before may be granted now.
         yielded: Tasks that no worker has and that lost all of their locks since `begin`.
     """
 
@@ -67,28 +68,28 @@ class Granting:
         self._active_tasks = active_tasks
         self.version_floor = version_floor
         self.table: Final = LockTable()
-        self.freed: list[str] = []
+        self.released: list[str] = []
         self.yielded: list[str] = []
 
     def begin(self) -> None:
-        """Clear `freed` and `yielded`."""
-        self.freed.clear()
+        """Clear `released` and `yielded`."""
+        self.released.clear()
         self.yielded.clear()
 
     def acquire(
         self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
-    ) -> list[Outcome]:
+    ) -> list[LockOutcome]:
         """Answer the requests of one task, in order. Raises as `ActiveLockTasks.check`."""
         mark = self.table.undo_log.mark()
-        freed = len(self.freed)
-        outcomes: list[Outcome] = []
+        released_before = len(self.released)
+        outcomes: list[LockOutcome] = []
         for request in requests:
             self._active_tasks.check(request, requests[0])
             self._active_tasks.place(request.task_id, waits=waits)
             outcome = self._create_or_find(request, now_ms)
             if together and not isinstance(outcome, Granted):
                 self.table.undo_log.rollback_to(mark)
-                del self.freed[freed:]
+                del self.released[released_before:]
                 return [outcome] * len(requests)
             outcomes.append(outcome)
         return outcomes
@@ -139,11 +140,11 @@ class Granting:
         self.table.leave(group, task_id)
         # Also if others of its group hold the lock: requests that waited for this task now wait
         # for them.
-        self.freed.append(task_id)
+        self.released.append(task_id)
         if not group.tasks:
             self.version_floor = raised_floor(self.version_floor, group.lock.version)
 
-    def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
+    def _create_or_find(self, request: LockRequest, now_ms: int) -> LockOutcome:
         found = [group for group in self.table.concerning(request) if concerns(group.lock, request)]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:
@@ -182,7 +183,7 @@ class Granting:
             return [], hindering
         return yielding, [group for group in hindering if group not in yielding]
 
-    def _reuse(self, group: LockGroup, request: LockRequest) -> Outcome | None:
+    def _reuse(self, group: LockGroup, request: LockRequest) -> LockOutcome | None:
         """Use a lock that the request's group holds; None: the lock must yield to the request."""
         if group.lock.revoked:
             return Revoked(group.lock)
@@ -243,7 +244,7 @@ class Granting:
 
     def _revoke(self, group: LockGroup) -> None:
         self.table.revoke(group)
-        self.freed += group.tasks
+        self.released += group.tasks
         self.version_floor = raised_floor(self.version_floor, group.lock.version)
 
     def _drop_superseded(self, new: LockGroup, task_id: str) -> None:
@@ -308,28 +309,28 @@ def _refused(request: LockRequest, groups: list[LockGroup]) -> LockRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddTask:
     """A task becomes active."""
 
     task: LockTask
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
-    """A task is no longer active. The answer is a `Removal`."""
+class RemoveTask:
+    """A task is no longer active. The answer is a `TaskRemoval`."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Acquire:
+class AcquireLocks:
     """A task requests locks. The answer is a list of outcomes.
 
     Attributes:
         requests: The requests.
         together: Whether to grant all or none.
         waits: Whether no worker has the task. Its locks then yield to others, until a
-            `PlaceCommand` says that a worker has it, or the task itself requests locks.
+            `PlaceTask` reports that a worker has it, or the task itself requests locks.
     """
 
     requests: tuple[LockRequest, ...]
@@ -338,7 +339,7 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceCommand:
+class PlaceTask:
     """A task is placed at a worker from now on, or, with `waits`, at none."""
 
     task_id: str
@@ -346,33 +347,33 @@ class PlaceCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseLocks:
     """A task releases its locks on exactly this interval."""
 
     task_id: str
     interval: Interval
 
 
-LockCommand: TypeAlias = Add | Remove | Acquire | PlaceCommand | Release
-Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
+LockCommand: TypeAlias = AddTask | RemoveTask | AcquireLocks | PlaceTask | ReleaseLocks
+CommandAnswer: TypeAlias = "list[LockOutcome] | TaskRemoval | PenstockError | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LockBatchResult:
     """Result of a batch of commands.
 
     Attributes:
         answers: One for each command; an error if the command was refused as a whole.
         changes: The changes to store.
-        freed: Tasks that released or lost a lock, so that requests that were refused before may be
-            granted now.
+        released: Tasks that released or lost a lock, so that requests that were refused before may
+            be granted now.
         yielded: Tasks that no worker has and that lost all of their locks to others: they must
             request them again.
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[CommandAnswer, ...]
     changes: LockChanges
-    freed: frozenset[str]
+    released: frozenset[str]
     yielded: tuple[str, ...] = ()
 
 
@@ -387,14 +388,14 @@ class Lockbox:
     def __init__(self, datasource: str, *, version_floor: str = "") -> None:
         self.datasource: Final = datasource
         self._active_tasks = ActiveLockTasks(datasource)
-        self._granting = Granting(datasource, self._active_tasks, version_floor)
-        self._table = self._granting.table
+        self._granter = LockGranter(datasource, self._active_tasks, version_floor)
+        self._table = self._granter.table
         self._undo_log = self._table.undo_log
 
     @property
     def version_floor(self) -> str:
         """Lower bound, exclusive, of the versions that the lockbox chooses."""
-        return self._granting.version_floor
+        return self._granter.version_floor
 
     @property
     def is_empty(self) -> bool:
@@ -406,21 +407,21 @@ class Lockbox:
         """Number of locks that are held and not revoked."""
         return self._table.active
 
-    def handle(self, commands: Sequence[LockCommand], now_ms: int) -> Step:
+    def handle(self, commands: Sequence[LockCommand], now_ms: int) -> LockBatchResult:
         """Execute commands in order; the caller must then call `accept` or `undo`.
 
         Args:
             commands: The commands.
             now_ms: The time, for versions.
         """
-        assert not self._undo_log, "the last step was neither accepted nor undone"
-        granting = self._granting
-        granting.begin()
+        assert not self._undo_log, "the last batch was neither accepted nor undone"
+        granter = self._granter
+        granter.begin()
         for task_id in self._active_tasks.ended:
-            granting.leave_all(task_id)
+            granter.leave_all(task_id)
         answers = tuple(self._answer(command, now_ms) for command in commands)
-        freed, yielded = frozenset(granting.freed), tuple(granting.yielded)
-        return Step(answers, self._undo_log.changes(), freed, yielded)
+        released, yielded = frozenset(granter.released), tuple(granter.yielded)
+        return LockBatchResult(answers, self._undo_log.changes(), released, yielded)
 
     def accept(self) -> None:
         """Keep the changes of the last `handle`."""
@@ -440,7 +441,7 @@ class Lockbox:
 
     def adopt(self, task: LockTask, lock: TaskLock) -> str:
         """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
-        return self._granting.adopt(task, lock)
+        return self._granter.adopt(task, lock)
 
     def covering(
         self, task_id: str, segments: Sequence[SegmentLike], intervals: Sequence[Interval]
@@ -466,7 +467,7 @@ class Lockbox:
             LockRevoked: The task is not active.
         """
         self._active_tasks.require(request.task_id)
-        refused = self._granting.refusal_of_new(request)
+        refused = self._granter.refusal_of_new(request)
         return refused or next_version(request.type, now_ms, self.version_floor)
 
     def locks(self, task_id: str | None = None) -> list[HeldLock]:
@@ -479,41 +480,41 @@ class Lockbox:
         """Yield each lock once, regardless of its number of holders."""
         return (group.lock for group in self._table.groups())
 
-    def _answer(self, command: LockCommand, now_ms: int) -> Answer:
+    def _answer(self, command: LockCommand, now_ms: int) -> CommandAnswer:
         mark = self._undo_log.mark()
         try:
             match command:
-                case Acquire(requests, together, waits):
-                    return self._granting.acquire(requests, now_ms, together=together, waits=waits)
-                case PlaceCommand(task_id, waits):
+                case AcquireLocks(requests, together, waits):
+                    return self._granter.acquire(requests, now_ms, together=together, waits=waits)
+                case PlaceTask(task_id, waits):
                     self._active_tasks.place(task_id, waits=waits)
-                case Release(task_id, interval):
-                    self._granting.release(task_id, interval)
-                case Add(task):
+                case ReleaseLocks(task_id, interval):
+                    self._granter.release(task_id, interval)
+                case AddTask(task):
                     # Never undone: a task is not a row, and it is not added again.
                     if self._active_tasks.is_new(task):
                         self._active_tasks.enter(task)
-                case Remove(task_id):
+                case RemoveTask(task_id):
                     return self._remove(task_id)
         except PenstockError as error:
             self._undo_log.rollback_to(mark)
             return error
         return None
 
-    def _remove(self, task_id: str) -> Removal:
+    def _remove(self, task_id: str) -> TaskRemoval:
         task = self._active_tasks.find(task_id)
         if task is not None:
             removal = self._dismiss(task_id)
             self._undo_log.note(partial(self._active_tasks.enter, task))
-            self._granting.leave_all(task_id)
+            self._granter.leave_all(task_id)
             return removal
         ended = self._active_tasks.take_ended(task_id)
         if ended is None:
-            return Removal(task_id)
+            return TaskRemoval(task_id)
         self._undo_log.note(partial(self._active_tasks.keep_ended, ended))
         return ended
 
-    def _dismiss(self, task_id: str) -> Removal:
+    def _dismiss(self, task_id: str) -> TaskRemoval:
         held = self._table.of_task(task_id)
         replaces = any(group.lock.type is LockType.REPLACE for group in held)
-        return Removal(task_id, replaces, self._active_tasks.leave(task_id))
+        return TaskRemoval(task_id, replaces, self._active_tasks.leave(task_id))

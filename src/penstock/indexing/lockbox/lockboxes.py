@@ -1,7 +1,7 @@
 """The locks of all datasources: one lockbox each, on a lane of its own.
 
-`Lockboxes` is what others call: it puts each call into the inbox of the datasource's `LockLane`,
-which executes it and answers. Owns the start of a term, and which datasources have a lane.
+`Lockboxes` is what others call: it passes each call to the lane of the datasource (`lock_lane`),
+which executes it and answers. Owns the start of a term.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from penstock.core.errors import (
-    Conflict,
-    InvalidRequest,
-    Unavailable,
-)
+from penstock.core.errors import Conflict, InvalidRequest
 from penstock.indexing.lockbox.lock_lane import (
-    Asked,
-    Call,
-    LockLane,
-    LockState,
-    closed,
+    LanePorts,
+    LockLanes,
     find_room,
     ignore,
     locked_intervals,
     run_covered,
 )
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, PlaceCommand, Release, Remove
+from penstock.indexing.lockbox.lockbox import (
+    AcquireLocks,
+    AddTask,
+    Lockbox,
+    PlaceTask,
+    ReleaseLocks,
+    RemoveTask,
+)
 from penstock.indexing.lockbox.model import LockRefused
-from penstock.indexing.lockbox.restoring import restore
+from penstock.indexing.lockbox.restored_locks import restore_locks
 from penstock.indexing.lockbox.versions import floor_of
 
 if TYPE_CHECKING:
@@ -38,16 +38,15 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lock_lane import LocksChanged, LockWork
-    from penstock.indexing.lockbox.lockbox import LockCommand
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.lockbox.model import (
         HeldLock,
+        LockOutcome,
         LockPolicy,
         LockRequest,
         LockTask,
-        Outcome,
-        Removal,
         SegmentLike,
+        TaskRemoval,
     )
     from penstock.indexing.lockbox.store import LockStore
     from penstock.mailbox.lanes import Lanes
@@ -64,8 +63,8 @@ class Lockboxes:
         store: The store of the locks.
         lanes: Threads; not closed here.
         clock: Time for versions.
-        on_change: See `LockState`.
-        on_failure: See `LockState`.
+        on_change: See `LanePorts`.
+        on_failure: See `LanePorts`.
     """
 
     def __init__(
@@ -79,8 +78,7 @@ class Lockboxes:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._state = LockState(store, lanes, clock, on_change, on_failure)
-        self._synced = False
+        self._lanes = LockLanes(LanePorts(store, lanes, clock, on_change, on_failure))
 
     def sync(
         self, active: Iterable[LockTask], stored: Iterable[HeldLock] | None = None
@@ -99,24 +97,20 @@ class Lockboxes:
             Unavailable: The store does not answer: retry.
             Conflict: It was called before.
         """
-        if self._synced:
+        if self._lanes.is_open:
             raise Conflict("the locks were already read: create new lockboxes for a new term")
         # The clock of an earlier leader may have been ahead of this one.
         newest = self._store.newest_versions()
         floors = {datasource: floor_of(version) for datasource, version in newest.items()}
-        restored = restore(active, self._store.every() if stored is None else stored, floors)
+        restored = restore_locks(active, self._store.every() if stored is None else stored, floors)
         if restored.changes:
             self._store.apply(restored.changes)
-        state = self._state
-        with state.mutex:
-            state.lanes = {name: LockLane(box, state) for name, box in restored.boxes.items()}
-            state.version_floors = floors
-            self._synced = True
+        self._lanes.open(restored.boxes, floors)
         return restored.failed
 
     def close(self) -> None:
         """Refuse further calls and all waiting work with `Closed`."""
-        self._state.close()
+        self._lanes.close()
 
     def add(self, task: LockTask) -> Future[None]:
         """Allow a task to request locks from now on.
@@ -125,9 +119,9 @@ class Lockboxes:
             Conflict: Another task has this id.
             Unavailable: Another change could not be stored; the task may request locks anyway.
         """
-        return cast("Future[None]", self._ask(task.datasource, Add(task)))
+        return cast("Future[None]", self._lanes.execute(task.datasource, AddTask(task)))
 
-    def remove(self, task: LockTask) -> Future[Removal]:
+    def remove(self, task: LockTask) -> Future[TaskRemoval]:
         """Release all locks of an ended task, which gets none from now on, even if this fails.
 
         A removal that could not be stored is repeated with the next work of the datasource. Its
@@ -136,11 +130,13 @@ class Lockboxes:
         Raises (in the future):
             Unavailable: The removal could not be stored.
         """
-        return cast("Future[Removal]", self._ask(task.datasource, Remove(task.id)))
+        return cast(
+            "Future[TaskRemoval]", self._lanes.execute(task.datasource, RemoveTask(task.id))
+        )
 
     def acquire(
         self, requests: Sequence[LockRequest], *, together: bool = False, waits: bool = False
-    ) -> Future[list[Outcome]]:
+    ) -> Future[list[LockOutcome]]:
         """Request locks of one task, in order; each is granted independently.
 
         Args:
@@ -165,11 +161,11 @@ class Lockboxes:
                 " datasource"
             )
         if not requests:
-            nothing: Future[list[Outcome]] = Future()
+            nothing: Future[list[LockOutcome]] = Future()
             nothing.set_result([])
             return nothing
-        command = Acquire(tuple(requests), together, waits)
-        return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
+        command = AcquireLocks(tuple(requests), together, waits)
+        return cast("Future[list[LockOutcome]]", self._lanes.execute(datasources.pop(), command))
 
     def room_for(self, requests: Sequence[LockRequest]) -> Future[list[LockRefused | str]]:
         """Check what new segments would conflict with, before they have numbers to lock.
@@ -184,11 +180,11 @@ class Lockboxes:
             LockRevoked: The task is not active.
         """
         now_ms = self._clock.now_ms()
-        return self._call(requests[0].datasource, partial(find_room, requests, now_ms))
+        return self._lanes.call(requests[0].datasource, partial(find_room, requests, now_ms))
 
     def place(self, task: LockTask, *, waits: bool) -> Future[None]:
         """Report that a task goes to a worker, or, with `waits`, that no worker has it."""
-        return cast("Future[None]", self._ask(task.datasource, PlaceCommand(task.id, waits)))
+        return cast("Future[None]", self._lanes.execute(task.datasource, PlaceTask(task.id, waits)))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
         """Release a task's locks on exactly this interval; does nothing if there are none.
@@ -196,7 +192,9 @@ class Lockboxes:
         Raises (in the future):
             Unavailable: The release could not be stored; the task still holds the locks.
         """
-        return cast("Future[None]", self._ask(task.datasource, Release(task.id, interval)))
+        return cast(
+            "Future[None]", self._lanes.execute(task.datasource, ReleaseLocks(task.id, interval))
+        )
 
     def critical(
         self,
@@ -219,22 +217,21 @@ class Lockboxes:
             LockRevoked: A covering lock was revoked, or the task is not active.
             Conflict: No lock covers a segment or an interval.
         """
-        return self._call(
+        return self._lanes.call(
             task.datasource, partial(run_covered, action, task.id, segments, intervals)
         )
 
     def why(self, task_id: str) -> tuple[LockRefused, ...]:
         """Return the refusals of a task's last requests, empty if it waits for no lock."""
-        with self._state.mutex:
-            return self._state.refusals.get(task_id, ())
+        return self._lanes.refusals.of(task_id)
 
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
         """Return the locks of a datasource with their holders."""
-        return self._call(datasource, Lockbox.locks)
+        return self._lanes.call(datasource, Lockbox.locks)
 
     def locks_of(self, task: LockTask) -> Future[list[HeldLock]]:
         """Return the locks of a task."""
-        return self._call(task.datasource, partial(Lockbox.locks, task_id=task.id))
+        return self._lanes.call(task.datasource, partial(Lockbox.locks, task_id=task.id))
 
     def locked_intervals(
         self, policies: Sequence[LockPolicy]
@@ -246,7 +243,9 @@ class Lockboxes:
         """
         return _all_of(
             {
-                policy.datasource: self._call(policy.datasource, partial(locked_intervals, policy))
+                policy.datasource: self._lanes.call(
+                    policy.datasource, partial(locked_intervals, policy)
+                )
                 for policy in policies
             }
         )
@@ -254,43 +253,7 @@ class Lockboxes:
     @property
     def active_locks(self) -> int:
         """Number of locks that are held and not revoked; one that tasks share counts once."""
-        with self._state.mutex:
-            return sum(lane.active_locks for lane in self._state.lanes.values())
-
-    # --- callers' threads
-
-    def _ask(self, datasource: str, command: LockCommand) -> Future[object]:
-        future: Future[object] = Future()
-        self._enqueue(datasource, Asked(command, future))
-        return future
-
-    def _call(self, datasource: str, run: Callable[[Lockbox], T]) -> Future[T]:
-        future: Future[T] = Future()
-        self._enqueue(datasource, cast("Call[object]", Call(run, future)))
-        return future
-
-    def _enqueue(self, datasource: str, work: LockWork) -> None:
-        state = self._state
-        with state.mutex:
-            if state.is_closed:
-                raise closed()
-            if not self._synced:
-                raise Unavailable(
-                    "the locks of the earlier term are not read yet: try again in a moment"
-                )
-            lane = state.lanes.get(datasource)
-            if lane is None:
-                box = Lockbox(datasource, version_floor=state.version_floors.get(datasource, ""))
-                state.lanes[datasource] = lane = LockLane(box, state)
-            lane.inbox.append(work)
-            is_first = len(lane.inbox) == 1
-        if is_first:
-            try:
-                lane.begin()
-            except BaseException as error:
-                # Otherwise all later work would wait for the round that did not begin.
-                lane.refuse_waiting(error)
-                raise
+        return self._lanes.active_locks
 
 
 def _all_of(parts: Mapping[str, Future[T]]) -> Future[Mapping[str, T]]:

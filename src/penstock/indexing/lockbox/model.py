@@ -267,25 +267,25 @@ class LockRefused:
 
     def text(self) -> str:
         """Return a description of the locks that the task waits for."""
-        asked = self.request
+        request = self.request
         held = "; ".join(refusal.text() for refusal in self.refusals)
         more = f"; and {self.more} more" if self.more else ""
         segment = (
             ""
-            if asked.partition_number is None
-            else f", segment partition {asked.partition_number},"
+            if request.partition_number is None
+            else f", segment partition {request.partition_number},"
         )
         return (
-            f"{asked.type} lock on {asked.datasource} {asked.interval}{segment} with priority"
-            f" {asked.priority} must wait for: {held}{more}"
+            f"{request.type} lock on {request.datasource} {request.interval}{segment} with priority"
+            f" {request.priority} must wait for: {held}{more}"
         )
 
 
-Outcome: TypeAlias = Granted | Revoked | LockRefused
+LockOutcome: TypeAlias = Granted | Revoked | LockRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class TaskRemoval:
     """Data to delete elsewhere because a task ended.
 
     Attributes:

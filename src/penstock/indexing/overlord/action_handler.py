@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Outcome, TaskLock
+    from penstock.indexing.lockbox.model import LockOutcome, TaskLock
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes
@@ -201,7 +201,7 @@ class ActionHandler:
         requests += segment_requests(
             task, [(one.interval, one.version, one.partition_number) for one in action.segments]
         )
-        outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
+        outcomes: list[LockOutcome] = self._lockboxes.acquire(requests, together=True).result()
         refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, LockRefused)))
         self._notices.waits(task.id, "; ".join(refused))
         locks = (o.lock for o in outcomes if isinstance(o, Granted | Revoked))
@@ -238,7 +238,7 @@ class ActionHandler:
         segments, mine = self._metadata.segments, lock_task(task)
         match action:
             case DatasourceList():
-                return self._metadata.survey.look(lambda overview: overview.names())
+                return self._metadata.survey.read(lambda overview: overview.names())
             case RetrieveSegmentsById():
                 rows = segments.by_ids(action.ids)
                 return [segment_to_json(row) for row in rows if row.datasource == task.datasource]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # Upper bound of the time to read the active tasks: a task created later had another clock.
-_LOOK_MS_MAX: Final = 1_000
+_READ_MS_MAX: Final = 1_000
 
 
 class AdminService:
@@ -81,7 +81,7 @@ class AdminService:
         now_ms = term.tools.clock.now_ms()
         active = term.queue.index.of_datasource(datasource).values()
         # If a former leader's clock was ahead, the creation time of its tasks is unknown.
-        ahead_ms = now_ms + _LOOK_MS_MAX
+        ahead_ms = now_ms + _READ_MS_MAX
         in_the_way = [one for one in active if not allocated.end_ms <= one.created_ms <= ahead_ms]
         if in_the_way:
             oldest = min(in_the_way, key=lambda one: one.created_ms)

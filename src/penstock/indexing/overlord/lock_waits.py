@@ -32,7 +32,7 @@ from penstock.indexing.overlord.task_state import TaskEvent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.lockbox.model import LockRequest, Outcome
+    from penstock.indexing.lockbox.model import LockOutcome, LockRequest
     from penstock.indexing.overlord.task_state import QueuedTask
     from penstock.indexing.task_spec import TaskSpec
 
@@ -200,7 +200,7 @@ class LockWaits:
             return task.id, 0
         return self._queues[task.datasource].head_of(task.id) or (task.id, 0)
 
-    def answered(self, attempt: LockAttempt, outcomes: Sequence[Outcome]) -> LockAttemptResult:
+    def answered(self, attempt: LockAttempt, outcomes: Sequence[LockOutcome]) -> LockAttemptResult:
         """Return the events and tries that follow from the outcomes of an attempt."""
         task = attempt.task
         if self._attempts.get(task.id) is not attempt:

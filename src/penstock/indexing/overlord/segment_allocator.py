@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Outcome
+    from penstock.indexing.lockbox.model import LockOutcome
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, PendingRow
@@ -126,8 +126,8 @@ def _fitting(gap: Interval) -> Iterator[Interval]:
         at = chunk.end_ms
 
 
-_ASKS_PER_TRANSACTION: Final = 500
-_LOOKS_MAX: Final = 5
+_ALLOCATIONS_PER_TRANSACTION: Final = 500
+_TRIES_MAX: Final = 5
 _HOLDERS_NAMED_MAX: Final = 8
 
 
@@ -140,7 +140,7 @@ class PlaceRefused(LockRevoked):
 
 
 @dataclass(slots=True)
-class _Ask:
+class _WaitingAllocation:
     """Allocation requests of one task, which holds the locks for them."""
 
     requests: list[AllocateRequest]
@@ -168,7 +168,7 @@ class SegmentAllocator:
         self._lockboxes = lockboxes
         self._lanes = lanes
         self._mutex = threading.Lock()
-        self._inboxes: dict[str, list[_Ask]] = {}
+        self._inboxes: dict[str, list[_WaitingAllocation]] = {}
 
     def divide(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[list[Interval]]:
         """Return, for each interval, its parts in order; rows of two parts never share a segment.
@@ -202,7 +202,7 @@ class SegmentAllocator:
         return places
 
     def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[AllocatedSegment]:
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_TRIES_MAX):
             chunks = self._chunks(task, action.intervals)
             if action.by_segment:
                 rows = self._lock_segments(task, action, chunks)
@@ -338,7 +338,7 @@ class SegmentAllocator:
         versions: dict[Interval, str],
     ) -> list[PendingRow | None]:
         allocator = lock_task(task).allocator_id
-        ask = _Ask(
+        allocation = _WaitingAllocation(
             [
                 AllocateRequest(
                     datasource=task.datasource,
@@ -355,11 +355,11 @@ class SegmentAllocator:
         )
         with self._mutex:
             inbox = self._inboxes.setdefault(task.datasource, [])
-            inbox.append(ask)
+            inbox.append(allocation)
             is_first = len(inbox) == 1
         if is_first:
             self._post(task.datasource)
-        return ask.rows.result()
+        return allocation.rows.result()
 
     def _post(self, datasource: str) -> None:
         """Submit a round to the lane; if that fails, refuse the requests that wait for it."""
@@ -381,39 +381,41 @@ class SegmentAllocator:
             text = f"segment ids of {datasource} could not be requested: try again ({error!r})"
             error = Unavailable(text)
         with self._mutex:
-            asks = self._inboxes.pop(datasource, [])
-        for ask in asks:
-            ask.rows.set_exception(error)
+            allocations = self._inboxes.pop(datasource, [])
+        for allocation in allocations:
+            allocation.rows.set_exception(error)
 
     def _serve(self, datasource: str) -> None:
         with self._mutex:
-            asks = self._inboxes.pop(datasource, [])
-        for begin in range(0, len(asks), _ASKS_PER_TRANSACTION):
-            self._serve_batch(asks[begin : begin + _ASKS_PER_TRANSACTION])
+            allocations = self._inboxes.pop(datasource, [])
+        for begin in range(0, len(allocations), _ALLOCATIONS_PER_TRANSACTION):
+            self._serve_batch(allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION])
 
-    def _serve_batch(self, asks: Sequence[_Ask]) -> None:
+    def _serve_batch(self, allocations: Sequence[_WaitingAllocation]) -> None:
         try:
-            rows = self._metadata.allocate_segments([r for ask in asks for r in ask.requests])
+            rows = self._metadata.allocate_segments(
+                [r for allocation in allocations for r in allocation.requests]
+            )
         except Unavailable as error:
-            for ask in asks:
-                ask.rows.set_exception(error)
+            for allocation in allocations:
+                allocation.rows.set_exception(error)
             return
         except PenstockError as error:
             # One invalid request must not fail the others.
-            if len(asks) == 1:
-                asks[0].rows.set_exception(error)
+            if len(allocations) == 1:
+                allocations[0].rows.set_exception(error)
                 return
-            for ask in asks:
-                self._serve_batch([ask])
+            for allocation in allocations:
+                self._serve_batch([allocation])
             return
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
-            for ask in asks:
-                ask.rows.set_exception(error)
+            for allocation in allocations:
+                allocation.rows.set_exception(error)
             return
         begin = 0
-        for ask in asks:
-            end = begin + len(ask.requests)
-            ask.rows.set_result(rows[begin:end])
+        for allocation in allocations:
+            end = begin + len(allocation.requests)
+            allocation.rows.set_result(rows[begin:end])
             begin = end
 
 
@@ -428,7 +430,7 @@ def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:
     return names
 
 
-def _version(task: TaskSpec, outcome: Outcome) -> str:
+def _version(task: TaskSpec, outcome: LockOutcome) -> str:
     match outcome:
         case Granted():
             return outcome.lock.version

@@ -94,7 +94,7 @@ class SupervisorService:
             term = self._full()
             done = term.supervisors.put(spec, skip_unmodified=skip_unmodified)
             if done.modified:
-                _tell_shortage(term)
+                _log_shortage(term)
             return done
 
         return self._change(put, "submit a supervisor")
@@ -120,7 +120,7 @@ class SupervisorService:
         def change() -> AnySupervisorSpec:
             term = self._full()
             spec = term.supervisors.suspend(supervisor_id, suspended=suspended)
-            _tell_shortage(term)
+            _log_shortage(term)
             return spec
 
         return self._change(change, "suspend")
@@ -155,7 +155,7 @@ class SupervisorService:
         The payload has the keys `SHORT_OF_SLOTS` and `TASKS_WAIT_FOR`, too.
         """
 
-        def look() -> dict[str, object]:
+        def read() -> dict[str, object]:
             supervisor = self._find(supervisor_id)
             status = supervisor_status(supervisor.snapshot, self._ports.clock.now_ms())
             payload = status["payload"]
@@ -163,7 +163,7 @@ class SupervisorService:
             more = {**self._shortage(), **self._task_waits(supervisor)}
             return {**status, "payload": {**payload, **more}}
 
-        return self._call(look, "supervisor status")
+        return self._call(read, "supervisor status")
 
     def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return the row counts of a supervisor's tasks, in Druid's JSON."""
@@ -196,7 +196,7 @@ class SupervisorService:
         Summaries of streaming supervisors have the key `SHORT_OF_SLOTS`, too.
         """
 
-        def look() -> list[SupervisorView]:
+        def read() -> list[SupervisorView]:
             supervisors = self._full().supervisors
             shortage = self._shortage()
             streams = [
@@ -209,7 +209,7 @@ class SupervisorService:
             ]
             return sorted(streams + compaction, key=lambda view: view.spec.supervisor_id)
 
-        return self._call(look, "all supervisors")
+        return self._call(read, "all supervisors")
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend or resume all supervisors; return how many changed."""
@@ -252,6 +252,6 @@ class SupervisorService:
         return self._processor.main_executor.submit(command, description)
 
 
-def _tell_shortage(term: LeaderTerm) -> None:
+def _log_shortage(term: LeaderTerm) -> None:
     if shortage := term.shortage():
         _log.warning("short of slots: %s", shortage)

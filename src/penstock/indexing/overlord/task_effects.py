@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Outcome, Removal
+    from penstock.indexing.lockbox.model import LockOutcome, TaskRemoval
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.ports import WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec
@@ -321,7 +321,7 @@ class LockEffects:
                     partial(self._failed, attempt),
                 )
 
-    def _answered(self, attempt: LockAttempt, outcomes: list[Outcome]) -> None:
+    def _answered(self, attempt: LockAttempt, outcomes: list[LockOutcome]) -> None:
         if not self._turns.stopped:
             self._apply(attempt, self._waits.answered(attempt, outcomes))
 
@@ -343,7 +343,7 @@ class LockEffects:
     def _try_again(self, datasource: str) -> None:
         self._attempt(self._waits.released(datasource, frozenset()))
 
-    def _removed(self, task: TaskSpec, removal: Removal) -> None:
+    def _removed(self, task: TaskSpec, removal: TaskRemoval) -> None:
         if not self._turns.stopped and has_leftovers(removal):
             self._calls.call(
                 lane_of(task.datasource),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.events import Events
-    from penstock.indexing.lockbox.model import Removal
+    from penstock.indexing.lockbox.model import TaskRemoval
     from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.overlord.task_state import QueuedTask, TaskEnd
     from penstock.indexing.task_spec import TaskSpec
@@ -91,10 +91,10 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
 
 def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
     """Return a task whose context is extended by defaults."""
-    said = with_defaults(task.context, context)
-    if said == task.context or not isinstance(task, SpecModel):
+    extended = with_defaults(task.context, context)
+    if extended == task.context or not isinstance(task, SpecModel):
         return task
-    return task.model_copy(update={"context": said})
+    return task.model_copy(update={"context": extended})
 
 
 def taken(task_id: str) -> Conflict:
@@ -340,12 +340,12 @@ def _storable(error: str) -> str:
     return error[:_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
 
 
-def has_leftovers(removal: Removal) -> bool:
+def has_leftovers(removal: TaskRemoval) -> bool:
     """Return whether data of an ended task must be deleted after its locks are released."""
     return removal.last_of_allocator is not None or removal.had_replace_lock
 
 
-def delete_leftovers(metadata: MetadataStore, task: TaskSpec, removal: Removal) -> None:
+def delete_leftovers(metadata: MetadataStore, task: TaskSpec, removal: TaskRemoval) -> None:
     """Delete the data that belonged to an ended task's locks. On the datasource's lane."""
     if removal.had_replace_lock:
         # An append may have added an upgrade after the task's end was stored.

@@ -43,7 +43,7 @@ _HEAD_BYTES: Final = 1024
 _NEWLINE: Final = 10
 _POLL_S: Final = 0.25
 _PARTITIONS: Final = 1 << 31
-_LOOKS_MAX: Final = 5
+_LISTINGS_MAX: Final = 5
 # Number of deleted files that are remembered; those that were asked for last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
 # Number of skipped files that the log names, each once.
@@ -69,7 +69,7 @@ class _Tail:
 
 
 @dataclass(slots=True)
-class _Look:
+class _Listing:
     """Result of one listing of the folder.
 
     Attributes:
@@ -125,7 +125,7 @@ class FolderSupplier:
         """
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         while True:
-            self._look()
+            self._list_files()
             done = dict(self._done(after or {}))
             has_new = after is None or any(
                 self._tails[p].lines > offset if p in self._tails else p not in done
@@ -156,7 +156,7 @@ class FolderSupplier:
         try:
             return tuple(self._range(p, start[p], end[p]) for p in wanted)
         except NotFound:  # narrow: it was renamed or deleted
-            self._look()
+            self._list_files()
             return tuple(self._range(p, start[p], end[p]) for p in wanted)
 
     def spans_ms(
@@ -179,7 +179,7 @@ class FolderSupplier:
                 self._gone[p] = self._gone.pop(p)  # Move it to the end, as the newest.
                 yield p, Available("", offset, offset)
 
-    def _look(self) -> None:
+    def _list_files(self) -> None:
         """List the files; list them again if some were renamed meanwhile.
 
         A file that is renamed after the listing could be missing, and count as deleted, or be
@@ -188,35 +188,35 @@ class FolderSupplier:
         """
         tails = dict(self._tails)
         known = set(self._skipped)
-        for _ in range(_LOOKS_MAX):
-            look = self._look_once(tails)
-            tails |= look.found
-            if look.missing | look.duplicates <= known:
+        for _ in range(_LISTINGS_MAX):
+            listing = self._list_once(tails)
+            tails |= listing.found
+            if listing.missing | listing.duplicates <= known:
                 break
-            known |= look.duplicates
-        if look.collision:
-            raise InvalidRequest(look.collision)
-        self._skipped = look.skipped
+            known |= listing.duplicates
+        if listing.collision:
+            raise InvalidRequest(listing.collision)
+        self._skipped = listing.skipped
         self._log_skipped()
-        for p in tails.keys() - look.found.keys():
+        for p in tails.keys() - listing.found.keys():
             self._gone[p] = tails[p].lines
         for p in list(itertools.islice(self._gone, max(0, len(self._gone) - _GONE_FILES_MAX))):
             del self._gone[p]
-        self._tails = look.found
+        self._tails = listing.found
 
-    def _look_once(self, tails: Mapping[int, _Tail]) -> _Look:
-        look = _Look()
+    def _list_once(self, tails: Mapping[int, _Tail]) -> _Listing:
+        listing = _Listing()
         for path in self._paths(tails):
             try:
-                reason = self._look_at(path, tails, look)
+                reason = self._inspect(path, tails, listing)
             except NotFound:
-                look.missing.add(path)
+                listing.missing.add(path)
                 reason = "it is listed but does not exist, like a link whose target is missing"
             except InvalidRequest as error:
                 reason = str(error)
             if reason:
-                look.skipped[path] = reason
-        return look
+                listing.skipped[path] = reason
+        return listing
 
     def _paths(self, tails: Mapping[int, _Tail]) -> list[str]:
         """Return the paths of the files, those that are read first.
@@ -228,7 +228,7 @@ class FolderSupplier:
         paths = sorted(f"{self.stream}/{name}" for name in names)
         return sorted(paths, key=lambda path: path not in known)
 
-    def _look_at(self, path: str, tails: Mapping[int, _Tail], look: _Look) -> str:
+    def _inspect(self, path: str, tails: Mapping[int, _Tail], listing: _Listing) -> str:
         """Add a file that has a whole line; return why it must be skipped, else nothing.
 
         Raises:
@@ -248,13 +248,13 @@ class FolderSupplier:
             if not newline and len(head) < _HEAD_BYTES:
                 return ""
             partition = _partition(stat.inode, head)
-            first, tail = look.found.get(partition), tails.get(partition)
+            first, tail = listing.found.get(partition), tails.get(partition)
             for other in (first, tail):
                 if other is not None and other.inode != stat.inode:
-                    look.collision = _collision(path, other.path)
-                    return look.collision
+                    listing.collision = _collision(path, other.path)
+                    return listing.collision
             if first is not None:
-                look.duplicates.add(path)
+                listing.duplicates.add(path)
                 return f"it is another name of {first.path}, as a hard link is"
             if tail is None:
                 if self._fs.stat(path).inode != stat.inode:
@@ -268,7 +268,7 @@ class FolderSupplier:
                 tail.searched = tail.position
             tail.path = path
             _read_on(file, tail, stat.size)
-            look.found[partition] = tail
+            listing.found[partition] = tail
         finally:
             file.close()
         return ""

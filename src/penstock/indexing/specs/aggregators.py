@@ -105,7 +105,7 @@ def field_of(value: object) -> object:
     if not isinstance(value, dict) or not value.keys() <= _DIMENSION.keys() | {"dimension"}:
         return value
     name = value.get("dimension")
-    plain = all(value.get(key) in (None, told or name) for key, told in _DIMENSION.items())
+    plain = all(value.get(key) in (None, default or name) for key, default in _DIMENSION.items())
     return name if plain and isinstance(name, str) else value
 
 

@@ -50,7 +50,7 @@ class CompactionConfig(SpecModel):
     are intervals with more than `input_segment_size_bytes`.
     """
 
-    data_source: DatasourceName
+    datasource: DatasourceName
     task_priority: Count = Field(default=COMPACTION_PRIORITY, ge=-1_000_000, le=1_000_000)
     input_segment_size_bytes: Count = Field(default=_BYTES_DEFAULT, ge=1)
     skip_offset_from_latest: OffsetText = "P1D"
@@ -69,7 +69,7 @@ class CompactionConfig(SpecModel):
         "skipIntervals": "submit compact tasks for the intervals to compact",
         "type": "there is no catalog: set the form of segments here, and leave it out",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"type": "inline"}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"type": "inline"}
     without_effect: ClassVar[Mapping[str, Ignored]] = {"engine": Ignored.ANY}
 
     @property
@@ -83,7 +83,7 @@ class CompactionConfig(SpecModel):
     def task(self, interval: Interval) -> CompactSpec:
         """Return the task, without an id, that compacts an interval."""
         return CompactSpec(
-            data_source=self.data_source,
+            datasource=self.datasource,
             io_config=CompactIo(
                 input_spec=IntervalInput(interval=str(interval)),
                 drop_existing=self.io_config.drop_existing,
@@ -119,12 +119,12 @@ class CompactionSupervisorSpec(SpecModel):
         "id": f"it is {SUPERVISOR_PREFIX} and the datasource: leave it out",
         "context": "set spec.taskContext, which the tasks get",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"context": {}}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"context": {}}
 
     @property
     def supervisor_id(self) -> str:
         """The id of the supervisor."""
-        return SUPERVISOR_PREFIX + self.spec.data_source
+        return SUPERVISOR_PREFIX + self.spec.datasource
 
     @property
     def stream(self) -> str:

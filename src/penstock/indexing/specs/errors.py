@@ -18,13 +18,13 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.secrets import told
+from penstock.indexing.secrets import shown_in_error
 from penstock.indexing.specs.model import SpecModel
 
 _MAX_SHOWN: Final = 60
 _MISTAKES_MAX: Final = 100
 _TEXT_LENGTH_MAX: Final = 600
-_TEXT_LOOKED_AT: Final = 10_000
+_TEXT_CHECKED_MAX: Final = 10_000
 
 _WORDS: Final = {
     "string_type": "must be text",
@@ -272,7 +272,7 @@ def shown(value: object, way: Iterable[str | int] = ()) -> str:
         value: The value.
         way: The names on the path to it.
     """
-    known = told(value[:_TEXT_LOOKED_AT] if isinstance(value, str) else value, way)
+    known = shown_in_error(value[:_TEXT_CHECKED_MAX] if isinstance(value, str) else value, way)
     if known is None and value is not None:
         return _KINDS.get(type(value), "what it is")
     text = json.dumps(known, ensure_ascii=False, default=repr)

@@ -27,7 +27,7 @@ class JsonFormat(SpecModel):
         "flattenSpec": "nested values are kept as JSON text: extract parts with a transform",
         "featureSpec": "leave it out",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("keepNullColumns", "useJsonNodeReader"), Ignored.ANY
     )
@@ -52,7 +52,7 @@ class CsvFormat(SpecModel):
         **_DELIMITED_TEXT,
         "delimiter": "csv values are separated by commas; use the type tsv for another delimiter",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
     @model_validator(mode="after")
     def _check_together(self) -> CsvFormat:
@@ -82,7 +82,7 @@ class TsvFormat(SpecModel):
     list_delimiter: str | None = Field(default=None, min_length=1)
 
     unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
-    nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
     @model_validator(mode="after")
     def _check_together(self) -> TsvFormat:
@@ -110,7 +110,7 @@ class ParquetFormat(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "flattenSpec": "nested values are kept as JSON text: extract parts with a transform"
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
 
 
 class OrcFormat(SpecModel):
@@ -120,7 +120,7 @@ class OrcFormat(SpecModel):
     binary_as_string: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = ParquetFormat.unsupported
-    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
 
 
 class AvroFormat(SpecModel):
@@ -134,7 +134,7 @@ class AvroFormat(SpecModel):
         "schema": "the schemas in the files are used",
         "extractUnionsByType": "leave it out",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {
+    druid_defaults: ClassVar[Mapping[str, object]] = {
         "flattenSpec": _FLAT,
         "extractUnionsByType": False,
     }

@@ -196,7 +196,7 @@ class DruidInput(SpecModel):
     """
 
     type: Literal["druid"] = "druid"
-    data_source: DatasourceName
+    datasource: DatasourceName
     interval: IntervalText | None = None
     segments: tuple[str, ...] = ()
     dimensions: tuple[str, ...] | None = None
@@ -310,7 +310,7 @@ class ExternTable(SpecModel):
     def _check_source(cls, value: InputSource) -> InputSource:
         for one in input_sources(value):
             if isinstance(one, DruidInput):
-                raise mistake(f"is read by its name: write FROM {one.data_source}, without EXTERN")
+                raise mistake(f"is read by its name: write FROM {one.datasource}, without EXTERN")
         return value
 
     @field_validator("signature")

@@ -43,11 +43,16 @@ class Ignored(Enum):
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
+def _json_name(field: str) -> str:
+    """Return the camelCase name of a field; Druid writes datasource as two words."""
+    return "dataSource" if field == "datasource" else to_camel(field)
+
+
 class SpecModel(BaseModel):
     """Base of the models of a spec: immutable, camelCase in JSON, unknown fields refused."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=_json_name,
         populate_by_name=True,
         extra="forbid",
         frozen=True,
@@ -57,7 +62,7 @@ class SpecModel(BaseModel):
     unsupported: ClassVar[Mapping[str, str]] = {}
     """Unsupported fields of Druid, refused unless they are empty, each with the remedy."""
 
-    nothing_said: ClassVar[Mapping[str, object]] = {}
+    druid_defaults: ClassVar[Mapping[str, object]] = {}
     """The values of unsupported fields that Druid writes by default."""
 
     repeated: ClassVar[Mapping[str, str]] = {}
@@ -71,7 +76,7 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_what_says_nothing(cls, data: object) -> object:
+    def _drop_without_effect(cls, data: object) -> object:
         """Drop fields without effect, and the defaults that Druid writes.
 
         These are nulls where null is the default, and empty unsupported fields: a spec that Druid
@@ -79,17 +84,17 @@ class SpecModel(BaseModel):
         """
         if not isinstance(data, dict):
             return data
-        cls._check_what_changes_nothing(data)
+        cls._check_without_effect(data)
         return {
             name: value
             for name, value in cls._without_repeated(data).items()
             if name not in cls.without_effect
             and (value is not None or not cls._optional(name))
-            and (name not in cls.unsupported or not cls._says_nothing(name, value))
+            and (name not in cls.unsupported or not cls._is_druid_default(name, value))
         }
 
     @classmethod
-    def _check_what_changes_nothing(cls, data: dict[str, object]) -> None:
+    def _check_without_effect(cls, data: dict[str, object]) -> None:
         found: Found = [
             ((name,), data[name], cls.without_effect[name].value)
             for name in sorted(cls.without_effect.keys() & data.keys())
@@ -115,8 +120,10 @@ class SpecModel(BaseModel):
         return kept
 
     @classmethod
-    def _says_nothing(cls, name: str, value: object) -> bool:
-        return value in _NOTHING or (name in cls.nothing_said and value == cls.nothing_said[name])
+    def _is_druid_default(cls, name: str, value: object) -> bool:
+        return value in _NOTHING or (
+            name in cls.druid_defaults and value == cls.druid_defaults[name]
+        )
 
     @classmethod
     def _optional(cls, name: str) -> bool:

@@ -123,7 +123,7 @@ def _elsewhere(schema: dict[str, object]) -> set[str]:
 class DataSchema(SpecModel):
     """The whole schema of a datasource."""
 
-    data_source: DatasourceName
+    datasource: DatasourceName
     timestamp_spec: TimestampSpec = TimestampSpec()
     dimensions_spec: DimensionsSpec
     metrics_spec: tuple[Aggregator, ...] = ()

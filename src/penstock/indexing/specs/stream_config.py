@@ -269,7 +269,7 @@ class IoConfig(SpecModel):
         "stopTaskCountRatio": "set stopTaskCount",
         "topicPattern": "create one supervisor for each topic",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {
+    druid_defaults: ClassVar[Mapping[str, object]] = {
         "lagAggregator": {"type": "default"},
         "skipOffsetGaps": False,
     }

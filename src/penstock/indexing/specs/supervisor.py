@@ -57,8 +57,8 @@ class IngestionSpec(SpecModel):
         if self.tuning_config.intermediate_handoff_period is None:
             return self
         # It is never reached: a task ends earlier.
-        told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
-        return self.model_copy(update={"tuning_config": told})
+        config = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
+        return self.model_copy(update={"tuning_config": config})
 
     def _mistakes_in_schema(self) -> Found:
         found: Found = []
@@ -156,7 +156,7 @@ class SupervisorSpec(SpecModel):
     @property
     def supervisor_id(self) -> str:
         """The id of the supervisor: `id`, or the datasource."""
-        return self.id or self.spec.data_schema.data_source
+        return self.id or self.spec.data_schema.datasource
 
     @property
     def data_schema(self) -> DataSchema:

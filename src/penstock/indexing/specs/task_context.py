@@ -120,8 +120,8 @@ def read_context(
 
 def with_defaults(context: Mapping[str, T], defaults: Mapping[str, T]) -> dict[str, T]:
     """Return a context with defaults for missing and null keys."""
-    said = {k: v for k, v in context.items() if v is not None or k not in defaults}
-    return {**defaults, **said}
+    given = {k: v for k, v in context.items() if v is not None or k not in defaults}
+    return {**defaults, **given}
 
 
 def uses_concurrent_locks(context: Mapping[str, object]) -> bool:

@@ -368,16 +368,16 @@ class Autoscaler:
             _log.info(
                 "supervisor %s: %s instead of %d; the lag of %s is %s; %s",
                 *(state.id, counted(wanted, "group"), count, counted(len(latest), "partition")),
-                *(counted(sum(lag.values()), "message"), self._told()),
+                *(counted(sum(lag.values()), "message"), self._efforts_text()),
             )
 
     def _reading(self) -> list[TaskGroup]:
         return [g for g in self._state.groups.values() if g.state is GroupState.READING]
 
     def _efforts(self) -> list[Effort]:
-        return [told for group in self._reading() if (told := _effort(group)) is not None]
+        return [effort for group in self._reading() if (effort := _effort(group)) is not None]
 
-    def _told(self) -> str:
+    def _efforts_text(self) -> str:
         """Describe the reported speed and idle ratio of the tasks."""
         mean = _mean(self._efforts())
         idle = "their idle ratio is unknown" if mean.idle is None else f"{mean.idle:.0%} idle"

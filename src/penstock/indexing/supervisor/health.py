@@ -59,7 +59,7 @@ class Health:
         self._name = name
         self._retry = RetryPolicy(retry_delay_ms, retry_delay_max_ms)
         self._errors: deque[dict[str, str]] = deque(maxlen=_ERRORS_KEPT)
-        self._looks = _Streak()
+        self._polls = _Streak()
         self._rounds = _Streak()
         self._tasks = _Streak()
         self._failed_task_s = 0.0
@@ -67,17 +67,17 @@ class Health:
 
     def begin_anew(self) -> None:
         """Reset the counts after a user has fixed something; recent errors stay listed."""
-        for streak in (self._looks, self._rounds, self._tasks):
+        for streak in (self._polls, self._rounds, self._tasks):
             streak.begin_anew()
         self._not_before_s = 0.0
 
-    def looked(self) -> None:
+    def poll_succeeded(self) -> None:
         """The state of the topic was read."""
-        self._looks.succeeded()
+        self._polls.succeeded()
 
-    def look_failed(self) -> None:
+    def poll_failed(self) -> None:
         """The state of the topic could not be read."""
-        self._looks.failed()
+        self._polls.failed()
 
     def round_done(self) -> None:
         """A round succeeded."""
@@ -101,7 +101,7 @@ class Health:
 
     def may_start_tasks(self, now_s: float) -> bool:
         """Return whether the last read of the topic succeeded and the delay is over."""
-        return self._looks.failures == 0 and now_s >= self._not_before_s
+        return self._polls.failures == 0 and now_s >= self._not_before_s
 
     def trouble(self, now_s: float, *, was_there: bool) -> str | None:
         """Return the state that results from failures, in Druid's terms, None if there is none.
@@ -110,7 +110,7 @@ class Health:
             now_s: The time; old task failures are ignored.
             was_there: Whether the topic was ever seen.
         """
-        if self._looks.is_trouble:
+        if self._polls.is_trouble:
             return "LOST_CONTACT_WITH_STREAM" if was_there else "UNABLE_TO_CONNECT_TO_STREAM"
         if self._rounds.is_trouble:
             return "UNHEALTHY_SUPERVISOR"

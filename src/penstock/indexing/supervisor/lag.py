@@ -38,7 +38,7 @@ class LagEvents:
         self._snapshot = snapshot
         self._again_s = 0.0
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Report the lag in messages, and in time if the spec enables it, if that is due."""
         now_s = self._state.ports.clock.monotonic_s()
         if now_s < self._again_s or self._snapshot.state not in _STEADY:
@@ -64,7 +64,7 @@ class LagEvents:
             f"ingest/{spec.type}/{name}",
             value,
             supervisorId=self._state.id,
-            dataSource=spec.data_schema.data_source,
+            dataSource=spec.data_schema.datasource,
             stream=spec.io.stream,
             **dimensions,
         )
@@ -81,7 +81,7 @@ class TimeLag:
     def __init__(self, state: SupervisorState, snapshot: SupervisorSnapshot) -> None:
         self._state = state
         self._snapshot = snapshot
-        self._asks = False
+        self._is_running = False
         self._again_s = 0.0
 
     def refresh(self) -> None:
@@ -95,17 +95,17 @@ class TimeLag:
         if not unread or state.time_lag_ms is not None:
             self._set({})  # Stream partitions that were read to their end have no lag.
         now_s = state.ports.clock.monotonic_s()
-        if not unread or self._asks or now_s < self._again_s:
+        if not unread or self._is_running or now_s < self._again_s:
             return
-        self._asks, self._again_s = True, now_s + state.spec.tuning.time_lag_every_ms / 1000
+        self._is_running, self._again_s = True, now_s + state.spec.tuning.time_lag_every_ms / 1000
 
         def done(spans: dict[int, int | None]) -> None:
-            self._asks = False
+            self._is_running = False
             if state.spec.io.emit_time_lag_metrics:
                 self._set(spans)
 
         def failed(error: PenstockError) -> None:
-            self._asks = False
+            self._is_running = False
             state.time_lag_ms = None  # The last result is out of date.
             state.note(error)
 

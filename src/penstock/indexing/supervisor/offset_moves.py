@@ -49,7 +49,7 @@ def check_backfill(snapshot: SupervisorSnapshot, task_context: Mapping[str, obje
         )
     if not uses_concurrent_locks(with_defaults(spec.context, task_context)):
         raise InvalidRequest(
-            f"{name}: two supervisors will append to {spec.data_schema.data_source} at once: set"
+            f"{name}: two supervisors will append to {spec.data_schema.datasource} at once: set"
             " useConcurrentLocks in its context",
             place="context.useConcurrentLocks",
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
     from penstock.mailbox import Timer
 
-_LOOK: Final = "look at the stream"
+_POLL: Final = "poll the stream"
 
 
 class SupervisorPolls:
@@ -59,7 +59,7 @@ class SupervisorPolls:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = state.ports.processor.timers.schedule_every(
-            min(state.options.look_interval_ms, state.spec.io.period),
+            min(state.options.poll_interval_ms, state.spec.io.period),
             self._poll,
             f"supervisor {state.id}",
             first_after_ms=state.spec.io.start_delay,
@@ -88,13 +88,13 @@ class SupervisorPolls:
             return
         self._state.begun = True
         if self._must_fetch():
-            self._state.stream.look(self._polled, self._poll_failed)
+            self._state.stream.poll(self._polled, self._poll_failed)
         else:
             self._reconciler.advance()
             self._rest()
         for group in self._state.groups.values():
-            self._protocol.ask(group)
-        self._lag_events.tell()
+            self._protocol.request_reports(group)
+        self._lag_events.emit()
 
     def _must_fetch(self) -> bool:
         """Return whether to poll the stream: always, unless the spec sets `offsetFetchPeriod`.
@@ -114,9 +114,9 @@ class SupervisorPolls:
             # The current leader determines what the source keeps.
             return
         state = self._state
-        state.looked_ms = state.ports.clock.now_ms()
-        state.health.looked()
-        state.waits.ended(_LOOK)
+        state.polled_ms = state.ports.clock.now_ms()
+        state.health.poll_succeeded()
+        state.waits.ended(_POLL)
         try:
             self._pace.weigh()
         except Unavailable as error:
@@ -136,12 +136,12 @@ class SupervisorPolls:
     def _poll_failed(self, error: PenstockError) -> None:
         if self._stopped:
             return
-        self._state.health.look_failed()
+        self._state.health.poll_failed()
         self._state.note(error)
         if isinstance(error, Unavailable):
-            self._state.waits.failed(_LOOK, error)
+            self._state.waits.failed(_POLL, error)
         else:
-            self._state.waits.ended(_LOOK)
+            self._state.waits.ended(_POLL)
         self._reconciler.advance()
 
     def _hold_failed(self, error: PenstockError) -> None:

@@ -27,7 +27,7 @@ class SupervisorOptions:
     """Options of all supervisors, beside their specs.
 
     Attributes:
-        look_interval_ms: Minimum interval at which a supervisor polls its topic and its tasks.
+        poll_interval_ms: Minimum interval at which a supervisor polls its topic and its tasks.
         retry_delay_ms: Delay between a task failure and the next start.
         retry_delay_max_ms: Maximum delay; it doubles with each consecutive failure.
         silence_limit_ms: Time without an answer after which a task with a worker has failed. Longer
@@ -35,7 +35,7 @@ class SupervisorOptions:
         task_context: Default context of tasks.
     """
 
-    look_interval_ms: int = 1_000
+    poll_interval_ms: int = 1_000
     retry_delay_ms: int = 1_000
     retry_delay_max_ms: int = 60_000
     silence_limit_ms: int = 300_000

@@ -83,7 +83,7 @@ class RollOver:
                 self._protocol.report(group, GroupEvent.NOT_NEEDED)
             if group.state is not GroupState.READING:
                 continue
-            if at_once or self._is_asked(group):
+            if at_once or self._must_roll_over(group):
                 self._protocol.roll(group)
             elif room > 0 and self._has_read_enough(group):
                 self._protocol.roll(group)
@@ -110,8 +110,8 @@ class RollOver:
             found = self._strange[group.name] = not is_made_by(spec, group.task)
         return found
 
-    def _is_asked(self, group: TaskGroup) -> bool:
-        return group.roll_asked or self.is_stale(group) or self._is_misfit(group)
+    def _must_roll_over(self, group: TaskGroup) -> bool:
+        return group.roll_requested or self.is_stale(group) or self._is_misfit(group)
 
     def _has_read_enough(self, group: TaskGroup) -> bool:
         state = self._state
@@ -175,7 +175,7 @@ def adopt(state: SupervisorState, protocol: TaskProtocol) -> None:
         group = state.groups.get(found.task.base_sequence_name)
         if group is None or task_id not in group.replicas:
             group = join(state, protocol, found)
-            protocol.ask(group)
+            protocol.request_reports(group)
         replica = group.replicas[task_id]
         replica.has_worker, replica.waits = found.worker is not None, found.waits
         if not replica.has_worker:
@@ -333,7 +333,7 @@ class Starts:
                 state.end_task(task_id, reason, TaskState.SUCCESS)
 
     def _is_needed(self, group: TaskGroup) -> bool:
-        return not (group.roll_asked or self._roll_over.is_stale(group))
+        return not (group.roll_requested or self._roll_over.is_stale(group))
 
     def _add(self, task: StreamTaskSpec) -> None:
         self._state.ports.queue.add(task)

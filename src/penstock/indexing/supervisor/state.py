@@ -45,7 +45,7 @@ class SupervisorState:
         groups: Its task groups, by base sequence name.
         stopping: Whether it is being stopped.
         idle: Whether no message came for so long that it needs no tasks.
-        looked_ms: When the stream was last seen, 0 if never.
+        polled_ms: When the stream was last seen, 0 if never.
         time_lag_ms: By stream partition, the time between the first unread and the newest message,
             None if their times are unknown; None as a whole if it is not determined or not enabled.
         begun: Whether polling has started, which is `startDelay` after the creation.
@@ -76,7 +76,7 @@ class SupervisorState:
         self.groups: dict[str, TaskGroup] = {}
         self.stopping = False
         self.idle = False
-        self.looked_ms = 0
+        self.polled_ms = 0
         self.time_lag_ms: dict[int, int | None] | None = None
         self.begun = False
         self.discovered = False
@@ -151,7 +151,7 @@ class SupervisorState:
         silent = (
             g.state is GroupState.UNKNOWN and not g.is_unassigned for g in self.groups.values()
         )
-        if self.looked_ms and not any(silent):
+        if self.polled_ms and not any(silent):
             self.discovered = True
 
     def note(self, error: Exception) -> None:

@@ -143,7 +143,7 @@ class SupervisorSnapshot:
     def latest(self) -> tuple[dict[int, int], int]:
         """Return the end of each stream partition, and when it was seen."""
         ends = {p: a.latest for p, a in (self._state.stream.available or {}).items()}
-        return ends, self._state.looked_ms
+        return ends, self._state.polled_ms
 
     def errors(self) -> list[dict[str, str]]:
         """Return the recent errors, newest last."""
@@ -163,14 +163,14 @@ def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, ob
     io = snapshot.spec.io
     groups = snapshot.groups()
     lag = snapshot.lag()
-    latest, looked_ms = snapshot.latest()
+    latest, polled_ms = snapshot.latest()
     state = snapshot.state
     return {
         "id": snapshot.spec.supervisor_id,
         "generationTime": format_time(now_ms),
         "payload": {
             "type": snapshot.spec.type,
-            "dataSource": snapshot.spec.data_schema.data_source,
+            "dataSource": snapshot.spec.data_schema.datasource,
             "stream": io.stream,
             "streamId": snapshot.stream_id,
             "partitions": len(latest),
@@ -186,7 +186,7 @@ def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, ob
             "avgLag": sum(lag.values()) / len(lag) if lag else 0,
             **_time_lag(snapshot),
             **_skipped_files(snapshot),
-            "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
+            "offsetsLastUpdated": format_time(polled_ms) if polled_ms else None,
             "suspended": snapshot.spec.suspended,
             "healthy": snapshot.healthy,
             "state": _coarse(state),
@@ -203,7 +203,7 @@ def supervisor_summary(snapshot: SupervisorSnapshot) -> dict[str, object]:
     return {
         "id": snapshot.spec.supervisor_id,
         "type": snapshot.spec.type,
-        "dataSource": snapshot.spec.data_schema.data_source,
+        "dataSource": snapshot.spec.data_schema.datasource,
         "state": _coarse(state),
         "detailedState": state,
         "healthy": snapshot.healthy,

@@ -39,9 +39,9 @@ class StreamWatch:
         self._calls = calls
         self._lane = lane
         self._is_polling = False
-        self._looks = 0
-        self._looks_begun = 0
-        self._looks_at_loss = 0
+        self._polls = 0
+        self._polls_begun = 0
+        self._polls_at_loss = 0
         self._seen_by = 0
         self._doubts: dict[Hashable, int] = {}
         self._held: dict[int, int] = {}
@@ -68,7 +68,7 @@ class StreamWatch:
     def is_newer_than_losses(self) -> bool:
         """Whether a poll started after the last loss, so it covers all that a lost task read."""
         # A poll that was running at the loss may have started before the task's last read.
-        return self._seen is not None and self._seen_by > self._looks_at_loss
+        return self._seen is not None and self._seen_by > self._polls_at_loss
 
     @property
     def is_doubtful(self) -> bool:
@@ -77,7 +77,7 @@ class StreamWatch:
 
     def note_loss(self) -> None:
         """A task was lost that may have read more than was seen."""
-        self._looks_at_loss = self._looks_begun
+        self._polls_at_loss = self._polls_begun
 
     def is_another(self, topic_id: str) -> bool:
         """Return whether another stream than the one with that id now has the name."""
@@ -96,13 +96,13 @@ class StreamWatch:
         """The stream partitions that the last poll no longer found, in their last state."""
         return self._vanished
 
-    def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
+    def poll(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
         """Poll the stream, unless a poll is running; then call one of the callbacks."""
         if self._is_polling:
             return
         self._is_polling = True
-        self._looks_begun += 1
-        number = self._looks_begun
+        self._polls_begun += 1
+        number = self._polls_begun
 
         def done(found: SeenTopic) -> None:
             self._is_polling = False
@@ -114,7 +114,7 @@ class StreamWatch:
                 before, now = self._seen.partitions, found.partitions
                 self._vanished = {p: a for p, a in before.items() if p not in now}
             self._seen, self._seen_by = found, number
-            self._looks += 1
+            self._polls += 1
             seen()
 
         def not_done(error: PenstockError) -> None:
@@ -142,8 +142,8 @@ class StreamWatch:
         The poll that first missed them, and one that was running then, may have started before
         messages arrived that a task has read since.
         """
-        self._doubts = {one: self._doubts.get(one, self._looks) for one in lacking}
-        return {one for one, since in self._doubts.items() if self._looks >= since + 2}
+        self._doubts = {one: self._doubts.get(one, self._polls) for one in lacking}
+        return {one for one, since in self._doubts.items() if self._polls >= since + 2}
 
     def check(self, offsets: Offsets) -> None:
         """Check that messages can be read from these offsets onwards.

@@ -157,7 +157,7 @@ class Supervisor:
         wanted = None if group_ids is None else set(group_ids)
         for group in self._state.groups.values():
             if wanted is None or group.group_id in wanted:
-                group.roll_asked = True
+                group.roll_requested = True
         self._reconciler.advance()
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:

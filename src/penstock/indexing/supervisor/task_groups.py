@@ -191,7 +191,7 @@ class Replica:
         has_worker: Whether it has a worker.
         report: Its last report.
         waits: Dependencies that it waits for, from its worker's last report.
-        asking: Whether a request for a report is running.
+        report_requested: Whether a request for a report is running.
         catching_up: Whether it is being sent what the others have agreed.
     """
 
@@ -201,7 +201,7 @@ class Replica:
     has_worker: bool = False
     report: TaskReport | None = None
     waits: tuple[DependencyWait, ...] = ()
-    asking: bool = False
+    report_requested: bool = False
     catching_up: bool = False
 
     @property
@@ -222,7 +222,7 @@ class TaskGroup:
         checkpoints: Start offsets of its sequences, by number.
         end: Its end offsets, once agreed.
         deadline_s: Time by which it must have published or made progress.
-        roll_asked: Whether it should end now.
+        roll_requested: Whether it should end now.
         is_agreeing: Whether an agreement with its tasks runs, so that they may be paused. A report
             of an end ends ROLLING or CHECKPOINTING, but not the agreement.
         replicas: The active tasks, by id.
@@ -234,7 +234,7 @@ class TaskGroup:
     checkpoints: dict[int, Offsets] = field(default_factory=dict)
     end: Offsets | None = None
     deadline_s: float = math.inf
-    roll_asked: bool = False
+    roll_requested: bool = False
     is_agreeing: bool = False
     replicas: dict[str, Replica] = field(default_factory=dict)
 

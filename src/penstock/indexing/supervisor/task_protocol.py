@@ -335,25 +335,25 @@ class TaskProtocol:
 
     # Reports
 
-    def ask(self, group: TaskGroup) -> None:
+    def request_reports(self, group: TaskGroup) -> None:
         """Request reports from the tasks of a group, unless a request is running."""
         for replica in group.replicas.values():
-            if not replica.asking:
-                self._ask(group, replica)
+            if not replica.report_requested:
+                self._request_report(group, replica)
 
     def _peons(self) -> TaskClient:
         return self._state.ports.peons.within(self._state.spec.tuning.http_timeout)
 
-    def _ask(self, group: TaskGroup, replica: Replica) -> None:
+    def _request_report(self, group: TaskGroup, replica: Replica) -> None:
         task_id, peons = replica.task.id, self._peons()
-        replica.asking = True
+        replica.report_requested = True
 
         def done(report: TaskReport) -> None:
-            replica.asking = False
+            replica.report_requested = False
             self._heard(group, replica, report)
 
         def failed(_error: PenstockError) -> None:
-            replica.asking = False  # The task is starting, or its worker restarts it.
+            replica.report_requested = False  # The task is starting, or its worker restarts it.
 
         self._calls.call(peon_lane(task_id), lambda: peons.report(task_id), done, failed)
 

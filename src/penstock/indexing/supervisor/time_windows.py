@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import JsonObject, TaskRow, TaskSummary
 
 # The last task of each stream partition is among the most recent ones; older ones are not searched.
-_LOOKED_THROUGH_MAX: Final = 500
+_SUMMARIES_MAX: Final = 500
 _READ_AT_ONCE: Final = 100
 
 
@@ -73,11 +73,9 @@ class PastTasks:
     def _all(self) -> list[TaskSummary]:
         if self._listed is None:
             group = f"{TASK_TYPE}_{self._state.id}"
-            streams = TaskFilter(
-                datasource=self._state.spec.data_schema.data_source, type=TASK_TYPE
-            )
+            streams = TaskFilter(datasource=self._state.spec.data_schema.datasource, type=TASK_TYPE)
             tasks = self._state.ports.metadata.tasks
-            newest = tasks.summaries(streams, limit=_LOOKED_THROUGH_MAX)
+            newest = tasks.summaries(streams, limit=_SUMMARIES_MAX)
             self._listed = [one for one in newest if one.group_id == group]
         return self._listed
 

@@ -45,9 +45,9 @@ class ParseErrors:
     def __init__(self, tuning: TuningConfig) -> None:
         self._most = tuning.parse_errors_max
         self._saved: deque[Sample] = deque(maxlen=tuning.max_saved_parse_exceptions)
-        self._tells = tuning.log_parse_exceptions
+        self._logs = tuning.log_parse_exceptions
         # One is always kept, for the error of a task that fails because of it.
-        least = LOGGED_MAX if self._tells else int(self._most is not None)
+        least = LOGGED_MAX if self._logs else int(self._most is not None)
         self.wanted = max(tuning.max_saved_parse_exceptions, least)
 
     @property
@@ -63,8 +63,8 @@ class ParseErrors:
             count: Number of unparseable messages in the batch.
         """
         self._saved.extend(samples)
-        if self._tells:
-            tell(
+        if self._logs:
+            log_parse_errors(
                 [
                     f"offset {one['offset']} of partition {one['partition']}: {one['reason']}:"
                     f" {one['input']!r}"
@@ -94,7 +94,7 @@ class ParseErrors:
         )
 
 
-def tell(rows: Sequence[str], count: int) -> None:
+def log_parse_errors(rows: Sequence[str], count: int) -> None:
     """Log the rows that could not be parsed.
 
     Args:

@@ -103,7 +103,7 @@ class StreamReader:
         context, after = self._context, dict(self.planned)
         known = context.state.commit.topic_id
 
-        def look() -> SeenTopic | None:
+        def poll() -> SeenTopic | None:
             try:
                 seen = context.source.available(after=after, wait_ms=wait_ms, stream_id=known)
             except NotFound:
@@ -113,7 +113,7 @@ class StreamReader:
             }
             return replace(seen, partitions=sized)
 
-        self._poll.start(look, heard, context.fail)
+        self._poll.start(poll, heard, context.fail)
 
     def _with_message_size(self, found: Available, current: int) -> Available:
         """Determine the size of messages if there is a backlog that the limit may cut."""

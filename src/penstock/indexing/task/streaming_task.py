@@ -121,24 +121,24 @@ class CheckpointRequests:
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
         self._call = context.background_call("asking for a checkpoint", "checkpoint")
-        self._asked = ""
+        self._requested = ""
         context.processor.timers.schedule_every(
-            context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
+            context.options.checkpoint_repeat_ms, self._request_again, "is the sequence full?"
         )
 
-    def ask(self, name: str) -> None:
+    def request(self, name: str) -> None:
         """Request an end of a full sequence from the supervisor, unless it was requested."""
         sequence = self._context.state.sequence(name)
-        if sequence is None or self._call.busy or self._asked == name:
+        if sequence is None or self._call.busy or self._requested == name:
             return
-        self._asked = name
+        self._requested = name
         action = CheckPointDataSourceMetadata(sequence.start)
         actions = self._context.ports.actions
         self._call.start(lambda: actions.perform(action), lambda _heard: None, self._context.fail)
 
-    def _ask_again(self) -> None:
+    def _request_again(self) -> None:
         # The overlord may have received it but restarted before it acted.
-        self._asked = ""
+        self._requested = ""
         self._context.state.report_full()
         self._context.wake()
 
@@ -333,8 +333,8 @@ class StreamingTask:
         match effect.kind:
             case SequenceEffect.ANNOUNCE:
                 self._announcer.changed(effect.sequence)
-            case SequenceEffect.ASK_CHECKPOINT:
-                self._checkpoints.ask(effect.sequence)
+            case SequenceEffect.REQUEST_CHECKPOINT:
+                self._checkpoints.request(effect.sequence)
             case SequenceEffect.PUBLISH:
                 self._publisher.publish(effect.sequence)
             case SequenceEffect.DELETE_OLD_FILES_LATER:

@@ -124,7 +124,9 @@ class LongPoll:
         self._history.add(name)
         self._answer_all()
 
-    def ask(self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int) -> None:
+    def answer_on_change(
+        self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int
+    ) -> None:
         """Answer when something changed after a position, or when the time is over."""
         if wait_ms <= 0 or after != self._history.place:
             _complete(answer, self._since(after))

@@ -99,7 +99,7 @@ class RunningTask:
         """Return the task's status for the overlord."""
         return WorkerTask(self._id, TaskState.RUNNING, self._location, waits=self._waits)
 
-    def look(self, *, reported: bool = False) -> TaskUpdate:
+    def check(self, *, reported: bool = False) -> TaskUpdate:
         """Start the peon if that is due; check its address, and whether it has ended.
 
         Args:
@@ -108,7 +108,7 @@ class RunningTask:
         self._check(reported=reported)
         return self._take_update()
 
-    def ask_to_end(self, reason: str) -> TaskUpdate:
+    def request_end(self, reason: str) -> TaskUpdate:
         """End the task at once, for a reason; asking again changes nothing."""
         if self._ending is None:
             self._begin_end(reason)
@@ -119,7 +119,7 @@ class RunningTask:
         limit = self._worker.options.task_bytes_max
         if limit is None or size_bytes <= limit:
             return TaskUpdate()
-        return self.ask_to_end(
+        return self.request_end(
             f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
             " raise the limit, or give the task less to do at a time"
         )
@@ -140,10 +140,10 @@ class RunningTask:
             return
         code = self._process.exit_code()
         if code is None:
-            self._look_for_location()
+            self._read_location()
             if reported:
-                self._look_for_waits()
-                self._look_for_end(self._process)
+                self._read_waits()
+                self._read_end(self._process)
             return
         self._process = None
         self._forget_location()
@@ -233,7 +233,7 @@ class RunningTask:
     def _lived_ms(self) -> int:
         return int((self._worker.clock.monotonic_s() - self._since_s) * 1000)
 
-    def _look_for_location(self) -> None:
+    def _read_location(self) -> None:
         if self._location is not None:
             return
         try:
@@ -245,7 +245,7 @@ class RunningTask:
             self._location = TaskLocation(host, port)
             self._note_change()
 
-    def _look_for_end(self, process: PeonProcess) -> None:
+    def _read_end(self, process: PeonProcess) -> None:
         """Check whether the task has ended, though its process may still be closing files."""
         try:
             end = self._attempts.end()
@@ -261,7 +261,7 @@ class RunningTask:
             "a peon has no task any more",
         )
 
-    def _look_for_waits(self) -> None:
+    def _read_waits(self) -> None:
         try:
             found = self.folder.read_json(WAITS) or {}
         except PenstockError:

@@ -89,7 +89,7 @@ class TaskFolders:
                 if task_id in seen:
                     _log.warning("ignoring %s: task %s is in another folder", path, task_id)
                     continue
-                one = self._look_into(path, task_id)
+                one = self._read_folder(path, task_id)
                 if one is not None:
                     seen.add(task_id)
                     yield task_id, *one
@@ -105,7 +105,7 @@ class TaskFolders:
         for path, task_id in list(self._unread.items()):
             if not is_free(task_id):
                 continue
-            one = self._look_into(path, task_id)
+            one = self._read_folder(path, task_id)
             if one is not None:
                 yield task_id, *one
 
@@ -201,7 +201,7 @@ class TaskFolders:
     def _state_path(self) -> str:
         return f"{self._bases[0]}/{WORKER_STATE_FILE}"
 
-    def _look_into(self, path: str, task_id: str) -> tuple[TaskFolder, AttemptEnd | None] | None:
+    def _read_folder(self, path: str, task_id: str) -> tuple[TaskFolder, AttemptEnd | None] | None:
         try:
             folder = TaskFolder(path, self._fs) if self._fs.stat(path).is_folder else None
         except NotFound:

@@ -239,14 +239,14 @@ class RunningTasks:
         folder = self._folders.make(task, [one.folder for one in running.values()])
         running[task.id] = RunningTask(task.id, folder, self._context)
         self._long_poll.changed(task.id)
-        self.look(task.id)
+        self.check(task.id)
         return True
 
     def shutdown(self, task_id: str) -> None:
         """End a task, or forget one that ended."""
         running = self._state.running.get(task_id)
         if running is not None:
-            self._apply(task_id, running, running.ask_to_end("it was shut down"))
+            self._apply(task_id, running, running.request_end("it was shut down"))
         elif self._ended.forget(task_id):
             self._long_poll.changed(task_id)
 
@@ -257,11 +257,11 @@ class RunningTasks:
             self._state.enabled = enabled
             self._long_poll.changed(WORKER)
 
-    def look(self, task_id: str, *, reported: bool = False) -> None:
+    def check(self, task_id: str, *, reported: bool = False) -> None:
         """Check a task's peon; `reported`: it has reported something."""
         running = self._state.running.get(task_id)
         if running is not None and not self._stopping:
-            self._apply(task_id, running, running.look(reported=reported))
+            self._apply(task_id, running, running.check(reported=reported))
 
     def require_started(self) -> None:
         """Raise Unavailable while the worker is starting or stopping."""
@@ -282,7 +282,7 @@ class RunningTasks:
             self._take_over(task_id, folder, end)
             self._long_poll.changed(task_id)
         for task_id in list(self._state.running):
-            self.look(task_id)
+            self.check(task_id)
 
     def _measure(self) -> None:
         self._measuring.begin(self._state.running)
@@ -305,7 +305,7 @@ class RunningTasks:
 
 
 class Worker:
-    """A worker. All methods but `start`, `stop`, `changes` and `look` wait for its mailbox.
+    """A worker. All methods but `start`, `stop`, `changes` and `check` wait for its mailbox.
 
     Any thread may call them.
 
@@ -373,16 +373,16 @@ class Worker:
         """
         answer: Future[WorkerChanges] = Future()
 
-        def ask() -> None:
+        def poll() -> None:
             try:
                 self._tasks.require_started()
             except Unavailable as error:
                 if answer.set_running_or_notify_cancel():  # the caller may have disconnected
                     answer.set_exception(error)
                 return
-            self._long_poll.ask(answer, after, wait_ms)
+            self._long_poll.answer_on_change(answer, after, wait_ms)
 
-        self._processor.main_executor.execute(ask, "long poll")
+        self._processor.main_executor.execute(poll, "long poll")
         return answer
 
     def assign(self, task: TaskSpec) -> None:
@@ -424,11 +424,11 @@ class Worker:
         """
         return merged([self._waits.all(), *(one.waits for one in self.report().tasks)])
 
-    def look(self, task_id: str) -> None:
+    def check(self, task_id: str) -> None:
         """Check a task's peon now: it has reported something, or has ended. Does not wait."""
         try:
             self._processor.main_executor.execute(
-                lambda: self._tasks.look(task_id, reported=True), "look at %s", task_id
+                lambda: self._tasks.check(task_id, reported=True), "check %s", task_id
             )
         except Closed:
             _log.debug("the worker has stopped and does not check the peon")

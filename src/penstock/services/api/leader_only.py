@@ -68,9 +68,9 @@ class LeaderOnly:
         if not path.startswith(PREFIX + "/"):
             await self._app(scope, receive, send)
             return
-        asked = path.removeprefix(PREFIX)
-        if asked in ("/leader", "/isLeader"):
-            answer = await self._tell(asked)
+        endpoint = path.removeprefix(PREFIX)
+        if endpoint in ("/leader", "/isLeader"):
+            answer = await self._describe_leader(endpoint)
         elif self._leadership.is_leader:
             await self._app(scope, receive, send)
             return
@@ -78,8 +78,8 @@ class LeaderOnly:
             answer = await self._redirect(scope)
         await answer(scope, receive, send)
 
-    async def _tell(self, asked: str) -> Response:
-        if asked == "/isLeader":
+    async def _describe_leader(self, endpoint: str) -> Response:
+        if endpoint == "/isLeader":
             leads = self._leadership.is_leader
             return JsonResponse({"leader": leads}, 200 if leads else 404)
         leader, _ = await self._leader()

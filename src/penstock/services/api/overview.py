@@ -23,8 +23,8 @@ from penstock.services.readiness import ReadyState
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")
 _ANSWER_S: Final = 3.0
-_ASKED_AT_ONCE: Final = 16
-_ASK: Final = "ask "
+_REQUESTS_AT_ONCE: Final = 16
+_REQUEST: Final = "ask "
 _DEPENDENCIES: Final[Mapping[str, Dependency]] = {
     "broker": Dependency.BROKER,
     "overlord": Dependency.OVERLORD,
@@ -95,7 +95,7 @@ class ProcessOverview:
         except Unavailable as error:
             not_found.append(str(error))
         # No process is known while the metadata store has not answered since this process started.
-        with ThreadPoolExecutor(max(1, min(_ASKED_AT_ONCE, len(places)))) as threads:
+        with ThreadPoolExecutor(max(1, min(_REQUESTS_AT_ONCE, len(places)))) as threads:
             found = list(threads.map(lambda place: self._state(place, own), places))
         self._forget_others(places)
         missing = not_found + [
@@ -119,9 +119,9 @@ class ProcessOverview:
 
     def _forget_others(self, places: Sequence[tuple[str, str, str]]) -> None:
         """End the waits for processes that are no longer announced."""
-        asked = {_asking(service, address) for service, _, address in places}
+        current = {_request_name(service, address) for service, _, address in places}
         for wait in self._waits.all():
-            if wait.work.startswith(_ASK) and wait.work not in asked:
+            if wait.work.startswith(_REQUEST) and wait.work not in current:
                 self._waits.ended(wait.work)
 
     def _instances(self, service: str) -> tuple[tuple[str, str], ...]:
@@ -141,7 +141,7 @@ class ProcessOverview:
         service, instance, address = place
         if address == self._own:
             return ServiceState(service, instance, address, own.ready, tuple(own.texts()))
-        work = _asking(service, address)
+        work = _request_name(service, address)
         client = JsonClient(f"http://{address}", token=self._token, timeout_s=_ANSWER_S)
         try:
             _, _, content = client.exchange("GET", "/status/ready")
@@ -166,6 +166,6 @@ class ProcessOverview:
         )
 
 
-def _asking(service: str, address: str) -> str:
+def _request_name(service: str, address: str) -> str:
     """Return the name of the request for a process's state."""
-    return f"{_ASK}{service} {address}"
+    return f"{_REQUEST}{service} {address}"

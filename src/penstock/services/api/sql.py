@@ -142,11 +142,11 @@ class SqlRoutes:
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         return [
-            Route(PATH, self.ask, methods=["POST"]),
+            Route(PATH, self.execute, methods=["POST"]),
             Route(PATH + "/{query_id}", self.cancel, methods=["DELETE"]),
         ]
 
-    async def ask(self, request: Request) -> Response:
+    async def execute(self, request: Request) -> Response:
         """Answer a query."""
         query_id = str(uuid.uuid4())
         started_s = self._monotonic_s()
@@ -370,14 +370,14 @@ def _flag(body: Mapping[str, object], name: str) -> bool:
 
 def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
     """Return which names of the columns' types the header must contain."""
-    asked: list[TypeName] = []
+    kinds: list[TypeName] = []
     flags: Sequence[tuple[str, TypeName]] = (("typesHeader", "type"), ("sqlTypesHeader", "sqlType"))
     for name, kind in flags:
         if _flag(body, name):
             if not header:
                 raise InvalidRequest("needs header, which must be true as well", place=name)
-            asked.append(kind)
-    return asked
+            kinds.append(kind)
+    return kinds
 
 
 def _query_id(context: Mapping[str, object]) -> str:

@@ -124,8 +124,8 @@ def write_rows(
     """
     heading: list[list[str]] = []
     if header:
-        told = [[type_name(of, name) for of in source.schema.types] for name in types]
-        heading = [list(source.schema.names), *told]
+        type_rows = [[type_name(of, name) for of in source.schema.types] for name in types]
+        heading = [list(source.schema.names), *type_rows]
     if result_format == "csv":
         yield from _csv(source, heading)
         return
@@ -135,7 +135,7 @@ def write_rows(
     if header and as_objects:
         columns = zip(*heading, strict=True)
         first_rows = [
-            {name: dict(zip(types, told, strict=True)) or None for name, *told in columns}
+            {name: dict(zip(types, type_rows, strict=True)) or None for name, *type_rows in columns}
         ]
     first = True
     if not lines:

@@ -228,7 +228,7 @@ def folders_of(paths: Sequence[str]) -> list[str]:
 
 
 def require_apart(
-    fs: FileSystem, folder: str, others: Sequence[str], said: str, advice: str
+    fs: FileSystem, folder: str, others: Sequence[str], subject: str, advice: str
 ) -> None:
     """Refuse a folder that is within another one, or contains it, also through symbolic links.
 
@@ -236,7 +236,7 @@ def require_apart(
         fs: The file system.
         folder: The folder that will be used.
         others: Folders that it must not overlap.
-        said: Names the folder in the message, such as "the backup".
+        subject: Names the folder in the message, such as "the backup".
         advice: The remedy, as the end of the message.
 
     Raises:
@@ -248,7 +248,7 @@ def require_apart(
         there = fs.resolve(other)
         for inner, outer, how in ((real, there, "would be in"), (there, real, "would contain")):
             if f"{inner}/".startswith(f"{outer.rstrip('/')}/"):
-                raise InvalidRequest(f"{said} {folder}{leads} {how} the folder {other}{advice}")
+                raise InvalidRequest(f"{subject} {folder}{leads} {how} the folder {other}{advice}")
 
 
 def require_room(fs: FileSystem, folder: str, needed: int, what: str) -> None:

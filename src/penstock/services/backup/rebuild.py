@@ -286,24 +286,24 @@ def _of(rebuilt: Rebuilt, datasource: str) -> RebuiltDatasource:
 
 def _explain(rebuilt: Rebuilt, nameless: int, not_needed: int) -> None:
     """Report what names and footers do not contain."""
-    tell = rebuilt.unknown.append
-    tell(
+    add = rebuilt.unknown.append
+    add(
         "supervisors are not rebuilt, as their committed offsets are lost: one that begins at the"
         " earliest message would index again what the segments hold. Submit each again with"
         " useEarliestOffset false, or set its offsets with penstock supervisor reset"
     )
-    tell(
+    add(
         "segments that were marked unused, by a user or by retention rules, are used again, and"
         " rules, tasks, locks and the audit log are empty"
     )
-    tell(
+    add(
         "segments that were appended while a replacement of their time was running were carried"
         " over to its version; here the replacement hides them"
     )
     if nameless:
-        tell(
+        add(
             f"{counted(nameless, 'file')} of batch tasks and compactions were left out; they are in"
             " ~left-out in the deep storage: load those that are needed with a batch task"
         )
     if not_needed:
-        tell(f"{counted(not_needed, 'file')} not used: an older file has the same segment")
+        add(f"{counted(not_needed, 'file')} not used: an older file has the same segment")

@@ -17,7 +17,7 @@ from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import Bars, print_json, print_rows, progress_bars, say, warn
+from penstock.services.cli.output import Bars, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.options import resolution
 from penstock.services.options.table import Options, local_path
@@ -73,12 +73,12 @@ def backup(
     with (
         _private_files(),
         MetadataStore.open(options.metadata_address, clock=clock) as store,
-        _progress() as told,
+        _progress() as progress,
     ):
         task_logs = masked_url(options.task_logs_address)
         source = BackupSource(str(data.path), store, options.deep_storage_address, task_logs)
         target = str(folder.absolute())
-        report = Backup(source, target, OsFileSystem(), clock, uuid.uuid4().hex, told).run()
+        report = Backup(source, target, OsFileSystem(), clock, uuid.uuid4().hex, progress).run()
     manifest = report.manifest
     if as_json:
         print_json(
@@ -91,8 +91,8 @@ def backup(
         )
     else:
         print_rows(_rows(report.parts), as_json=False)
-        say()
-        say(f"the backup of {data.path} is in {target}")
+        echo()
+        echo(f"the backup of {data.path} is in {target}")
         for advice in manifest.advice:
             warn(f"penstock: {advice}")
     _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
@@ -171,15 +171,15 @@ def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
     data_dir = str(options.data_dir.absolute())
     elsewhere = import_metadata if options.metadata_url else None
     target = RestoreTarget(data_dir, options.deep_storage_address, elsewhere)
-    with _progress() as told:
-        report = Restore(str(folder.absolute()), target, OsFileSystem(), told).run()
+    with _progress() as progress:
+        report = Restore(str(folder.absolute()), target, OsFileSystem(), progress).run()
     if as_json:
         absent = list(report.absent)
         print_json({"id": report.manifest.id, "parts": _rows(report.parts), "absent": absent})
     else:
         print_rows(_rows(report.parts), as_json=False)
-        say()
-        say(f"{data_dir} holds the Penstock of {report.manifest.created}")
+        echo()
+        echo(f"{data_dir} holds the Penstock of {report.manifest.created}")
     if report.options_aside:
         warn(
             "penstock: the options of the backup are in penstock.toml.of-the-backup: check their"
@@ -208,10 +208,10 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
                 f"{place} exists: --from-segments makes metadata that is lost; move the file away"
             )
         made.unlink(missing_ok=True)
-        with _progress() as told:
+        with _progress() as progress:
             found = rebuild_metadata(
                 *(options.deep_storage_address, options.metadata_url or f"sqlite:///{made}"),
-                *(SystemClock(), told),
+                *(SystemClock(), progress),
                 skip_unknown=skip_unknown,
             )
         if options.metadata_url is None:

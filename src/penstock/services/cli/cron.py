@@ -10,7 +10,7 @@ import typer
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.output import echo, print_json, print_rows
 
 _COUNT_MAX = 1_000
 
@@ -74,7 +74,7 @@ def cron(
             }
         )
         return
-    say(f"{meaning} ({zone})")
+    echo(f"{meaning} ({zone})")
     before_ms = [after_ms, *times_ms]
     print_rows(
         [

@@ -28,7 +28,7 @@ from penstock.services.cli.indexing import (
     tasks,
     workers,
 )
-from penstock.services.cli.output import prepare_streams, say, warn_lines
+from penstock.services.cli.output import echo, prepare_streams, warn_lines
 from penstock.services.cli.processor import new_processor as processor_commands
 
 EVERYWHERE = (
@@ -51,7 +51,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(f"penstock {penstock.__version__}")
+        echo(f"penstock {penstock.__version__}")
         raise typer.Exit
 
 
@@ -106,17 +106,17 @@ flow_commands.add_to(app)
 processor_commands.add_to(app)
 
 
-def _tell_whole_summaries(group: typer.Typer) -> None:
+def _show_whole_summaries(group: typer.Typer) -> None:
     """Wrap the first line of each command in `--help`, which Typer cuts off at 80 columns."""
     for command in group.registered_commands:
         summary = command.help or (command.callback.__doc__ if command.callback else None) or ""
         command.short_help = command.short_help or summary.strip().partition("\n")[0]
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
-            _tell_whole_summaries(inner.typer_instance)
+            _show_whole_summaries(inner.typer_instance)
 
 
-_tell_whole_summaries(app)
+_show_whole_summaries(app)
 
 
 def main() -> None:

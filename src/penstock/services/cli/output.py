@@ -61,12 +61,12 @@ def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-def say(text: str = "") -> None:
+def echo(text: str = "") -> None:
     """Print a line."""
     typer.echo(escaped(text))
 
 
-def say_lines(text: str, *, end: bool = True) -> None:
+def echo_lines(text: str, *, end: bool = True) -> None:
     """Print a text of several lines; tabs are kept."""
     typer.echo(escaped_lines(text), nl=end)
 
@@ -106,7 +106,7 @@ def write_bodies(bodies: Iterable[bytes]) -> None:
     """Write messages, each with a line end; escaped on a terminal."""
     if sys.stdout.isatty():
         for body in bodies:
-            say_lines(body.decode("utf-8", "backslashreplace"))
+            echo_lines(body.decode("utf-8", "backslashreplace"))
         return
     sys.stdout.buffer.writelines(body + b"\n" for body in bodies)
     sys.stdout.buffer.flush()
@@ -342,7 +342,7 @@ def print_rows(
         print_json([dict(row) for row in rows])
         return
     if not rows:
-        say(empty)
+        echo(empty)
         return
     names = list(rows[0])
     table = [[cell(row.get(name)) for name in names] for row in rows]

@@ -15,7 +15,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time
 from penstock.core.printable import HIDDEN
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say_lines
+from penstock.services.cli.output import echo_lines, print_json, print_rows
 
 if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient, PartitionOffsets
@@ -74,7 +74,7 @@ def peek(
             first = None if offset is None else _clipped(offset, part)
             for message in _messages(broker, (name, channel, state), part.partition, first, limit):
                 if channel is None and not as_json:
-                    say_lines(_line(message))
+                    echo_lines(_line(message))
                 else:
                     rows.append(_row(message, as_json=as_json))
     if as_json:

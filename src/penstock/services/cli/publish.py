@@ -14,7 +14,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import reading, say, warn
+from penstock.services.cli.output import echo, reading, warn
 
 if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient
@@ -68,7 +68,7 @@ def publish(
     finally:
         broker.close()
         if count or sys.exception() is None:
-            say(f"{counted(count, 'event')} published to {topic}")
+            echo(f"{counted(count, 'event')} published to {topic}")
 
 
 def _stream_partitions(broker: BrokerClient, topic: str) -> int | None:

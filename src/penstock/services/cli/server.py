@@ -18,11 +18,11 @@ from penstock.services.answers import objects
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import (
+    echo,
+    echo_lines,
     first_line,
     print_json,
     print_rows,
-    say,
-    say_lines,
     wait_lines,
 )
 from penstock.services.cli.server_options import Config, DataDir, takes_options
@@ -81,7 +81,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     # Imported here, because no other command needs the launcher.
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
-    run_up(_resolve(config, given), os.environ, SystemClock(), say_lines)
+    run_up(_resolve(config, given), os.environ, SystemClock(), echo_lines)
 
 
 @takes_options(but=OF_LOCAL_SPARK)
@@ -133,7 +133,7 @@ def status(as_json: Json = False) -> None:
     if as_json or not isinstance(answer, dict):
         print_json(answer)
         return
-    say(
+    echo(
         f"Penstock {answer.get('version')} at {GIVEN.api_url()}, broker {answer.get('broker_http')}"
     )
     rows = [
@@ -143,9 +143,9 @@ def status(as_json: Json = False) -> None:
     print_rows(rows, as_json=False, empty="no service has announced itself")
     reasons = answer.get("reasons")
     for reason in reasons if isinstance(reasons, list) else ():
-        say(f"not ready: {first_line(reason)}")
+        echo(f"not ready: {first_line(reason)}")
     for line in wait_lines(answer):
-        say(f"waits for {line}")
+        echo(f"waits for {line}")
 
 
 def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) -> None:
@@ -153,7 +153,7 @@ def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) 
     if as_json:
         print_json({"ready": False, "children": children})
         return
-    say("Penstock is starting")
+    echo("Penstock is starting")
     rows = [
         # As text, because numbers get thousands separators.
         {"process": name, "pid": str(one.get("pid", "")), "ready": one.get("ready")}
@@ -162,7 +162,7 @@ def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) 
     print_rows(rows, as_json=False, empty="no process has started")
     for name, one in children.items():
         if one.get("waits"):
-            say(f"{name} {one['waits']}")
+            echo(f"{name} {one['waits']}")
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -176,9 +176,9 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
         print_json([finding.to_json() for finding in findings])
     else:
         for finding in findings:
-            say(f"{finding.verdict.value:<5} {finding.subject:<13} {finding.text}")
+            echo(f"{finding.verdict.value:<5} {finding.subject:<13} {finding.text}")
             if finding.remedy:
-                say(f"{'':<19} → {finding.remedy}")
+                echo(f"{'':<19} → {finding.remedy}")
     if not all(finding.passes for finding in findings):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -192,7 +192,7 @@ def init(
 
     written = write_examples(folder)
     for name, about in EXAMPLES.items():
-        say(f"{'wrote' if name in written else 'kept':<5} {folder / name}: {about}")
+        echo(f"{'wrote' if name in written else 'kept':<5} {folder / name}: {about}")
 
 
 def demo(
@@ -215,7 +215,7 @@ def demo(
 
     if files is not None:
         write_files(files)
-        say(f"a CSV file for each month, and airlines.csv, are in {files}")
+        echo(f"a CSV file for each month, and airlines.csv, are in {files}")
         return
     # `timeout` and CI send it; the demo's Penstock runs in its own session and would be left
     # behind.

@@ -20,9 +20,9 @@ from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.forms import follow
 from penstock.services.cli.output import (
     cell,
+    echo,
     print_result,
     read_text,
-    say,
     terminal_width,
     warn,
     warn_lines,
@@ -176,7 +176,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         write = str if _EXPLAINS.match(statement) else _cell
         cells = [[write(value) for value in row] for row in found.rows]
         print_table(found.names, cells, numeric, width=terminal_width())
-        say(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
+        echo(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
         if found.truncated:
             warn(_TRUNCATED)
         return
@@ -203,7 +203,7 @@ def _write(
         answer = api.post("/druid/v2/sql/task", {"query": statement, "context": dict(context)})
         task_id = str(part(answer, "taskId"))
         if not as_json:
-            say(f"submitted task {task_id}")
+            echo(f"submitted task {task_id}")
         follow(task_id, as_json=as_json)
     except KeyboardInterrupt:  # narrow: warns only
         if task_id:
@@ -232,7 +232,7 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
     from prompt_toolkit.history import FileHistory  # noqa: PLC0415
 
     session: PromptSession[str] = PromptSession(history=FileHistory(str(HISTORY.expanduser())))
-    say(PROMPT_HELP)
+    echo(PROMPT_HELP)
     lines: list[str] = []
     while True:
         try:
@@ -246,7 +246,7 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
         if word in ("\\q", "quit", "exit"):
             return
         if word in ("\\?", "help") and not lines:
-            say(PROMPT_HELP)
+            echo(PROMPT_HELP)
         elif line.startswith("\\"):
             _attempt(_command, api, word, wanted)
         else:
@@ -282,4 +282,4 @@ def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:
     found = api.get(DATASOURCES)
     names = [str(one) for one in found] if isinstance(found, list) else []
     for one in names or ["no datasources with data in them yet"]:
-        say(one)
+        echo(one)

@@ -13,7 +13,7 @@ from penstock.core.instants import parse_time
 from penstock.services.answers import objects, whole
 from penstock.services.cli import peek
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import confirm, print_json, print_rows, say
+from penstock.services.cli.output import confirm, echo, print_json, print_rows
 from penstock.services.http_client import JsonClient
 
 topic_app = typer.Typer(
@@ -55,7 +55,7 @@ def create(
     broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
     if channel is not None:
         broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
-    say(f"{_called(name, channel)} exists")
+    echo(f"{_called(name, channel)} exists")
 
 
 def _topics(name: str | None = None) -> list[dict[str, object]]:
@@ -107,11 +107,11 @@ def stats(name: Topic, as_json: Json = False) -> None:
     )
     channels = [_channel_row(one) for topic in topics for one in objects(topic, "channels")]
     if channels:
-        say("")
+        echo("")
         print_rows(channels, as_json=False)
     counts = [row for topic in topics for row in _count_rows(topic)]
     if counts:
-        say("")
+        echo("")
         print_rows(counts, as_json=False)
 
 
@@ -234,7 +234,7 @@ def delete(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
     loss = "and all its messages" if channel is None else "and its position"
     confirm(f"Delete the {_called(name, channel)} {loss}?", yes=yes)
     _change("delete", name, channel)
-    say(f"{_called(name, channel)} is deleted")
+    echo(f"{_called(name, channel)} is deleted")
 
 
 @topic_app.command()
@@ -242,18 +242,18 @@ def empty(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
     """Drop a topic's messages, or those of a channel; offsets continue."""
     confirm(f"Drop all messages of the {_called(name, channel)}?", yes=yes)
     _change("empty", name, channel, purge=1)
-    say(f"{_called(name, channel)} is empty")
+    echo(f"{_called(name, channel)} is empty")
 
 
 @topic_app.command()
 def pause(name: Topic, channel: Channel = None) -> None:
     """Stop delivering messages to consumers; publishing continues."""
     _change("pause", name, channel)
-    say(f"{_called(name, channel)} is paused")
+    echo(f"{_called(name, channel)} is paused")
 
 
 @topic_app.command()
 def unpause(name: Topic, channel: Channel = None) -> None:
     """Resume delivering messages."""
     _change("unpause", name, channel)
-    say(f"{_called(name, channel)} is not paused")
+    echo(f"{_called(name, channel)} is not paused")

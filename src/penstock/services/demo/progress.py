@@ -144,7 +144,7 @@ class DemoView:
             self._live.update(Text())
             self._live.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that stays."""
         self._console.print(Text(escaped(text)), soft_wrap=True)
 
@@ -156,9 +156,9 @@ class DemoView:
             self._line_at_s = elapsed_s + LINE_EVERY_S
         elif elapsed_s >= self._line_at_s:
             self._line_at_s = elapsed_s + LINE_EVERY_S
-            self.say(self._progress.line(elapsed_s))
+            self.print_line(self._progress.line(elapsed_s))
             if self._progress.waits:
-                self.say(f"          {self._progress.waits}")
+                self.print_line(f"          {self._progress.waits}")
 
     def _picture(self, elapsed_s: float) -> Group:
         now = self._progress
@@ -217,7 +217,7 @@ class FlowFeed:
         api.request("PUT", "/flow", example(self._flow), query={"file": self._flow})
         api.post("/flow/start")
 
-    def look(self, progress: DemoProgress) -> None:
+    def update(self, progress: DemoProgress) -> None:
         """Record the progress of the flow; counts of parts that do not answer stay unchanged."""
         try:
             with BrokerClient(self._server.broker_http, timeout_s=_TIMEOUT_S) as broker:

@@ -209,7 +209,7 @@ class Demo:
         # One month exists from the start, or all of them: the others arrive during the work.
         early, late = (MONTHS[:1], MONTHS[1:]) if self._options.kills else (MONTHS, ())
         reading = threads.submit(self._read, early)
-        self._view.say("starting Penstock and Spark: seconds, or a minute on a busy machine")
+        self._view.print_line("starting Penstock and Spark: seconds, or a minute on a busy machine")
         self._stage("start Penstock, Spark included", self._start)
         flights = self._stage("write the flights as CSV files", reading.result)
         self._stage("start the flow and the supervisor", lambda: self._retried(self._set_up))
@@ -224,7 +224,7 @@ class Demo:
                 killing.result()
                 self._watch(self._all_committed)
         right = self._stage("ask", self._answers)
-        self._tell_the_end(right)
+        self._print_summary(right)
         return right
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
@@ -233,16 +233,16 @@ class Demo:
         result = work()
         took_s = self._clock.monotonic_s() - begun_s
         self._took.append((name, took_s))
-        self._view.say(f"{took_s:6.1f} s  {name}")
+        self._view.print_line(f"{took_s:6.1f} s  {name}")
         return result
 
     def _start(self) -> None:
         self._server.start()
-        self._server.wait_ready(self._tell_of_the_start)
+        self._server.wait_ready(self._print_start_line)
 
-    def _tell_of_the_start(self, line: str) -> None:
+    def _print_start_line(self, line: str) -> None:
         if line.startswith("still "):
-            self._view.say(f"        {line}")
+            self._view.print_line(f"        {line}")
 
     def _api(self) -> JsonClient:
         return JsonClient(self._server.http, timeout_s=30)
@@ -291,7 +291,9 @@ class Demo:
             victim = kill_one(launcher, chance) if launcher is not None else None
             if victim is not None:
                 self._kills += 1
-                self._view.say(f"        kill -9 {victim.pid} ({victim.name}), the {self._kills}.")
+                self._view.print_line(
+                    f"        kill -9 {victim.pid} ({victim.name}), the {self._kills}."
+                )
 
     # --- watching, on the main thread
 
@@ -304,8 +306,8 @@ class Demo:
             if now_s > deadline_s:
                 raise Unavailable(f"{self._progress.stage}: not done after {GIVE_UP_S:.0f} s")
             if self._server.keep_running():
-                self._view.say("        penstock up was killed and is restarted")
-            self._look()
+                self._view.print_line("        penstock up was killed and is restarted")
+            self._update_progress()
             if self._progress.counts != counts:
                 counts, moved_s = self._progress.counts, now_s
             self._progress.still_s = now_s - moved_s
@@ -315,12 +317,12 @@ class Demo:
             self._view.refresh(now_s - self._started_s)
             self._wait(WATCH_EVERY_S)
 
-    def _look(self) -> None:
+    def _update_progress(self) -> None:
         now = self._progress
         now.at_work = ()
-        self._feeding.look(now)
+        self._feeding.update(now)
         if now.still_s >= STILL_S:
-            self._look_at_tasks()
+            self._update_tasks()
         try:
             found = self._api().get(DATASOURCE)
         except PenstockError:  # not started yet, or just killed
@@ -335,7 +337,7 @@ class Demo:
                 elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
                 now.index_rate = now.queryable / max(elapsed_s, 0.001)
 
-    def _look_at_tasks(self) -> None:
+    def _update_tasks(self) -> None:
         now = self._progress
         if now.published == now.committed:
             return
@@ -382,7 +384,7 @@ class Demo:
                 self._print(Text(f"    expected {question.expected}"))
         return right
 
-    def _tell_the_end(self, right: bool) -> None:
+    def _print_summary(self, right: bool) -> None:
         total_s = self._clock.monotonic_s() - self._started_s
         self._print(Text(f"{total_s:6.1f} s  in all"))
         if self._options.kills:

@@ -122,7 +122,7 @@ class ServiceEmitter:
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._rests = False
-        self._stop_asked = False
+        self._stop_requested = False
         self._newest = 0
         self._arrived = 0
         self._taken = Counter()
@@ -188,7 +188,7 @@ class ServiceEmitter:
         """
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(FLUSH_TIMEOUT_S)
@@ -223,7 +223,7 @@ class ServiceEmitter:
                 self._log.warning("events arrive faster than they are sent: the oldest are dropped")
             with self._changed:
                 self._changed.notify_all()  # wakes `flush`
-                if self._stop_asked:
+                if self._stop_requested:
                     return
                 # Set the flag before the last check: a caller that appends after the check sees
                 # that it rests.

@@ -131,12 +131,12 @@ class AlertEvent:
     ) -> AlertEvent:
         """Return an alert for an exception, with its trace up to a bound."""
         trace = "".join(traceback.format_exception(error))
-        told = {
+        about_error = {
             "exceptionType": type(error).__name__,
             "exceptionMessage": str(error),
             "exceptionStackTrace": trace[:_TRACE_CHARACTERS_MAX],
         }
-        return cls(description, severity, {**(data or {}), **told})
+        return cls(description, severity, {**(data or {}), **about_error})
 
     def body(self) -> dict[str, object]:
         """Return its own fields."""

@@ -31,7 +31,7 @@ class _Watched:
     """One descriptor, and the function to call."""
 
     fd: int
-    tell: Callable[[], None]
+    notify: Callable[[], None]
     is_pipe: bool
 
 
@@ -70,20 +70,20 @@ class ChildWatch:
                 os.close(one.fd)
         os.close(self._wake_writer)
 
-    def watch(self, pid: int, words: int, tell: Callable[[], None]) -> None:
+    def watch(self, pid: int, words: int, notify: Callable[[], None]) -> None:
         """Call a function when a child ends, or writes to its pipe.
 
         Args:
             pid: A child that was not waited for yet.
             words: The reading end of the pipe; it is closed here when the child closes its end.
-            tell: The function to call.
+            notify: The function to call.
 
         Raises:
             Unavailable: No descriptors are left. Nothing is watched, and `words` stays open.
         """
-        fresh = [_Watched(words, tell, is_pipe=True)]
+        fresh = [_Watched(words, notify, is_pipe=True)]
         try:
-            fresh.append(_Watched(os.pidfd_open(pid), tell, is_pipe=False))
+            fresh.append(_Watched(os.pidfd_open(pid), notify, is_pipe=False))
         except AttributeError:  # Python was built without it
             pass
         except OSError as error:
@@ -135,12 +135,12 @@ class ChildWatch:
                     "pipe" if one.is_pipe else "end",
                     refusal.strerror,
                 )
-                one.tell()
+                one.notify()
 
     def _handle(self, one: _Watched) -> None:
-        said = one.is_pipe and bool(os.read(one.fd, _READ_BYTES))
-        if not said:
+        has_message = one.is_pipe and bool(os.read(one.fd, _READ_BYTES))
+        if not has_message:
             self._selector.unregister(one.fd)
             os.close(one.fd)
-        if said or not one.is_pipe:
-            one.tell()
+        if has_message or not one.is_pipe:
+            one.notify()

@@ -55,8 +55,8 @@ _READ_BYTES = 4_096
 _REASON_SHOWN_MAX = 900
 _ERROR_WORDS = re.compile(r"error|exception|fatal|cannot|refused|denied", re.IGNORECASE)
 # After this time, and again after each, the user is shown what the start waits for.
-_TELL_FIRST_S = 3.0
-_TELL_EVERY_S = 10.0
+_REPORT_FIRST_S = 3.0
+_REPORT_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Launcher:
         log_folder: `NAME.out` in it has a child's output.
         run_folder: `children.json` in it lists the running processes.
         clock: Time.
-        say: Prints a line for the user.
+        print_line: Prints a line for the user.
         on_ready: Called once every child is ready.
     """
 
@@ -124,7 +124,7 @@ class Launcher:
         log_folder: Path,
         run_folder: Path,
         clock: Clock,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         on_ready: Callable[[], None],
     ) -> None:
         self._children = [
@@ -133,15 +133,15 @@ class Launcher:
         self._log_folder = log_folder
         self._run_folder = run_folder
         self._clock = clock
-        self._say = say
+        self._print_line = print_line
         self._on_ready = on_ready
         self._was_ready = False
-        self._tell_at_s = clock.monotonic_s() + _TELL_FIRST_S
+        self._report_at_s = clock.monotonic_s() + _REPORT_FIRST_S
         self._stop_signals = 0
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
-        """Run until SIGTERM, SIGINT or `ask_stop`; every child has ended afterwards.
+        """Run until SIGTERM, SIGINT or `request_stop`; every child has ended afterwards.
 
         Raises:
             Unavailable: A child kept ending before everything was ever ready.
@@ -153,12 +153,12 @@ class Launcher:
                 while not self._stop_signals:
                     self._step()
             finally:
-                self._say("stopping")
+                self._print_line("stopping")
                 self._stop_all()
                 self._selector.unregister(pipe.reader)
                 self._selector.close()
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let `run` return; call it from the thread of `run`."""
         self._stop_signals += 1
 
@@ -172,17 +172,17 @@ class Launcher:
         self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
         self._reap()
         if not self._was_ready:
-            self._look_at_the_start()
+            self._report_start()
 
-    def _look_at_the_start(self) -> None:
+    def _report_start(self) -> None:
         awaited = [child.plan.name for child in self._children if not child.ready]
         if not awaited:
             self._was_ready = True
             self._write_children()
             self._on_ready()
-        elif (now_s := self._clock.monotonic_s()) >= self._tell_at_s:
-            self._tell_at_s = now_s + _TELL_EVERY_S
-            self._say(f"still starting: {', '.join(awaited)}")
+        elif (now_s := self._clock.monotonic_s()) >= self._report_at_s:
+            self._report_at_s = now_s + _REPORT_EVERY_S
+            self._print_line(f"still starting: {', '.join(awaited)}")
             starting = tuple(
                 child.plan.provides
                 for child in self._children
@@ -193,7 +193,7 @@ class Launcher:
                 if child.waits_for and child.waits_for.startswith(starting):
                     continue
                 if not child.ready and (reason := self._reason(child)):
-                    self._say(f"  {child.plan.name} {reason}")
+                    self._print_line(f"  {child.plan.name} {reason}")
             self._write_children()
 
     def _reason(self, child: _Child) -> str:
@@ -220,10 +220,10 @@ class Launcher:
         lives = [child.life for child in self._children if child.process is None]
         now_s = self._clock.monotonic_s()
         pulses = [child.plan.pulse for child in self._children if child.plan.pulse is not None]
-        looks = [pulse.next_s - now_s for pulse in pulses if pulse.next_s is not None]
+        due_s = [pulse.next_s - now_s for pulse in pulses if pulse.next_s is not None]
         if not self._was_ready:
-            looks.append(self._tell_at_s - now_s)
-        timeout_s = max(0.0, min([next_wait_s(lives, now_s, otherwise_s), *looks]))
+            due_s.append(self._report_at_s - now_s)
+        timeout_s = max(0.0, min([next_wait_s(lives, now_s, otherwise_s), *due_s]))
         for key, _ in self._selector.select(timeout_s):
             if isinstance(key.data, SignalPipe):
                 signals = key.data.take()
@@ -252,7 +252,9 @@ class Launcher:
             if not self._was_ready:
                 raise
             wait_s = child.life.on_ended(self._clock.monotonic_s())
-            self._say(f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s")
+            self._print_line(
+                f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s"
+            )
             return
         finally:
             os.close(writer)
@@ -286,7 +288,7 @@ class Launcher:
         if child.plan.pulse is not None:
             child.plan.pulse.begin(self._clock.monotonic_s())
         if self._was_ready:
-            self._say(f"{child.plan.name} is ready again")
+            self._print_line(f"{child.plan.name} is ready again")
 
     def _close_ready_fd(self, child: _Child) -> None:
         if child.ready_fd is not None:
@@ -318,7 +320,7 @@ class Launcher:
             if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
                 trouble = f"hangs: no answer for {pulse.silence_s:.0f} s"
             if trouble:
-                self._say(f"{child.plan.name} {trouble}")
+                self._print_line(f"{child.plan.name} {trouble}")
                 if pulse is not None:
                     pulse.end()
                 # A stopped process reacts only to SIGKILL; it is restarted when its end is noticed,
@@ -346,7 +348,7 @@ class Launcher:
             if not self._stop_signals:
                 reason = "".join(f"\n  {line}" for line in words.splitlines())
                 how = f"{child.plan.name} ended ({_describe(code)})"
-                self._say(f"{how}; restarting in {wait_s:.1f} s{reason}")
+                self._print_line(f"{how}; restarting in {wait_s:.1f} s{reason}")
             self._write_children()
 
     def _how_it_ended(self, child: _Child, code: int) -> str:

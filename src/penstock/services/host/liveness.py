@@ -27,13 +27,13 @@ class LivenessOptions:
     Attributes:
         every_s: Pause between an answer and the next question.
         answer_s: Time limit of an answer.
-        look_s: Interval of checks for an answer.
+        check_s: Interval of checks for an answer.
         failures_max: Number of consecutive failures after which the child counts as hung.
     """
 
     every_s: float = 10.0
     answer_s: float = 10.0
-    look_s: float = 1.0
+    check_s: float = 1.0
     failures_max: int = 6
 
 
@@ -53,17 +53,19 @@ class LivenessCheck:
     """Liveness of one child.
 
     Args:
-        ask: Sends a question; returns None if it cannot be sent.
+        send_question: Sends a question; returns None if it cannot be sent.
         options: Intervals and limits.
     """
 
     def __init__(
-        self, ask: Callable[[], LivenessQuestion | None], options: LivenessOptions | None = None
+        self,
+        send_question: Callable[[], LivenessQuestion | None],
+        options: LivenessOptions | None = None,
     ) -> None:
-        self._ask = ask
+        self._send_question = send_question
         self._options = options or LivenessOptions()
         self._question: LivenessQuestion | None = None
-        self._asked_s = 0.0
+        self._sent_s = 0.0
         self._next_s: float | None = None
         self._failures = 0
 
@@ -94,18 +96,18 @@ class LivenessCheck:
         if self._question is None:
             self._put(now_s)
         else:
-            self._look(now_s)
+            self._check_answer(now_s)
         return self._failures >= self._options.failures_max
 
     def _put(self, now_s: float) -> None:
-        self._question = self._ask()
-        self._asked_s = now_s
+        self._question = self._send_question()
+        self._sent_s = now_s
         if self._question is None:
             self._fail(now_s, self._options.answer_s)
         else:
-            self._next_s = now_s + self._options.look_s
+            self._next_s = now_s + self._options.check_s
 
-    def _look(self, now_s: float) -> None:
+    def _check_answer(self, now_s: float) -> None:
         assert self._question is not None
         answered = self._question.answered()
         if answered:
@@ -113,10 +115,10 @@ class LivenessCheck:
             self._failures, self._next_s = 0, now_s + self._options.every_s
         elif answered is not None:
             self._fail(now_s, self._options.answer_s)
-        elif now_s - self._asked_s >= self._options.answer_s:
+        elif now_s - self._sent_s >= self._options.answer_s:
             self._fail(now_s, 0.0)
         else:
-            self._next_s = now_s + self._options.look_s
+            self._next_s = now_s + self._options.check_s
 
     def _fail(self, now_s: float, pause_s: float) -> None:
         """Count a failure; an immediate failure does not shorten the interval."""

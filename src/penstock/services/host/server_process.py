@@ -157,11 +157,11 @@ class ServerProcess:
             Unavailable: It ended, or was not ready in time.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
-        told = 0
+        passed = 0
         while self._clock.monotonic_s() < deadline_s:
             for number, line in list(self._output):
-                if number > told:
-                    told = number
+                if number > passed:
+                    passed = number
                     on_line(line)
             if (found := self._addresses()) is not None:
                 self._http = str(found.get("http", self._http)).removeprefix("http://")

@@ -41,7 +41,10 @@ def log_to_file(path: Path) -> None:
 
 
 def up(
-    options: Options, environment: Mapping[str, str], clock: Clock, say: Callable[[str], None]
+    options: Options,
+    environment: Mapping[str, str],
+    clock: Clock,
+    print_line: Callable[[str], None],
 ) -> None:
     """Run Penstock until SIGTERM or SIGINT.
 
@@ -65,27 +68,27 @@ def up(
         folder.remove_client_file()
         log_to_file(folder.log / "launcher.log")
         plan.open(lambda address, option: listen_with_retries(address, option, clock, timeout_s))
-        say(f"Penstock {penstock.__version__} is starting in {folder.path}")
+        print_line(f"Penstock {penstock.__version__} is starting in {folder.path}")
         logger.info("%s", plan.queries.reason)
         if plan.queries.is_warning:
-            say(plan.queries.reason)
+            print_line(plan.queries.reason)
 
         def on_ready() -> None:
             folder.write_client_file(client_file(plan.options, clock))
             took_s = clock.monotonic_s() - started_s
-            say(f"ready after {took_s:.1f} s")
-            say(f"  API     {plan.options.http.url}")
-            say(f"  broker  {plan.options.broker_http_address.url}")
-            say(f"  NSQ     {plan.options.broker_tcp_address}")
-            say(f"  logs    {folder.log}")
-            say("press Ctrl-C to stop")
+            print_line(f"ready after {took_s:.1f} s")
+            print_line(f"  API     {plan.options.http.url}")
+            print_line(f"  broker  {plan.options.broker_http_address.url}")
+            print_line(f"  NSQ     {plan.options.broker_tcp_address}")
+            print_line(f"  logs    {folder.log}")
+            print_line("press Ctrl-C to stop")
 
-        launcher = Launcher(plan.children(), folder.log, folder.run, clock, say, on_ready)
+        launcher = Launcher(plan.children(), folder.log, folder.run, clock, print_line, on_ready)
         try:
             launcher.run()
         finally:
             folder.remove_client_file()
-        say("stopped")
+        print_line("stopped")
     finally:
         plan.close()
         lock.release()

@@ -122,8 +122,8 @@ class LeaderSelector:
         self.faults = 0
         self.waits = WaitTable(clock)
         self._changed = threading.Condition()
-        self._stop_asked = False
-        self._look_asked = False
+        self._stop_requested = False
+        self._poll_requested = False
         self._term: Term | None = None
         self._until_s = 0.0
         self._decided = threading.Event()
@@ -132,24 +132,24 @@ class LeaderSelector:
 
     def start(self) -> None:
         """Begin to stand for election."""
-        self._contest.start(self.look)
+        self._contest.start(self.poll)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop leading, resign, and leave the election; blocks until the listener has stopped."""
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
         self._leading.shutdown()
         self._contest.stop()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the contest now, for example after a refused write. Thread-safe."""
         with self._changed:
-            self._look_asked = True
+            self._poll_requested = True
             self._changed.notify_all()
 
     def wait_decided(self, timeout_s: float) -> bool:
@@ -174,9 +174,9 @@ class LeaderSelector:
 
     def _run(self) -> None:
         while True:
-            asked_s = self._clock.monotonic_s()
+            requested_s = self._clock.monotonic_s()
             term = self._seek()
-            if term is not None and not self._lead(term, asked_s):
+            if term is not None and not self._lead(term, requested_s):
                 return
             pause_s = self._options.seek_every_s * self._chance.uniform(0.5, 1.0)
             if not self._pause(pause_s):
@@ -184,8 +184,8 @@ class LeaderSelector:
 
     def _seek(self) -> Term | None:
         try:
-            term = self._asked(self._contest.seek)
-            if term is None and self._asked(self._contest.leader) is not None:
+            term = self._call_contest(self._contest.seek)
+            if term is None and self._call_contest(self._contest.leader) is not None:
                 self._decided.set()
             self.waits.ended(_SEEK)
             return term  # noqa: TRY300
@@ -194,7 +194,7 @@ class LeaderSelector:
             logger.warning("nobody can be elected now, trying again: %s", error)
             return None
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _call_contest(self, question: Callable[[], T]) -> T:
         """Return the contest's answer; raise `Unavailable` for failures of any other type."""
         try:
             return question()
@@ -208,10 +208,10 @@ class LeaderSelector:
             send_alert(self._emitter, logger, failure, Severity.SERVICE_FAILURE, error=error)
             raise Unavailable(f"the election failed: {error!r}") from error
 
-    def _lead(self, term: Term, asked_s: float) -> bool:
+    def _lead(self, term: Term, requested_s: float) -> bool:
         """Lead until the term ends; return whether to stand again."""
         try:
-            return self._lead_until_over(term, asked_s)
+            return self._lead_until_over(term, requested_s)
         except BaseException:
             # Others must no longer take this process for the leader, though its work may still run.
             with self._changed:
@@ -219,9 +219,9 @@ class LeaderSelector:
             self._broken()
             raise
 
-    def _lead_until_over(self, term: Term, asked_s: float) -> bool:
+    def _lead_until_over(self, term: Term, requested_s: float) -> bool:
         with self._changed:
-            self._extend(term, asked_s)
+            self._extend(term, requested_s)
         logger.info("%s leads the %s in term %d", term.holder, term.service, term.number)
         begun = self._leading.submit(self._listener.become_leader, term)
         begun.add_done_callback(self._note_begun)
@@ -247,9 +247,9 @@ class LeaderSelector:
         while self._pause(self._options.renew_every_s):
             if begun.done() and begun.exception() is not None:
                 return True
-            asked_s = self._clock.monotonic_s()
+            requested_s = self._clock.monotonic_s()
             try:
-                renewed = self._asked(lambda: self._contest.keep(term))
+                renewed = self._call_contest(lambda: self._contest.keep(term))
             except Fenced as error:
                 logger.warning("%s", error)
                 return False
@@ -262,17 +262,17 @@ class LeaderSelector:
                 continue
             self.waits.ended(_RENEW)
             with self._changed:
-                self._extend(renewed, asked_s)
+                self._extend(renewed, requested_s)
         return True
 
     def _note_begun(self, begun: Future[None]) -> None:
         if begun.exception() is None:
             self._decided.set()
-        self.look()
+        self.poll()
 
-    def _extend(self, term: Term, asked_s: float) -> None:
+    def _extend(self, term: Term, requested_s: float) -> None:
         # The time before the request, because the store may have answered late.
-        self._term, self._until_s = term, asked_s + term.ttl_ms / 1_000
+        self._term, self._until_s = term, requested_s + term.ttl_ms / 1_000
 
     def _report(self, done: Future[None], failure: str) -> bool:
         """Wait for a call of the listener; return whether it succeeded."""
@@ -285,17 +285,17 @@ class LeaderSelector:
 
     def _resign(self, term: Term) -> None:
         try:
-            self._asked(lambda: self._contest.resign(term))
+            self._call_contest(lambda: self._contest.resign(term))
         except PenstockError as error:
             logger.warning("term %d could not be resigned and will expire: %s", term.number, error)
 
     def _pause(self, timeout_s: float) -> bool:
         """Wait until there is work; return False when the selector stops."""
         with self._changed:
-            if not (self._stop_asked or self._look_asked):
+            if not (self._stop_requested or self._poll_requested):
                 self._clock.wait(self._changed, timeout_s)
-            self._look_asked = False
-            return not self._stop_asked
+            self._poll_requested = False
+            return not self._stop_requested
 
     def _rest(self) -> bool:
         """Let other candidates try; return False when the selector stops."""

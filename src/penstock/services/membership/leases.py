@@ -113,7 +113,7 @@ class LeaseAnnouncer:
         self._announcement = announcement
         self._clock = clock
         self.faults = 0
-        self._stop_asked = False
+        self._stop_requested = False
         self._changed = threading.Condition()
         self._thread = OwnedThread("announcer", self._keep, on_death=OnDeath.RESTART)
 
@@ -130,7 +130,7 @@ class LeaseAnnouncer:
         """Drop the lease."""
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(5)
@@ -153,9 +153,9 @@ class LeaseAnnouncer:
     def _keep(self) -> None:
         while True:
             with self._changed:
-                if not self._stop_asked:
+                if not self._stop_requested:
                     self._clock.wait(self._changed, RENEW_EVERY_S)
-                if self._stop_asked:
+                if self._stop_requested:
                     return
             try:
                 self._renew()
@@ -183,7 +183,7 @@ class _Seen:
 
     expires_ms: int
     since_s: float
-    looked_s: float
+    read_s: float
     is_sign: bool
 
 
@@ -222,10 +222,10 @@ class LeaseView:
         key = (row.service, row.instance)
         seen = self._seen.get(key)
         if seen is None or seen.expires_ms != row.expires_ms:
-            is_fresh = seen is not None and now_s - seen.looked_s < _TTL_S
+            is_fresh = seen is not None and now_s - seen.read_s < _TTL_S
             is_sign = is_fresh or row.expires_ms > self._clock.now_ms()
             seen = self._seen[key] = _Seen(row.expires_ms, now_s, now_s, is_sign)
-        seen.looked_s = now_s
+        seen.read_s = now_s
         return seen.is_sign and now_s - seen.since_s < _TTL_S
 
 
@@ -348,11 +348,11 @@ class LeaseDiscovery:
         self._faults = 0
         self._waits = WaitTable(clock)
         self._calls = CallThread(clock)
-        self._watchers = RoleWatchers(self._calls, clock, self._asked)
+        self._watchers = RoleWatchers(self._calls, clock, self._request_poll)
         self._announced: dict[_Announced, None] = {}
         self._changed = threading.Condition()
-        self._is_asked = False
-        self._stop_asked = False
+        self._poll_requested = False
+        self._stop_requested = False
         self._thread = OwnedThread("discovery", self._poll_all, on_death=OnDeath.RESTART)
 
     @property
@@ -374,7 +374,7 @@ class LeaseDiscovery:
         """Stop polling, and drop the leases that are left."""
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
@@ -399,9 +399,9 @@ class LeaseDiscovery:
         """Return the nodes of a role, as of the last poll."""
         return self._watchers.nodes(role)
 
-    def _asked(self, _role: str) -> None:
+    def _request_poll(self, _role: str) -> None:
         with self._changed:
-            self._is_asked = True
+            self._poll_requested = True
             self._changed.notify_all()
 
     def _poll_all(self) -> None:
@@ -413,13 +413,13 @@ class LeaseDiscovery:
                 self._faults += 1
                 logger.exception("the leases could not be read, trying again")
             with self._changed:
-                if not (self._is_asked or self._stop_asked):
+                if not (self._poll_requested or self._stop_requested):
                     pause_s = POLL_EVERY_S * self._chance.uniform(*_SPREAD)
                     # Without watchers, nothing is read.
                     self._clock.wait(self._changed, pause_s if self._watchers.all() else None)
-                if self._stop_asked:
+                if self._stop_requested:
                     return
-                self._is_asked = False
+                self._poll_requested = False
 
     def _poll(self) -> None:
         watchers = self._watchers.all()

@@ -218,13 +218,13 @@ class RoleWatchers:
     Args:
         calls: Queue of calls to listeners.
         clock: Time.
-        asked: Called once with each requested role; it must not block.
+        on_request: Called once with each requested role; it must not block.
     """
 
-    def __init__(self, calls: CallThread, clock: Clock, asked: Callable[[str], None]) -> None:
+    def __init__(self, calls: CallThread, clock: Clock, on_request: Callable[[str], None]) -> None:
         self._calls = calls
         self._clock = clock
-        self._asked = asked
+        self._on_request = on_request
         self._mutex = threading.Lock()
         self._watchers: dict[str, RoleWatcher] = {}
 
@@ -254,7 +254,7 @@ class RoleWatchers:
             if found is not None:
                 return found
             made = self._watchers[role] = RoleWatcher(role, self._calls, self._clock)
-        self._asked(role)
+        self._on_request(role)
         return made
 
 

@@ -106,7 +106,7 @@ class ZooKeeper:
         This and the next methods raise Unavailable if the servers do not answer in time, and at
         once while there is no connection; a change may have been made nevertheless.
         """
-        found = self._ask(lambda: self.client.exists_async(path))
+        found = self._request(lambda: self.client.exists_async(path))
         return None if found is None else int(found.ephemeralOwner)
 
     @property
@@ -117,7 +117,7 @@ class ZooKeeper:
     def read(self, path: str) -> bytes | None:
         """Return the content of a node, None if it does not exist."""
         try:
-            content: bytes = self._ask(lambda: self.client.get_async(path))[0]
+            content: bytes = self._request(lambda: self.client.get_async(path))[0]
         except NoNodeError:
             return None
         return content
@@ -129,10 +129,10 @@ class ZooKeeper:
             path: The folder.
             changed: Called once when it changes; a later call replaces this callback.
         """
-        self._ask(lambda: self.client.ensure_path_async(path))
+        self._request(lambda: self.client.ensure_path_async(path))
         # Kazoo keeps every distinct watch until the folder changes, which may never happen.
         self._on_change[path] = changed
-        names: list[str] = self._ask(
+        names: list[str] = self._request(
             lambda: self.client.get_children_async(path, watch=self._folder_changed)
         )
         return names
@@ -144,7 +144,7 @@ class ZooKeeper:
             Unavailable: Also if the node exists.
         """
         try:
-            made: str = self._ask(
+            made: str = self._request(
                 lambda: self.client.create_async(
                     path, content, ephemeral=True, sequence=sequence, makepath=True
                 )
@@ -156,7 +156,7 @@ class ZooKeeper:
     def delete(self, path: str) -> None:
         """Delete a node, if it exists."""
         with contextlib.suppress(NoNodeError):
-            self._ask(lambda: self.client.delete_async(path))
+            self._request(lambda: self.client.delete_async(path))
 
     def start(self) -> None:
         """Connect.
@@ -190,7 +190,7 @@ class ZooKeeper:
             for call in self._on_session:
                 call()
 
-    def _ask(self, begin: Callable[[], IAsyncResult]) -> Any:
+    def _request(self, begin: Callable[[], IAsyncResult]) -> Any:
         # Without a connection, a request would wait forever, so it is refused.
         if not self.is_connected:
             raise Unavailable(f"there is no connection to ZooKeeper at {self._hosts}: try again")
@@ -203,7 +203,7 @@ class ZooKeeper:
             raise Unavailable(f"ZooKeeper at {self._hosts} failed: {reason}") from None
 
 
-LOOK_EVERY_S: Final = 60.0
+READ_EVERY_S: Final = 60.0
 TRY_AGAIN_S: Final = 1.0
 FOLDER: Final = "internal-discovery"
 
@@ -226,7 +226,7 @@ class ZooKeeperDiscovery:
         self._changed = threading.Condition()
         self._marked: set[str] = set()
         self._all_marked = False
-        self._stop_asked = False
+        self._stop_requested = False
         self._announced: dict[str, Node] = {}
         self._thread = OwnedThread("discovery", self._run, on_death=OnDeath.RESTART)
         self._waits = WaitTable(clock)
@@ -252,7 +252,7 @@ class ZooKeeperDiscovery:
         """Stop reading; the session ends, and with it all announcements."""
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
@@ -309,14 +309,14 @@ class ZooKeeperDiscovery:
 
     def _run(self) -> None:
         self._mark_all()  # marks from before an unexpected end are handled
-        wait_s, has_failed = LOOK_EVERY_S, False
+        wait_s, has_failed = READ_EVERY_S, False
         while True:
             with self._changed:
-                is_idle = not (self._marked or self._all_marked or self._stop_asked)
+                is_idle = not (self._marked or self._all_marked or self._stop_requested)
                 # Marks that are set meanwhile stay.
                 if is_idle and not self._clock.wait(self._changed, wait_s):
                     self._all_marked = True
-                if self._stop_asked:
+                if self._stop_requested:
                     return
                 whole, self._all_marked = self._all_marked or has_failed, False
                 marked, self._marked = self._marked, set()
@@ -327,8 +327,8 @@ class ZooKeeperDiscovery:
                         self._put_again(path, node)
                 for watcher in self._watchers.all():
                     if whole or watcher.role in marked:
-                        self._look(watcher)
-                wait_s, has_failed = LOOK_EVERY_S, False
+                        self._synchronise(watcher)
+                wait_s, has_failed = READ_EVERY_S, False
             except Unavailable as error:
                 logger.warning("ZooKeeper does not answer, trying again: %s", error)
                 # These roles are read again with all others.
@@ -355,7 +355,7 @@ class ZooKeeperDiscovery:
             if self._zookeeper.owner(path) != self._zookeeper.session:
                 raise
 
-    def _look(self, watcher: RoleWatcher) -> None:
+    def _synchronise(self, watcher: RoleWatcher) -> None:
         folder, role = self._path(watcher.role), watcher.role
         names = self._zookeeper.children(folder, lambda: self._mark(role))
         found = [self._read(f"{folder}/{name}") for name in names]

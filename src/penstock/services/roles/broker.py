@@ -119,7 +119,7 @@ def compose(context: RoleContext) -> Lifecycle:
         StartStage.ANNOUNCEMENTS,
     )
     lifecycle.add_handler(
-        LifecycleHandler("readiness", context.say_ready), StartStage.ANNOUNCEMENTS
+        LifecycleHandler("readiness", context.report_ready), StartStage.ANNOUNCEMENTS
     )
     return lifecycle
 
@@ -159,7 +159,7 @@ class _Announcement:
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
-        self._stop_asked = False
+        self._stop_requested = False
         self._changed = threading.Condition()
         self._announced: Lifecycle | None = None
         self._thread = OwnedThread(
@@ -174,7 +174,7 @@ class _Announcement:
         """Withdraw the announcement."""
         self._thread.expect_end()
         with self._changed:
-            self._stop_asked = True
+            self._stop_requested = True
             self._changed.notify_all()
         self._thread.join(_ANNOUNCE_LIMIT_S)
         if self._announced is not None and not self._thread.is_alive():
@@ -182,7 +182,7 @@ class _Announcement:
 
     def _run(self) -> None:
         trouble = RateLimitedLog(_logger, self._context.clock)
-        while not self._stop_asked:
+        while not self._stop_requested:
             try:
                 if self._has_database():
                     self._announce()
@@ -190,7 +190,7 @@ class _Announcement:
             except PenstockError as error:
                 trouble.warning("other processes cannot find this broker yet: %s", error)
             with self._changed:
-                if not self._stop_asked:
+                if not self._stop_requested:
                     self._context.clock.wait(self._changed, _ANNOUNCE_EVERY_S)
 
     def _has_database(self) -> bool:

@@ -186,7 +186,7 @@ class FlowHost:
             text = "the FlowFile repository stopped; the flow's process restarts"
             self._context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
         finally:
-            self._context.ask_stop()
+            self._context.request_stop()
 
     def controller(self) -> FlowController:
         """Return the controller.

@@ -165,7 +165,7 @@ def compose(context: RoleContext) -> Lifecycle:
             new_token=task_suffix,
             duties=partial(duties_of, options, deep_store),
             events=EmittedEvents(context.emitter),
-            deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
+            deposed=lambda: selector.poll(),  # made below  # noqa: PLW0108
         ),
         overlord_options(options),
     )
@@ -176,7 +176,7 @@ def compose(context: RoleContext) -> Lifecycle:
         LeadingOverlord(overlord),
         clock,
         context.emitter,
-        context.ask_stop,
+        context.request_stop,
     )
     readiness = context.readiness(
         [

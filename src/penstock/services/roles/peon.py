@@ -101,7 +101,7 @@ class PeonRole:
         self._notify_worker = notify_worker
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
-        self._ask_stop: Callable[[], None] = lambda: None
+        self._request_stop: Callable[[], None] = lambda: None
         self._emitter: ServiceEmitter | None = None
         self._events: PeonEvents | None = None
         # With the settings of all engines, because the task is not known while the process is
@@ -135,7 +135,7 @@ class PeonRole:
             ]
         )
         with SignalPipe(STOP_SIGNALS) as pipe:
-            self._ask_stop = pipe.wake
+            self._request_stop = pipe.wake
             OwnedThread("worker watch", lambda: _watch_input(pipe.wake), may_return=True).start()
             stopping = _Stopping(pipe)
             try:
@@ -171,7 +171,9 @@ class PeonRole:
         counted = None if control is None else control.counts
         self._events = PeonEvents(task, emitter, self._clock, counted)
         self._events.start()
-        routes = PeonRoutes(spec.id, task, self._ask_stop, control, context=spec.context).routes()
+        routes = PeonRoutes(
+            spec.id, task, self._request_stop, control, context=spec.context
+        ).routes()
         guard = api_guard(self._options, self._clock)
         metrics = process_metrics(
             "peon", more=lambda: itertools.chain(emitter.samples(), guard.samples())
@@ -294,7 +296,7 @@ class _Stopping:
             self._thread.join(5)
 
 
-def _watch_input(ask_stop: Callable[[], None]) -> None:
+def _watch_input(request_stop: Callable[[], None]) -> None:
     """Wait for the end of the input: the worker has died, or wants this process to end."""
     try:
         while os.read(_STDIN, _LINE_BYTES_MAX):
@@ -302,7 +304,7 @@ def _watch_input(ask_stop: Callable[[], None]) -> None:
     except OSError:
         logger.info("the input cannot be read; the worker's signals and death are still noticed")
         return
-    ask_stop()
+    request_stop()
     threading.Event().wait(_ORPHAN_GRACE_S)
     logger.error("the task does not stop although its input has ended; the process ends")
     os._exit(2)

@@ -79,12 +79,12 @@ class PeonEvents:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(_STOP_TIMEOUT_S)
-        self.look()
+        self.emit_counts()
         if result.state is TaskState.FAILED:
             text = f"the task failed: {result.error}"
             send_alert(self._emitter, logger, text, Severity.COMPONENT_FAILURE)
 
-    def look(self) -> None:
+    def emit_counts(self) -> None:
         """Emit what was counted since the last read."""
         try:
             counts = dict(self._task.report().row_stats.get(_PHASE, {}))
@@ -106,4 +106,4 @@ class PeonEvents:
                     self._clock.wait(self._changed, PERIOD_S)
                 if self._stopped:
                     return
-            self.look()
+            self.emit_counts()

@@ -162,7 +162,7 @@ class PeonProcesses:
         self._options = options or PeonOptions()
         self._program = program
         self._watch = ChildWatch()
-        self._look: Callable[[str], None] = lambda _task_id: None
+        self._check_task: Callable[[str], None] = lambda _task_id: None
         self._spares: list[PeonChild] = []
         self._peons: list[PeonChild] = []
         self._server: ForkServer | None = None
@@ -175,13 +175,13 @@ class PeonProcesses:
         self._refilling = False
         self._stopping = False
 
-    def start(self, look: Callable[[str], None]) -> None:
+    def start(self, check_task: Callable[[str], None]) -> None:
         """Start the fork server and create the spares.
 
         Args:
-            look: Called for a task whose peon sent a message or ended; on the mailbox thread.
+            check_task: Called for a task whose peon sent a message or ended; on the mailbox thread.
         """
-        self._look = look
+        self._check_task = check_task
         self._watch.start()
         if self._options.spares:
             if adopt_orphans():
@@ -304,7 +304,9 @@ class PeonProcesses:
             child = PeonChild(start(stdin, words_writer), writer)
             ours.pop_all()
         try:
-            self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
+            self._watch.watch(
+                child.process.pid, words, lambda: self._post_event(self._heard, child)
+            )
         except BaseException:
             os.close(words)
             child.kill()  # it has not done anything yet
@@ -320,7 +322,7 @@ class PeonProcesses:
         )
         return ChildCommand(argv, child_environment(os.environ), inherited=inherited)
 
-    def _told(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
+    def _post_event(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
         """Report an event of a process to the mailbox; on the watch's thread."""
         self._processor.post(lambda: heard(child), "peon %d did something", child.process.pid)
 
@@ -331,7 +333,7 @@ class PeonProcesses:
         if self._stopping:
             return
         if child.task_id:
-            self._look(child.task_id)
+            self._check_task(child.task_id)
         elif child in self._spares and (code := child.exit_code()) is not None:
             self._spares.remove(child)
             self._deaths += 1
@@ -353,7 +355,7 @@ class PeonProcesses:
                 server = ForkServer(self._command(), self._spare_log, writer)
                 try:
                     self._watch.watch(
-                        server.process.pid, words, lambda: self._told_of_server(server)
+                        server.process.pid, words, lambda: self._post_server_event(server)
                     )
                 except BaseException:
                     server.stop()
@@ -374,7 +376,7 @@ class PeonProcesses:
         if server is not None and server is self._server and not self._server_is_ready:
             server.process.kill()  # the watch notices the end
 
-    def _told_of_server(self, server: ForkServer) -> None:
+    def _post_server_event(self, server: ForkServer) -> None:
         """Report that a fork server is ready or has ended; on the watch's thread."""
         self._processor.post(
             lambda: self._heard_of_server(server), "fork server %d", server.process.pid

@@ -87,9 +87,9 @@ class RoleContext:
         options: The options of this Penstock.
         clock: Time.
         listener: Its listening socket.
-        say_ready: Call it once the process does its work.
-        say_waiting: Call it with the reason while the process cannot work yet.
-        ask_stop: Ends the process in order; thread-safe.
+        report_ready: Call it once the process does its work.
+        report_waiting: Call it with the reason while the process cannot work yet.
+        request_stop: Ends the process in order; thread-safe.
         emitter: Emitter that runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
         samples: Metrics of events and of HTTP requests.
@@ -101,12 +101,12 @@ class RoleContext:
     options: Options
     clock: Clock
     listener: socket.socket
-    say_ready: Callable[[], None]
-    ask_stop: Callable[[], None]
+    report_ready: Callable[[], None]
+    request_stop: Callable[[], None]
     emitter: Emitter
     tcp_listener: socket.socket | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
-    say_waiting: Callable[[str], None] = lambda _text: None
+    report_waiting: Callable[[str], None] = lambda _text: None
     is_launched: bool = True
     guard: HttpGuard = field(default_factory=HttpGuard)
 
@@ -123,8 +123,8 @@ class RoleContext:
         """
         return Readiness(
             *(self.name, checks, self.clock),
-            on_ready=self.say_ready,
-            on_waiting=self.say_waiting,
+            on_ready=self.report_ready,
+            on_waiting=self.report_waiting,
             waits=waits,
         )
 
@@ -180,7 +180,7 @@ class StartReporter:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
         self._mutex = threading.Lock()
-        self._said = ""
+        self._last_reason = ""
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # noqa: FBT003
 
@@ -196,8 +196,8 @@ class StartReporter:
         """Report why this process is not ready yet; the same text is reported once."""
         line = " ".join(text.split())[:REASON_CHARACTERS_MAX]
         with self._mutex:
-            if self._descriptor is not None and line != self._said:
-                self._said = line
+            if self._descriptor is not None and line != self._last_reason:
+                self._last_reason = line
                 with contextlib.suppress(OSError):  # the launcher has ended
                     os.write(self._descriptor, WAITING_MARK + line.encode() + b"\n")
 
@@ -256,13 +256,13 @@ def run_role(
         guard = api_guard(options, clock)
         context = RoleContext(
             *(name, options, clock, listener, reporter.ready, pipe.wake, emitter),
-            say_waiting=reporter.waiting,
+            report_waiting=reporter.waiting,
             tcp_listener=others[0] if others else None,
             samples=lambda: itertools.chain(emitter.samples(), guard.samples()),
             is_launched=listening[0].descriptor is not None,
             guard=guard,
         )
-        _say_what_starts(options)
+        _log_start(options)
         lifecycle = compose(context)
         lifecycle.add_handler(
             LifecycleHandler("emitter", emitter.start, lambda: stop_emitter(emitter)),
@@ -298,7 +298,7 @@ def _alert(death: Death, emitter: ServiceEmitter) -> None:
         stop_emitter(emitter)
 
 
-def _say_what_starts(options: Options) -> None:
+def _log_start(options: Options) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     version, python = penstock.__version__, platform.python_version()
     logger.info("%s", start_line(version, python, os.cpu_count() or 0, memory))

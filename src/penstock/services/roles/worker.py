@@ -165,7 +165,7 @@ def _tasks(worker: Worker, peons: PeonProcesses, mailbox: MailboxExecutor) -> Li
 
     def start() -> None:
         # On the mailbox thread: the kernel ends children with the thread that started them.
-        mailbox.submit_change(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
+        mailbox.submit_change(lambda: peons.start(worker.check), "start").result(_START_TIMEOUT_S)
         peons.wait_for_server(_FORK_SERVER_WAIT_S)
         worker.start().result(_START_TIMEOUT_S)
 

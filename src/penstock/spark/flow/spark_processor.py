@@ -34,7 +34,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import change_problems
-from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
+from penstock.flow.processors.records.base import RecordProcessor, accept_only, record_attributes
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.queue.queue import FilterVerdict
@@ -343,7 +343,7 @@ class SparkProcessor(RecordProcessor):
             if not count and not self.send_empty:
                 session.remove(result)
                 continue
-            session.put_attributes(result, {**told(target, count), RESULT: name})
+            session.put_attributes(result, {**record_attributes(target, count), RESULT: name})
             session.transfer(result, name)
         session.transfer(flowfiles, self.original)
 

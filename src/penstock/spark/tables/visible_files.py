@@ -87,7 +87,7 @@ class VisibleFiles:
 
     def is_dropped(self, datasource: str) -> bool:
         """Return whether all segments of a datasource are unused; its name as it was written."""
-        return self._store.survey.look(lambda overview: overview.is_dropped(datasource))
+        return self._store.survey.read(lambda overview: overview.is_dropped(datasource))
 
     def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
         """Return the projections of a datasource, as they were some seconds ago at most.

@@ -241,7 +241,7 @@ class MetadataStore:
 
     def is_stored_name(self, name: str) -> bool:
         """Return whether anything is stored under exactly this name; see `Overview.has_name`."""
-        return self.survey.look(lambda overview: overview.has_name(name))
+        return self.survey.read(lambda overview: overview.has_name(name))
 
     def revision(self) -> int:
         """Return the revision of visible data, which grows with every change. One short query."""

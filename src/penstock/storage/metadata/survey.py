@@ -48,7 +48,7 @@ class Survey:
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def look(self, work: Callable[[Overview], T]) -> T:
+    def read(self, work: Callable[[Overview], T]) -> T:
         """Call a function with an overview, which is valid until it returns; return its result.
 
         Args:

@@ -139,7 +139,7 @@ class OpenFolder:
             if recurse:
                 waiting += reversed(folders)
 
-    def look(self) -> FoundFile:
+    def inspect(self) -> FoundFile:
         """Return the properties of the file at this path.
 
         Raises:

@@ -139,7 +139,7 @@ class GetFile(FolderSource):
     def _delete(self, found: FoundFile, context: ProcessContext) -> None:
         source = self.open_found(found)
         try:
-            if _is_unchanged(source.look(), found):
+            if _is_unchanged(source.inspect(), found):
                 source.delete()
         except NotFound:
             return
@@ -200,7 +200,7 @@ class FetchFile(Processor):
             where = self.file.of(flowfile, now_ms=now_ms)
             folder = self.move_to.of(flowfile, now_ms=now_ms)
             source = open_folder(where, read_options(self.options))
-            found = source.look()
+            found = source.inspect()
             _read_unchanged(source, found, flowfile, session)
         except NotFound as error:
             fail(context, session, flowfile, self.not_found, error)
@@ -218,7 +218,7 @@ class FetchFile(Processor):
         self, source: OpenFolder, found: FoundFile, folder: str, context: ProcessContext
     ) -> None:
         try:
-            if not _is_unchanged(source.look(), found):
+            if not _is_unchanged(source.inspect(), found):
                 context.log.warning("%s changed after it was read, so it is kept", found.place)
             elif self.completion == "delete":
                 source.delete()
@@ -239,7 +239,7 @@ def _read_unchanged(
         Unavailable: It changed meanwhile, or cannot be read.
     """
     session.import_from(flowfile, _bounded(source, found))
-    if not _is_unchanged(source.look(), found):
+    if not _is_unchanged(source.inspect(), found):
         raise Unavailable(f"{found.place}: changed while it was read; try again")
 
 

@@ -181,25 +181,27 @@ class InvokeHTTP(Processor):
     ) -> None:
         answer = self._client.send(request, stream=True)
         try:
-            told = {
+            about_request = {
                 STATUS: str(answer.status_code),
                 _STATUS_TEXT: answer.reason_phrase,
                 _URL: _without_secrets(request.url),
             }
             if answer.is_success:
-                response = session.create(flowfile, attributes={**told, **_headers_of(answer)})
+                response = session.create(
+                    flowfile, attributes={**about_request, **_headers_of(answer)}
+                )
                 try:
                     session.import_from(response, self._body(answer))
                 except (httpx.HTTPError, InvalidRequest):  # narrow: others cause a rollback
                     session.remove(response)
                     raise
                 session.transfer(response, self.response)
-                session.transfer(session.put_attributes(flowfile, told), self.original)
+                session.transfer(session.put_attributes(flowfile, about_request), self.original)
                 return
         finally:
             answer.close()
-        flowfile = session.put_attributes(flowfile, told)
-        why = f"{told[_URL]} answered {answer.status_code} {answer.reason_phrase}"
+        flowfile = session.put_attributes(flowfile, about_request)
+        why = f"{about_request[_URL]} answered {answer.status_code} {answer.reason_phrase}"
         if answer.status_code == 429 or answer.is_server_error:
             session.penalize(flowfile)
             fail(context, session, flowfile, self.retry, f"{why}; try again later")

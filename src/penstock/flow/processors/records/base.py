@@ -122,7 +122,7 @@ def source_of(session: ProcessSession, flowfile: FlowFile) -> RecordSource:
     return RecordSource(lambda: session.read(flowfile), flowfile.size)
 
 
-def told(format_: RecordFormat, count: int) -> dict[str, str]:
+def record_attributes(format_: RecordFormat, count: int) -> dict[str, str]:
     """Return the attributes of content that was written as records."""
     return {MIME_TYPE: MIME_TYPES[format_], RECORD_COUNT: str(count)}
 

@@ -15,7 +15,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.base import RecordProcessor, record_attributes
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
 
@@ -56,7 +56,7 @@ class ConvertRecord(RecordProcessor):
         except ProcessError as error:
             fail(context, session, flowfile, self.failure, error)
             return
-        session.put_attributes(flowfile, told(self.output_format, count))
+        session.put_attributes(flowfile, record_attributes(self.output_format, count))
         session.counters.add("records", count)
         session.transfer(flowfile, self.success)
 

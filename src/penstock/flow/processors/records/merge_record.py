@@ -32,7 +32,12 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, accept_only, told
+from penstock.flow.processors.records.base import (
+    RECORD_COUNT,
+    RecordProcessor,
+    accept_only,
+    record_attributes,
+)
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.processors.records.split import (
@@ -199,7 +204,7 @@ def _due_ms(left: Sequence[Bin], bounds: BinBounds) -> int | None:
     return min(one_bin.since_ms for one_bin in left) + bounds.max_age_ms
 
 
-_LOOKED_AT_MAX: Final = 20_000
+_WAITING_MAX: Final = 20_000
 _PIECE_BYTES: Final = 1 << 20
 MERGE_COUNT: Final = "merge.count"
 
@@ -278,8 +283,8 @@ class MergeRecord(RecordProcessor):
             yield Problem("min_records", "must be 1 or more, and not more than max_records")
         if not self.min_size <= self.max_size or not self.max_size:
             yield Problem("min_size", "must be no more than max_size, which must be more than 0")
-        if not 1 <= self.max_bins <= _LOOKED_AT_MAX:
-            yield Problem("max_bins", f"must be at least 1 and at most {_LOOKED_AT_MAX:,}")
+        if not 1 <= self.max_bins <= _WAITING_MAX:
+            yield Problem("max_bins", f"must be at least 1 and at most {_WAITING_MAX:,}")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Merge the bins that are ready; leave other FlowFiles in the queue."""
@@ -310,15 +315,15 @@ class MergeRecord(RecordProcessor):
     def _plan(self, session: ProcessSession, now_ms: int) -> MergePlan:
         waiting: list[MergeBins] = []
 
-        def look(flowfile: FlowFile) -> FilterVerdict:
+        def collect(flowfile: FlowFile) -> FilterVerdict:
             waiting.append(self._waiting(flowfile))
             return (
                 FilterVerdict.REJECT_AND_STOP
-                if len(waiting) >= _LOOKED_AT_MAX
+                if len(waiting) >= _WAITING_MAX
                 else FilterVerdict.REJECT
             )
 
-        session.get_where(look)
+        session.get_where(collect)
         bounds = BinBounds(
             min_records=self.min_records,
             max_records=self.max_records,
@@ -328,7 +333,7 @@ class MergeRecord(RecordProcessor):
             max_bins=self.max_bins,
         )
         planned = plan_parts if self.strategy is MergeStrategy.PARTS else plan_bins
-        return planned(waiting, bounds, now_ms, must=len(waiting) >= _LOOKED_AT_MAX)
+        return planned(waiting, bounds, now_ms, must=len(waiting) >= _WAITING_MAX)
 
     def _waiting(self, flowfile: FlowFile) -> MergeBins:
         attributes = flowfile.attributes
@@ -360,7 +365,7 @@ class MergeRecord(RecordProcessor):
                 flowfiles = [f for f in flowfiles if f.id not in unfit]
                 continue
             target = self.output_format or self.input_format
-            attributes = {**told(target, count), MERGE_COUNT: str(len(flowfiles))}
+            attributes = {**record_attributes(target, count), MERGE_COUNT: str(len(flowfiles))}
             name = flowfiles[0].attributes.get(ORIGINAL_NAME)
             if self.strategy is MergeStrategy.PARTS and name is not None:
                 attributes[FILENAME] = name

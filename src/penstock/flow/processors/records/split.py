@@ -25,7 +25,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.base import RecordProcessor, record_attributes
 from penstock.flow.processors.records.formats.protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
@@ -119,7 +119,7 @@ class SplitRecord(RecordProcessor):
             ORIGINAL_NAME: flowfile.attributes[FILENAME],
         }
         for index, (part, count) in enumerate(parts):
-            own = {**every, FRAGMENT_INDEX: str(index), **told(target, count)}
+            own = {**every, FRAGMENT_INDEX: str(index), **record_attributes(target, count)}
             session.put_attributes(part, own)
         session.transfer([part for part, _ in parts], self.splits)
         total = sum(count for _, count in parts)

@@ -30,7 +30,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import ERROR_REASON, REASON_MAX_CHARS, WRITES_REASON, fail
-from penstock.flow.processors.records.base import RecordProcessor, source_of, told
+from penstock.flow.processors.records.base import RecordProcessor, record_attributes, source_of
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.csv_text import csv_names, csv_texts
 from penstock.flow.processors.records.formats.json_array import list_chunks
@@ -257,14 +257,14 @@ class ValidateRecord(RecordProcessor):
         session.remove(flowfile)
         if result.good or not result.bad:
             target = self.output_format or self.input_format
-            session.put_attributes(good, told(target, result.good))
+            session.put_attributes(good, record_attributes(target, result.good))
             session.transfer(good, self.valid)
         else:
             session.remove(good)
         if result.bad:
             target = self.input_format
             target = RecordFormat.JSON_LINES if target is RecordFormat.JSON else target
-            reasons = {**told(target, result.bad), ERROR_REASON: result.text()}
+            reasons = {**record_attributes(target, result.bad), ERROR_REASON: result.text()}
             session.put_attributes(bad, reasons)
             session.transfer(bad, self.invalid)
         else:

@@ -102,9 +102,9 @@ class RetryFlowFile(Processor):
                 session.penalize(flowfile)
             session.transfer(flowfile, self.retry)
             return
-        told = {name: v.of(flowfile, now_ms=now_ms) for name, v in self.attributes.items()}
+        computed = {name: v.of(flowfile, now_ms=now_ms) for name, v in self.attributes.items()}
         session.remove_attributes(flowfile, (self.attribute, self.attribute + _BY_SUFFIX))
-        session.put_attributes(flowfile, told)
+        session.put_attributes(flowfile, computed)
         session.transfer(flowfile, self.exceeded)
 
     def _tried(self, own_id: str, flowfile: FlowFile) -> int:

@@ -118,7 +118,7 @@ class TopicReceiver:
         """Take messages that arrived together; empty if there are none."""
         if self._paused:
             self._paused = False
-            self._loop.post(lambda: self._ask_for(self._max_in_flight))
+            self._loop.post(lambda: self._set_in_flight(self._max_in_flight))
         try:
             return self._waiting.popleft().messages
         except IndexError:
@@ -153,10 +153,10 @@ class TopicReceiver:
         except ValueError:
             return  # they were taken
         self._paused = True
-        self._ask_for(0)
+        self._set_in_flight(0)
         self._requeue(arrived.messages)
 
-    def _ask_for(self, count: int) -> None:
+    def _set_in_flight(self, count: int) -> None:
         if self._consumer is not None:
             self._consumer.set_max_in_flight(count)
 

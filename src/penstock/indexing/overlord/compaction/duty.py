@@ -77,7 +77,7 @@ class CompactionConfigs:
 
     def plus(self, config: CompactionConfig) -> CompactionConfigs:
         """Return a copy with the configuration of a datasource set."""
-        return replace(self, datasources={**self.datasources, config.data_source: config})
+        return replace(self, datasources={**self.datasources, config.datasource: config})
 
     def without(self, datasources: Collection[str]) -> CompactionConfigs:
         """Return a copy without the configurations of some datasources."""
@@ -147,7 +147,7 @@ class CompactionConfigs:
         value = {} if raw is None else orjson.loads(raw)
         configs = [parse_compaction(one) for one in value.pop("compactionConfigs", [])]
         cluster = parse_cluster_compaction(value)
-        return cls({config.data_source: config for config in configs}, cluster)
+        return cls({config.datasource: config for config in configs}, cluster)
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class CompactionDuty:
         for interval, config in _in_turns(plans, configs):
             if free <= 0:
                 break
-            if not self._is_left_alone(config.data_source, interval):
+            if not self._is_left_alone(config.datasource, interval):
                 free -= self._submit(config, interval)
 
     def plans(
@@ -210,7 +210,7 @@ class CompactionDuty:
         wanted = configs.active if of is None else {name: configs.datasources[name] for name in of}
         policies = [
             LockPolicy(
-                config.data_source,
+                config.datasource,
                 config.task_priority,
                 concurrent=uses_concurrent_locks(
                     with_defaults(config.task_context, self._tools.task_context)
@@ -226,23 +226,23 @@ class CompactionDuty:
         }
 
     def _units_of(self, config: CompactionConfig) -> Table:
-        units = self._units.get(config.data_source)
+        units = self._units.get(config.datasource)
         if units is None or units.config != config:
             units = CompactionUnits(config, self._tools.metadata.survey)
-            self._units[config.data_source] = units
+            self._units[config.datasource] = units
         units.refresh()
         return units.table
 
     def _submit(self, config: CompactionConfig, interval: Interval) -> int:
         """Submit a task; return the number of submitted tasks."""
-        task_id = f"{TASK_PREFIX}{config.data_source}_{self._tools.new_token()}"
+        task_id = f"{TASK_PREFIX}{config.datasource}_{self._tools.new_token()}"
         try:
             task = config.task(interval).with_id(task_id)
             answered(self._tools.submit(task))
         except PenstockError as error:
-            _log.warning("cannot compact %s %s: %s", config.data_source, interval, error)
+            _log.warning("cannot compact %s %s: %s", config.datasource, interval, error)
             return 0
-        self._submitted[task_id] = (config.data_source, interval)
+        self._submitted[task_id] = (config.datasource, interval)
         return 1
 
     def _handle_ended(self) -> None:

@@ -217,15 +217,15 @@ class CompactionUnits:
             InvalidRequest: The payload of a segment is invalid; the message names the segment.
             Conflict: Two segments exclude each other.
         """
-        if not (self._revision >= 0 and self._survey.look(self._follow)):
-            self._survey.look(self._read_all)
+        if not (self._revision >= 0 and self._survey.read(self._follow)):
+            self._survey.read(self._read_all)
 
     def _follow(self, overview: Overview) -> bool:
         """Read the changes; return false if they are unknown."""
         revision = overview.revision
         if revision == self._revision:
             return True
-        changes = overview.changes(self.config.data_source, self._revision)
+        changes = overview.changes(self.config.datasource, self._revision)
         if len(changes.times) > _CHANGES_MAX:
             return False
         edits = [
@@ -246,7 +246,7 @@ class CompactionUnits:
 
     def _windows(self, overview: Overview, within: Interval | None) -> list[Interval]:
         """Return the intervals with segments, cut between units into pieces to read at once."""
-        stretches = overview.stretches(self.config.data_source, within)
+        stretches = overview.stretches(self.config.datasource, within)
         return apart(self._aligned(stretch.interval) for stretch in stretches)
 
     def _around(self, overview: Overview, times: Sequence[Interval]) -> list[Interval]:
@@ -259,7 +259,7 @@ class CompactionUnits:
 
     def _widened(self, overview: Overview, interval: Interval) -> Interval:
         for _ in range(_WIDENINGS_MAX):
-            whole = overview.extent(self.config.data_source, self._aligned(interval))
+            whole = overview.extent(self.config.datasource, self._aligned(interval))
             low, high = _span(self._places, whole)
             if low < high:
                 start_ms = min(whole.start_ms, int(self._places["start"][low]))
@@ -276,7 +276,7 @@ class CompactionUnits:
         """Return the places and the units of some windows, which are disjoint and in order."""
         places, units = [np.empty(0, _PLACE)], [np.empty(0, UNIT)]
         for window in windows:
-            rows = overview.texts(self.config.data_source, window)
+            rows = overview.texts(self.config.datasource, window)
             places.append(np.array(list(self._places_of(rows)), _PLACE))
             units.append(np.array(list(self._units_of(rows)), UNIT))
         return np.concatenate(places), np.concatenate(units)

@@ -106,7 +106,7 @@ class CompactionSupervisors:
             entry = self._entry(audit_of, lambda known: known.plus(spec.spec))
             self._metadata.supervisors.put(supervisor_id, spec.to_json(), entry=entry)
             self.keep([spec])
-            self._drop_other(spec.spec.data_source)
+            self._drop_other(spec.spec.datasource)
         return Submitted(supervisor_id, modified=modified, restarted=False)
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> CompactionSupervisorSpec:
@@ -211,7 +211,7 @@ def compaction_summary(spec: CompactionSupervisorSpec) -> dict[str, object]:
     return {
         "id": spec.supervisor_id,
         "type": spec.type,
-        "dataSource": spec.spec.data_source,
+        "dataSource": spec.spec.datasource,
         "state": state,
         "detailedState": state,
         "healthy": True,

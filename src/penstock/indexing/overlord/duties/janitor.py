@@ -50,7 +50,7 @@ class OvershadowedSegments:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._looked_at = -1
+        self._marked_revision = -1
 
     def mark(self) -> int:
         """Mark hidden segments unused; return their number.
@@ -59,24 +59,24 @@ class OvershadowedSegments:
             Unavailable: The metadata store does not answer.
             Fenced: Another overlord leads now.
         """
-        revision, places = self._metadata.survey.look(self._places)
+        revision, places = self._metadata.survey.read(self._places)
         marked, everywhere = 0, True
         for datasource, within in places:
-            for interval in self._metadata.survey.look(partial(_crowded, datasource, within)):
+            for interval in self._metadata.survey.read(partial(_crowded, datasource, within)):
                 count = self._mark_within(datasource, interval)
                 everywhere &= count is not None
                 marked += count or 0
         if everywhere:
-            self._looked_at = revision
+            self._marked_revision = revision
         return marked
 
     def _places(self, overview: Overview) -> tuple[int, list[tuple[str, Interval | None]]]:
         """Return the intervals to search and the current revision."""
         revision = overview.revision
-        if revision == self._looked_at:
+        if revision == self._marked_revision:
             return revision, []
-        if self._looked_at >= 0:
-            added = overview.additions(self._looked_at)
+        if self._marked_revision >= 0:
+            added = overview.additions(self._marked_revision)
             places = [(name, time) for name, times in added.items() for time in times]
             if len(places) <= _PLACES_MAX:
                 return revision, list(places)
@@ -86,7 +86,7 @@ class OvershadowedSegments:
         """Mark hidden segments within an interval; None if they could not be determined."""
         for _ in range(_TRIES):
             try:
-                found = self._metadata.survey.look(partial(_hidden, datasource, interval))
+                found = self._metadata.survey.read(partial(_hidden, datasource, interval))
             except (InvalidRequest, Conflict) as error:
                 _log.warning("cannot find overshadowed segments of %s: %s", datasource, error)
                 return None
@@ -218,7 +218,7 @@ class JanitorDuty:
         return self._overshadowed.mark()
 
     def _delete_orphans(self, before_ms: int) -> int:
-        known = self._metadata.survey.look(
+        known = self._metadata.survey.read(
             lambda overview: self._deep_store.known(overview.load_specs())
         )
         deleted = 0

@@ -145,8 +145,8 @@ class UnusedSegmentsDuty:
     def _acquire(self, holder: LockTask, times: Sequence[Interval]) -> list[Interval]:
         if not times:
             return []
-        asked = [holder.request(time, LockType.KILL) for time in times]
-        outcomes = answered(self._tools.lockboxes.acquire(asked))
+        requests = [holder.request(time, LockType.KILL) for time in times]
+        outcomes = answered(self._tools.lockboxes.acquire(requests))
         return [one.lock.interval for one in outcomes if isinstance(one, Granted)]
 
     def _release(self, holder: LockTask) -> None:

@@ -86,7 +86,7 @@ class TaskRunner:
 
     def take_calls(self) -> list[WorkerCall[object]]:
         """Return the calls to begin now; the events so far must have been handled."""
-        self._sync.ask_due()
+        self._sync.poll_due()
         return self.tasks.take_calls()
 
     # Handing over

@@ -99,7 +99,7 @@ class WorkerSync:
 
     def request_report(self, worker: KnownWorker) -> None:
         """Request a full report at once: whether a task arrived must not wait for a long poll."""
-        client, asked = worker.client, self._tasks.next_event()
+        client, requested = worker.client, self._tasks.next_event()
         if client is None:
             return
 
@@ -108,7 +108,7 @@ class WorkerSync:
             if self._stopped or self._tasks.workers.get(worker.name) is not worker:
                 return
             worker.heard(report, self._clock.monotonic_s())
-            self._merge(worker, report, asked)
+            self._merge(worker, report, requested)
             self._tasks.may_place = True
 
         def failed(error: PenstockError) -> None:
@@ -143,7 +143,7 @@ class WorkerSync:
         for client in clients:
             worker = self._tasks.worker(client.name)
             worker.client = client
-            if not worker.asking:
+            if not worker.is_polled:
                 self._due.append(worker)
         self._forget_workers_that_are_gone()
         self._tasks.may_place = True
@@ -152,11 +152,11 @@ class WorkerSync:
         """Remove absent workers: a host of a cluster may have another name each time it starts."""
         announced, workers = self._eligibility.announced, self._tasks.workers
         for name, worker in list(workers.items()):
-            if name not in announced and not worker.items and not worker.asking:
+            if name not in announced and not worker.items and not worker.is_polled:
                 del workers[name]
                 self._eligibility.forget(name)
 
-    def ask_due(self) -> None:
+    def poll_due(self) -> None:
         """Poll the workers whose turn it is, after the events of their last answers are handled.
 
         An answer cannot show what happened after its request, so the request comes last.
@@ -164,21 +164,21 @@ class WorkerSync:
         if self._due:
             due, self._due = self._due, []
             for worker in due:
-                self._ask(worker)
+                self._poll(worker)
 
-    def _ask(self, worker: KnownWorker) -> None:
+    def _poll(self, worker: KnownWorker) -> None:
         client = worker.client
         assert client is not None
         after = HistoryPlace() if worker.resync else worker.place
-        worker.asking, worker.resync = True, False
-        asked, asked_s = self._tasks.next_event(), self._clock.monotonic_s()
+        worker.is_polled, worker.resync = True, False
+        requested, requested_s = self._tasks.next_event(), self._clock.monotonic_s()
 
         def done(changes: WorkerChanges) -> None:
-            worker.asking = False
-            self._heard(worker, changes, asked, asked_s)
+            worker.is_polled = False
+            self._heard(worker, changes, requested, requested_s)
 
         def failed(error: PenstockError) -> None:
-            worker.asking = False  # It is polled again when the workers are listed next.
+            worker.is_polled = False  # It is polled again when the workers are listed next.
             # A failed full report is requested again: the worker may have a task to dismiss.
             worker.resync = worker.resync or after == HistoryPlace()
             _log.info("worker %s does not answer: %s", worker.name, error)
@@ -189,29 +189,29 @@ class WorkerSync:
         )
 
     def _heard(
-        self, worker: KnownWorker, changes: WorkerChanges, asked: int, asked_s: float
+        self, worker: KnownWorker, changes: WorkerChanges, requested: int, requested_s: float
     ) -> None:
         if self._stopped:
             return
         now_s = self._clock.monotonic_s()
         worker.heard_changes(changes, now_s)
         if changes.report is not None:
-            self._merge(worker, changes.report, asked)
+            self._merge(worker, changes.report, requested)
         else:
             self._merge_tasks(worker, changes.tasks)
             self._missing(
-                worker, set(changes.removed) - {status.id for status in changes.tasks}, asked
+                worker, set(changes.removed) - {status.id for status in changes.tasks}, requested
             )
         self._tasks.may_place = True
         has_changes = changes.report is None and (changes.tasks or changes.removed)
-        waited = (now_s - asked_s) * 1000 >= self._options.question_ms / 2
+        waited = (now_s - requested_s) * 1000 >= self._options.question_ms / 2
         if (has_changes or waited) and worker.name in self._eligibility.announced:
             self._due.append(worker)
 
-    def _merge(self, worker: KnownWorker, report: WorkerReport, asked: int) -> None:
+    def _merge(self, worker: KnownWorker, report: WorkerReport, requested: int) -> None:
         self._merge_tasks(worker, report.tasks)
         listed = {status.id for status in report.tasks}
-        self._missing(worker, worker.items.keys() - listed, asked)
+        self._missing(worker, worker.items.keys() - listed, requested)
 
     def _merge_tasks(self, worker: KnownWorker, tasks: Sequence[WorkerTask]) -> None:
         ends = []
@@ -258,17 +258,17 @@ class WorkerSync:
             entry.location, entry.waits = location, status.waits
             self._report(entry, TaskEvent.RUNS, worker)
 
-    def _missing(self, worker: KnownWorker, task_ids: set[str], asked: int) -> None:
+    def _missing(self, worker: KnownWorker, task_ids: set[str], requested: int) -> None:
         """Report the tasks that a worker does not have.
 
         Args:
             worker: The worker.
             task_ids: Tasks that its report does not list.
-            asked: When the report was requested; it cannot show anything that happened later.
+            requested: When the report was requested; it cannot show anything that happened later.
         """
         for task_id in task_ids:
             entry = worker.items.get(task_id)
-            if entry is not None and not entry.is_ending and entry.since < asked:
+            if entry is not None and not entry.is_ending and entry.since < requested:
                 reason = f"it disappeared from the worker {worker.name}"
                 end = TaskEnd(task_id, TaskState.FAILED, reason, worker.name)
                 self._report(entry, TaskEvent.ABSENT, worker, end)

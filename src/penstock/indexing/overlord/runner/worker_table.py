@@ -50,7 +50,7 @@ class KnownWorker:
         category: Its category, by which tasks are sent to it.
         version: Its version.
         place: Position up to which its changes are known.
-        asking: Whether a poll for changes is running.
+        is_polled: Whether a poll for changes is running.
         resync: Whether the next poll requests a full report.
         items: Its tasks.
         last_end_ms: When one of its tasks last ended; 0 if none has.
@@ -66,7 +66,7 @@ class KnownWorker:
     category: str = DEFAULT_WORKER_CATEGORY
     version: str = "0"
     place: HistoryPlace = field(default_factory=HistoryPlace)
-    asking: bool = False
+    is_polled: bool = False
     resync: bool = False
     items: dict[str, QueuedTask] = field(default_factory=dict)
     last_end_ms: int = 0

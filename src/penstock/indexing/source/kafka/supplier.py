@@ -75,7 +75,7 @@ class KafkaSupplier:
         """
         admin, _ = self._open()
         until_s = self._clock.monotonic_s() + wait_ms / 1000
-        seen = self._look(admin)
+        seen = self._read_offsets(admin)
         if after is not None and not seen.is_another(stream_id):
             known = ends = {p: a.latest for p, a in seen.partitions.items()}
             while not _has_news(ends, after):
@@ -86,7 +86,7 @@ class KafkaSupplier:
                     self._clock.wait(self._condition, min(left_s, _POLL_S))
                 ends = admin.offsets(self.stream, known, latest=True)
             if ends != known:
-                seen = self._look(admin)  # The topic may have been replaced meanwhile.
+                seen = self._read_offsets(admin)  # The topic may have been replaced meanwhile.
         return self._weighed(seen, after or {})
 
     def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[KafkaRange, ...]:
@@ -143,7 +143,7 @@ class KafkaSupplier:
             self._opened = self._connect.admin(settings), settings
         return self._opened
 
-    def _look(self, admin: KafkaAdmin) -> SeenTopic:
+    def _read_offsets(self, admin: KafkaAdmin) -> SeenTopic:
         shape = admin.describe(self.stream)
         begins = admin.offsets(self.stream, shape.partitions, latest=False)
         ends = admin.offsets(self.stream, shape.partitions, latest=True)

@@ -112,7 +112,7 @@ class CompactSpec(BatchTask):
     """Read the segments of an interval and write them again, merged or in another form."""
 
     type: Literal["compact"] = "compact"
-    data_source: DatasourceName
+    datasource: DatasourceName
     io_config: CompactIo
     dimensions_spec: DimensionsSpec | None = None
     metrics_spec: tuple[Aggregator, ...] | None = None
@@ -125,7 +125,7 @@ class CompactSpec(BatchTask):
         "keepSegmentGranularity": "set granularitySpec.segmentGranularity: without it, time chunks"
         " do not change",
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
     repeated: ClassVar[Mapping[str, str]] = {
         "dimensions": "dimensionsSpec",
         "interval": "ioConfig",
@@ -170,11 +170,6 @@ class CompactSpec(BatchTask):
         if found:
             raise mistakes("CompactSpec", found)
         return self
-
-    @property
-    def datasource(self) -> str:
-        """The datasource to compact."""
-        return self.data_source
 
     @property
     def mode(self) -> IngestionMode:

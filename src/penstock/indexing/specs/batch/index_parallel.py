@@ -125,7 +125,7 @@ class IndexParallelSpec(BatchTask):
     @property
     def datasource(self) -> str:
         """The datasource of the rows."""
-        return self.data_schema.data_source
+        return self.data_schema.datasource
 
     @property
     def data_schema(self) -> DataSchema:

@@ -32,7 +32,7 @@ class KillSpec(BatchTask):
     """Delete rows and files of unused segments of an interval."""
 
     type: Literal["kill"] = "kill"
-    data_source: DatasourceName
+    datasource: DatasourceName
     interval: IntervalText
     # One query takes all of them, and databases limit the number of values in a query.
     versions: (
@@ -45,12 +45,7 @@ class KillSpec(BatchTask):
     unsupported: ClassVar[Mapping[str, str]] = RESOURCE_REFUSAL | {
         "markAsUnused": "mark segments unused through the datasource's API first"
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"markAsUnused": False}
-
-    @property
-    def datasource(self) -> str:
-        """The datasource of the segments."""
-        return self.data_source
+    druid_defaults: ClassVar[Mapping[str, object]] = {"markAsUnused": False}
 
     @property
     def time(self) -> Interval:
@@ -66,17 +61,12 @@ class NoopSpec(BatchTask):
     """A task that only sleeps, to test that the cluster runs tasks."""
 
     type: Literal["noop"] = "noop"
-    data_source: DatasourceName = "none"
+    datasource: DatasourceName = "none"
     run_time: Count = Field(default=2_500, ge=0, le=86_400_000)
 
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("firehose", "isReadyResult", "isReadyTime"), Ignored.ANY
     )
-
-    @property
-    def datasource(self) -> str:
-        """The datasource that the task names."""
-        return self.data_source
 
     def lock_wishes(self) -> tuple[LockIntent, ...]:
         """Return nothing."""

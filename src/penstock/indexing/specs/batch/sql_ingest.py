@@ -35,7 +35,7 @@ class SqlIngestSpec(BatchTask):
     """
 
     type: Literal["query_controller"] = "query_controller"
-    data_source: DatasourceName
+    datasource: DatasourceName
     sql: str = Field(min_length=1)
     query: str = Field(min_length=1)
     overwrite: tuple[Literal["all"] | IntervalText, ...] | None = None
@@ -65,11 +65,6 @@ class SqlIngestSpec(BatchTask):
         if found:
             raise mistakes("SqlIngestSpec", found)
         return self
-
-    @property
-    def datasource(self) -> str:
-        """The datasource of the rows."""
-        return self.data_source
 
     @property
     def mode(self) -> IngestionMode:

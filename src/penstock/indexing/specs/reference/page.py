@@ -116,8 +116,8 @@ def section(model: type[SpecModel]) -> str:
         ]
         lines += ["", "Of these:", "", *reasons] if reasons else []
     if model.repeated:
-        told = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
-        lines += ["", f"May replace another field, or must be equal to it: {told}."]
+        texts = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
+        lines += ["", f"May replace another field, or must be equal to it: {texts}."]
     if model.unsupported:
         lines += ["", "Refused, with what to do instead:", ""]
         lines += [f"- `{name}`: {_remedy(model, name)}" for name in sorted(model.unsupported)]
@@ -131,10 +131,10 @@ def meaning(model: type[SpecModel], alias: str) -> str:
 
 def _remedy(model: type[SpecModel], name: str) -> str:
     remedy = model.unsupported[name]
-    if name not in model.nothing_said:
+    if name not in model.druid_defaults:
         return remedy
-    said = json.dumps(model.nothing_said[name])
-    return f"{remedy}; `{said}`, which has no effect, is accepted"
+    ignored = json.dumps(model.druid_defaults[name])
+    return f"{remedy}; `{ignored}`, which has no effect, is accepted"
 
 
 def _type(field: FieldInfo) -> str:
@@ -149,8 +149,8 @@ def _type_of(annotation: object) -> str:
     if origin is Literal:
         return ", ".join(f"`{one}`" for one in arguments if one != "")
     if origin in {Union, types.UnionType}:
-        told = dict.fromkeys(_type_of(one) for one in arguments if one is not type(None))
-        return " or ".join(one for one in told if one)
+        texts = dict.fromkeys(_type_of(one) for one in arguments if one is not type(None))
+        return " or ".join(one for one in texts if one)
     if origin is tuple:
         return f"list of {_type_of(arguments[0])}"
     if origin is dict:

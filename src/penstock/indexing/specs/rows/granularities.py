@@ -52,8 +52,8 @@ def _as_text(value: object) -> object:
     if not isinstance(text, str) or not text.strip() or " " in text.strip():
         raise mistakes("granularity", [((kind,), text, "is required, such as PT6H")])
     for name, word in (("timeZone", "in"), ("origin", "from")):
-        if (told := value.get(name)) is not None:
-            text = _placed(text, word, name, told)
+        if (given := value.get(name)) is not None:
+            text = _placed(text, word, name, given)
     return text
 
 

@@ -134,7 +134,7 @@ class ConnectorConfig(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "dbcp": "a task opens one connection, without a pool: leave it out"
     }
-    nothing_said: ClassVar[Mapping[str, object]] = {"dbcp": {}}
+    druid_defaults: ClassVar[Mapping[str, object]] = {"dbcp": {}}
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         ("createTables", "host", "port"), Ignored.ANY
     )

@@ -61,7 +61,7 @@ class DatasourceRoutes:
     def datasources(self, request: Request) -> Response:
         """List the datasources that have used segments or announced files."""
         if not query_flag(request, "full"):
-            names = self._store.survey.look(lambda overview: overview.names())
+            names = self._store.survey.read(lambda overview: overview.names())
             return JsonResponse(names)
         snapshot = self._store.snapshot()
         announced = (row.datasource for row in snapshot.announced)
@@ -83,7 +83,7 @@ class DatasourceRoutes:
             rows = self._snapshot(request).segments
             return JsonResponse([dict(row.payload) for row in rows])
         name = self._require(request)
-        return JsonResponse(self._store.survey.look(lambda overview: overview.ids(name)))
+        return JsonResponse(self._store.survey.read(lambda overview: overview.ids(name)))
 
     def unused(self, request: Request) -> Response:
         """List the unused segments of a datasource, or those within an interval.
@@ -137,7 +137,7 @@ class DatasourceRoutes:
 
     def _require(self, request: Request) -> str:
         name = datasource_of(request, self._store.is_stored_name)
-        if not self._store.survey.look(lambda overview: overview.has(name)):
+        if not self._store.survey.read(lambda overview: overview.has(name)):
             raise _missing(name)
         return name
 

@@ -70,7 +70,7 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             return JsonResponse(all_whole(self._store.snapshot().segments))
         if query_flag(request, "simple"):
-            totals = self._store.survey.look(lambda overview: overview.totals())
+            totals = self._store.survey.read(lambda overview: overview.totals())
             return JsonResponse(
                 [{"name": name, "properties": _counts(one)} for name, one in totals.items()]
             )
@@ -82,15 +82,15 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             rows = self._rows(name)
             return JsonResponse(whole(name, rows)) if rows else _nothing()
-        totals = self._store.survey.look(lambda overview: overview.totals(name))
+        totals = self._store.survey.read(lambda overview: overview.totals(name))
         return JsonResponse(_counts(totals[name])) if totals else _nothing()
 
     def intervals(self, request: Request) -> Response:
         """List the intervals of a datasource's segments, newest first."""
-        if _says_more(request):
+        if _wants_details(request):
             return self._by_time(request, None)
         name = self._name(request)
-        chunks = self._store.survey.look(
+        chunks = self._store.survey.read(
             lambda overview: [
                 (start_ms, end_ms) for _, start_ms, end_ms in overview.time_chunks([name])
             ]
@@ -103,10 +103,10 @@ class LoadedRoutes:
     def interval(self, request: Request) -> Response:
         """List the segments within an interval."""
         within = interval_of(request.path_params["interval"], "interval")
-        if _says_more(request):
+        if _wants_details(request):
             return self._by_time(request, within)
         name = self._name(request)
-        ids = self._store.survey.look(lambda overview: overview.ids(name, within))
+        ids = self._store.survey.read(lambda overview: overview.ids(name, within))
         return JsonResponse(sorted(ids, reverse=True)) if ids else _nothing()
 
     def segments(self, request: Request) -> Response:
@@ -115,7 +115,7 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             found: list[object] = [dict(row.payload) for row in self._rows(name)]
         else:
-            found = list(self._store.survey.look(lambda overview: overview.ids(name)))
+            found = list(self._store.survey.read(lambda overview: overview.ids(name)))
         return JsonResponse(found) if found else _nothing()
 
     def segment(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class LoadedRoutes:
         """Answer by intervals of segments: their sizes, or with `full` the segments."""
         name = self._name(request)
         if not query_flag(request, "full"):
-            totals = self._store.survey.look(lambda o: o.totals_by_time(name, within))
+            totals = self._store.survey.read(lambda o: o.totals_by_time(name, within))
             sizes = {str(one.interval): {"size": one.bytes, "count": one.count} for one in totals}
             return JsonResponse(sizes) if sizes else _nothing()
         found: dict[Interval, list[SegmentRow]] = {}
@@ -155,7 +155,7 @@ def _nothing() -> Response:
     return Response(status_code=204)
 
 
-def _says_more(request: Request) -> bool:
+def _wants_details(request: Request) -> bool:
     return query_flag(request, "simple") or query_flag(request, "full")
 
 
@@ -165,7 +165,7 @@ def _placed(row: SegmentRow) -> dict[str, object]:
 
 def loaded_names(store: MetadataStore) -> list[str]:
     """Return the datasources that have used segments, without reading payloads."""
-    return store.survey.look(lambda overview: overview.datasources())
+    return store.survey.read(lambda overview: overview.datasources())
 
 
 def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:

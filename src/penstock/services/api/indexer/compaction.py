@@ -112,12 +112,12 @@ class CompactionRoutes:
     def _set_config(self, request: Request, body: bytes) -> Response:
         config = parse_compaction(body, lambda name: spelling(name, self._is_stored))
         named = self._datasource(request)
-        if config.data_source != named:
+        if config.datasource != named:
             raise InvalidRequest(
-                f"is {config.data_source!r}, but the path says {named!r}", place="dataSource"
+                f"is {config.datasource!r}, but the path says {named!r}", place="dataSource"
             )
         author, comment = author_and_comment(request)
-        result_of(self._service.configure(config, _entry(config.data_source, author, comment)))
+        result_of(self._service.configure(config, _entry(config.datasource, author, comment)))
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:

@@ -55,9 +55,9 @@ class LockRoutes:
 
     def _locks(self, body: object) -> Response:
         policies = _policies(body, self._is_stored)
-        asked = [self._admin.locks(policy.datasource) for policy in policies]
+        lookups = [self._admin.locks(policy.datasource) for policy in policies]
         found: dict[str, list[dict[str, object]]] = {}
-        for policy, held in zip(policies, asked, strict=True):
+        for policy, held in zip(policies, lookups, strict=True):
             found[policy.datasource] = _shown(policy, result_of(held))
         return JsonResponse({"datasourceToLocks": {k: v for k, v in found.items() if v}})
 

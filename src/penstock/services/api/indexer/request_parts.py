@@ -58,7 +58,7 @@ def datasource_of(request: Request, is_stored: IsStored) -> str:
     return known_name(name, DATASOURCE, is_stored, place="datasource")
 
 
-def looked_up(request: Request, parameter: str, is_stored: IsStored) -> str:
+def stored_name_of(request: Request, parameter: str, is_stored: IsStored) -> str:
     """Return the stored spelling of another name in the path, as `datasource_of` does."""
     name: str = request.path_params[parameter]
     return known_name(name, LOOKED_UP, is_stored, place=parameter)

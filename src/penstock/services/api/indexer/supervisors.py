@@ -23,9 +23,9 @@ from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.compaction import compaction_progress
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
-    looked_up,
     query_count,
     query_flag,
+    stored_name_of,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SupervisorRoutes:
         """Return the status of a supervisor."""
         compacts = self._compaction.spec(_id(request, self._admin))
         if compacts is not None:
-            progress = compaction_progress(self._admin, compacts.spec.data_source)
+            progress = compaction_progress(self._admin, compacts.spec.datasource)
             return JsonResponse(self._compaction.status(compacts, progress))
         return JsonResponse(result_of(self._service.status(_id(request, self._admin))))
 
@@ -247,7 +247,7 @@ def _id(request: Request, admin: AdminService) -> str:
     def is_stored(name: str) -> bool:
         return admin.metadata.is_stored_name(name)
 
-    return looked_up(request, "supervisor_id", is_stored)
+    return stored_name_of(request, "supervisor_id", is_stored)
 
 
 def _as_system(one: SupervisorView) -> dict[str, object]:

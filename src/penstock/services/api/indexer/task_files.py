@@ -161,9 +161,9 @@ def peon_reports(token: str | None) -> Reports:
         token: Bearer token.
     """
 
-    def ask(task_id: str, location: TaskLocation) -> object:
+    def request_report(task_id: str, location: TaskLocation) -> object:
         address = HostPort(location.host, location.port)
         client = JsonClient(f"http://{address}", token=token, timeout_s=_PEON_TIMEOUT_S)
         return client.get(chat_path(task_id, "liveReports"))
 
-    return ask
+    return request_report

@@ -25,7 +25,7 @@ from penstock.services.api.indexer.request_parts import (
     ACTION_BYTES_MAX,
     PREFIX,
     datasource_of,
-    looked_up,
+    stored_name_of,
 )
 from penstock.services.api.indexer.task_files import TaskFiles
 from penstock.services.api.indexer.task_json import task_to_json, typed_error
@@ -155,7 +155,7 @@ class TaskRoutes:
         return JsonResponse({"dataSource": datasource})
 
     def _id(self, request: Request) -> str:
-        return looked_up(request, "task_id", self._is_stored)
+        return stored_name_of(request, "task_id", self._is_stored)
 
     def _is_stored(self, name: str) -> bool:
         return self._overlord.admin_service.metadata.is_stored_name(name)

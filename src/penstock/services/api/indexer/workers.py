@@ -18,9 +18,9 @@ from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     author_and_comment,
-    looked_up,
     query_count,
     query_interval,
+    stored_name_of,
 )
 from penstock.services.api.indexer.task_files import WorkerHandle, WorkerHandles
 from penstock.services.api.indexer.task_json import audit_to_json, worker_to_json
@@ -126,7 +126,7 @@ class WorkerAdminRoutes:
     def _find(self, request: Request) -> WorkerHandle:
         workers = list(self._workers.workers())
         known_names = {text for one in workers for text in (one.host, one.name)}
-        named = looked_up(request, "host", known_names.__contains__)
+        named = stored_name_of(request, "host", known_names.__contains__)
         for one in workers:
             if named in (one.host, one.name):
                 return one

@@ -17,11 +17,11 @@ from penstock.services.cli.flow.flow_client import (
     FlowDocument,
     FlowRefused,
     Object,
-    ask,
-    ask_object,
     end_with,
+    request,
+    request_object,
 )
-from penstock.services.cli.output import print_json, say, say_lines
+from penstock.services.cli.output import echo, echo_lines, print_json
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
@@ -66,16 +66,16 @@ def apply(
         raise InvalidRequest("--dry-run changes nothing: leave out --start")
     answer = _put(FlowDocument.read(file), revision=revision, dry_run=dry_run, as_json=as_json)
     if start:
-        answer |= ask_object("POST", "/flow/start")
+        answer |= request_object("POST", "/flow/start")
     if as_json:
         print_json(answer)
         return
-    _say_changes(answer)
+    _print_changes(answer)
     if dry_run:
         return
-    say(f"the flow is at revision {whole(answer, 'revision')}{_said(answer)}")
+    echo(f"the flow is at revision {whole(answer, 'revision')}{_counts_text(answer)}")
     if start:
-        say("all components are started")
+        echo("all components are started")
     else:
         _print_running(answer)
 
@@ -114,10 +114,10 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     if as_json:
         print_json({"valid": True, "name": read.flow.name, "problems": []})
     else:
-        say(f"{given.name}: flow {read.flow.name} is valid")
+        echo(f"{given.name}: flow {read.flow.name} is valid")
         named = {processor.type for _, processor in FlowIndex.of(read.flow).processors}
         if unread := sorted(one for one in named if types.find(one) is NOT_IMPORTED):
-            say(f"properties and relationships are checked at apply: {', '.join(unread)}")
+            echo(f"properties and relationships are checked at apply: {', '.join(unread)}")
 
 
 def diff(file: File, as_json: Json = False) -> None:
@@ -126,7 +126,7 @@ def diff(file: File, as_json: Json = False) -> None:
     if as_json:
         print_json(answer)
     else:
-        _say_changes(answer)
+        _print_changes(answer)
 
 
 def export(
@@ -135,7 +135,7 @@ def export(
     ] = FlowFormat.YAML,
 ) -> None:
     """Print the applied flow as a file that can be applied; it contains no secrets."""
-    answer = ask("GET", "/flow", {"format": "yaml"})
+    answer = request("GET", "/flow", {"format": "yaml"})
     text = answer if isinstance(answer, str) else json.dumps(answer)
     if format_ is FlowFormat.JSON:
         # Imported here, because only this command needs them, and importing them is slow.
@@ -143,23 +143,23 @@ def export(
         from penstock.flow.graph.yaml_reader import read_flow  # noqa: PLC0415
 
         text = to_json(read_flow(text).flow)
-    say_lines(text.rstrip("\n"))
+    echo_lines(text.rstrip("\n"))
 
 
 def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bool) -> Object:
     query = {"file": file.name, "revision": revision, "dryRun": "true" if dry_run else None}
     try:
-        return ask_object("PUT", "/flow", query, file.content)
+        return request_object("PUT", "/flow", query, file.content)
     except FlowRefused as refused:
         end_with(refused.problems, as_json=as_json)
 
 
-def _say_changes(answer: Object) -> None:
+def _print_changes(answer: Object) -> None:
     changes = objects(answer, "changes")
     for change in changes:
-        say(str(change.get("text")))
+        echo(str(change.get("text")))
     if not changes:
-        say("nothing would change")
+        echo("nothing would change")
 
 
 def _print_running(answer: Object) -> None:
@@ -167,7 +167,7 @@ def _print_running(answer: Object) -> None:
     if not any(change.get("kind") == "added" for change in objects(answer, "changes")):
         return
     if answer.get("running") is True:
-        say(
+        echo(
             "added components run, because everything was started before; see: penstock flow status"
         )
         return
@@ -176,9 +176,9 @@ def _print_running(answer: Object) -> None:
         if whole(answer, "revision") == 1
         else "added components are stopped"
     )
-    say(f"{new}; start with: penstock flow start")
+    echo(f"{new}; start with: penstock flow start")
 
 
-def _said(answer: Object) -> str:
+def _counts_text(answer: Object) -> str:
     kinds = Counter(str(change.get("kind")) for change in objects(answer, "changes"))
     return "".join(f", {count:,} {kind}" for kind, count in sorted(kinds.items()))

@@ -54,7 +54,7 @@ class FlowDocument:
             return FlowDocument(str(file), file.read_bytes())
 
 
-def ask(
+def request(
     method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
 ) -> object:
     """Send a request to the flow service; the answer is JSON, or text.
@@ -73,11 +73,11 @@ def ask(
     return json.loads(content) if kind.startswith("application/json") else content.decode()
 
 
-def ask_object(
+def request_object(
     method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
 ) -> Object:
-    """Request a JSON object. Raises as `ask`."""
-    answer = ask(method, path, query, body)
+    """Request a JSON object. Raises as `request`."""
+    answer = request(method, path, query, body)
     return answer if isinstance(answer, dict) else {}
 
 

@@ -9,11 +9,11 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.answers import objects, whole
-from penstock.services.cli.flow.flow_client import Object, ask_object
+from penstock.services.cli.flow.flow_client import Object, request_object
 from penstock.services.cli.flow.run import connection_row, size
-from penstock.services.cli.output import confirm, print_json, print_rows, say
+from penstock.services.cli.output import confirm, echo, print_json, print_rows
 
-_ASK_EVERY_S = 0.2
+_POLL_EVERY_S = 0.2
 _UNDER_WAY = frozenset({"waiting", "dropping"})
 
 queue_app = typer.Typer(
@@ -37,9 +37,11 @@ def list_queue(
 ) -> None:
     """List the FlowFiles of a connection in their order, or the connections."""
     if connection is not None:
-        _list(ask_object("GET", "/flow/queue", {"connection": connection, "limit": most}), as_json)
+        _list(
+            request_object("GET", "/flow/queue", {"connection": connection, "limit": most}), as_json
+        )
         return
-    found = objects(ask_object("GET", "/flow/status"), "connections")
+    found = objects(request_object("GET", "/flow/status"), "connections")
     rows = found if as_json else [connection_row(one) for one in found]
     print_rows(rows, as_json=as_json, empty="no connections")
 
@@ -55,7 +57,7 @@ def search(
 ) -> None:
     """List the FlowFiles whose attribute has a value, including those in swap files."""
     query = {"connection": connection, "limit": most, **_attribute(attribute)}
-    _list(ask_object("GET", "/flow/queue", query), as_json)
+    _list(request_object("GET", "/flow/queue", query), as_json)
 
 
 @queue_app.command()
@@ -67,7 +69,7 @@ def count(
 ) -> None:
     """Count the FlowFiles by the value of an attribute, including those in swap files."""
     query = {"connection": connection, "attribute": attribute, "limit": most}
-    answer = ask_object("GET", "/flow/queue/count", query)
+    answer = request_object("GET", "/flow/queue/count", query)
     if as_json:
         print_json(answer)
         return
@@ -81,8 +83,8 @@ def count(
     print_rows(rows, as_json=False, empty="the queue is empty")
     more = whole(answer, "values") - len(rows)
     if more > 0:
-        say()
-        say(f"and {counted(more, 'more value')}; --max shows up to 1,000")
+        echo()
+        echo(f"and {counted(more, 'more value')}; --max shows up to 1,000")
 
 
 @queue_app.command()
@@ -99,21 +101,21 @@ def drop(
     which = f"FlowFiles with {attribute}" if attribute else "all FlowFiles"
     chosen = {} if attribute is None else _attribute(attribute)
     confirm(f"Drop {which} of connection {connection}?", yes=yes)
-    answer = ask_object("POST", "/flow/queue/drop", {"connection": connection, **chosen})
+    answer = request_object("POST", "/flow/queue/drop", {"connection": connection, **chosen})
     number = answer.get("request")
     pause = threading.Event()
     try:
         while answer.get("state") in _UNDER_WAY:
-            pause.wait(_ASK_EVERY_S)
-            answer = ask_object("GET", "/flow/queue/drop", {"request": number})
+            pause.wait(_POLL_EVERY_S)
+            answer = request_object("GET", "/flow/queue/drop", {"request": number})
     except KeyboardInterrupt:  # narrow: the user stops the drop
-        ask_object("DELETE", "/flow/queue/drop", {"request": number})
+        request_object("DELETE", "/flow/queue/drop", {"request": number})
         raise
     if as_json:
         print_json(answer)
     else:
         dropped = whole(answer, "dropped")
-        say(f"{counted(dropped, 'FlowFile')} dropped, {size(whole(answer, 'droppedBytes'))}")
+        echo(f"{counted(dropped, 'FlowFile')} dropped, {size(whole(answer, 'droppedBytes'))}")
     if answer.get("state") != "complete":
         raise PenstockError(f"not all were dropped: {answer.get('failure') or 'it was stopped'}")
 
@@ -142,5 +144,5 @@ def _list(answer: Object, as_json: bool) -> None:
     ]
     print_rows(rows, as_json=False, empty="no such FlowFiles", may_cut=("attributes",))
     if rows:
-        say()
-        say(f"{len(rows):,} shown of {whole(answer, 'queued'):,} queued")
+        echo()
+        echo(f"{len(rows):,} shown of {whole(answer, 'queued'):,} queued")

@@ -9,8 +9,8 @@ import typer
 
 from penstock.core.errors import NotFound
 from penstock.services.answers import objects, whole
-from penstock.services.cli.flow.flow_client import Object, ask, ask_object
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.flow.flow_client import Object, request, request_object
+from penstock.services.cli.output import echo, print_json, print_rows
 
 _Row = Mapping[str, object]
 
@@ -34,29 +34,29 @@ def add_to(app: typer.Typer) -> None:
 
 def start(target: Target = None, as_json: Json = False) -> None:
     """Start a component, a group or everything, now and after each restart."""
-    _told("start", target, "started", as_json=as_json)
+    _start_or_stop("start", target, "started", as_json=as_json)
 
 
 def stop(target: Target = None, as_json: Json = False) -> None:
     """Stop a component, a group or everything, and wait until it has stopped."""
-    _told("stop", target, "stopped", as_json=as_json)
+    _start_or_stop("stop", target, "stopped", as_json=as_json)
 
 
-def _told(verb: str, target: str | None, done: str, *, as_json: bool) -> None:
-    answer = ask_object("POST", f"/flow/{verb}", {"target": target})
+def _start_or_stop(verb: str, target: str | None, done: str, *, as_json: bool) -> None:
+    answer = request_object("POST", f"/flow/{verb}", {"target": target})
     if as_json:
         print_json(answer)
         return
     ids = answer.get(done)
     count = len(ids) if isinstance(ids, list) else 0
     how = "started" if verb == "start" else "stopped"
-    say(f"{count:,} {'component is' if count == 1 else 'components are'} {how}")
+    echo(f"{count:,} {'component is' if count == 1 else 'components are'} {how}")
 
 
 def run_once(name: One) -> None:
     """Trigger a stopped processor once, and wait until it has ended."""
-    ask("POST", "/flow/run-once", {"target": name})
-    say(f"{name} ran once")
+    request("POST", "/flow/run-once", {"target": name})
+    echo(f"{name} ran once")
 
 
 def terminate(name: One) -> None:
@@ -64,8 +64,8 @@ def terminate(name: One) -> None:
 
     Its FlowFiles are put back into their queues.
     """
-    ask("POST", "/flow/terminate", {"target": name})
-    say(f"{name} is stopped, its threads are abandoned")
+    request("POST", "/flow/terminate", {"target": name})
+    echo(f"{name} is stopped, its threads are abandoned")
 
 
 def bulletins(
@@ -85,7 +85,7 @@ def bulletins(
         if not wanted:
             raise NotFound(f"there is no component {name!r} in the flow: see penstock flow status")
         component = wanted[0]
-    answer = ask_object("GET", "/flow/bulletins", {"after": after, "component": component})
+    answer = request_object("GET", "/flow/bulletins", {"after": after, "component": component})
     found = objects(answer, "bulletins")
     if as_json:
         print_json(found)
@@ -94,9 +94,9 @@ def bulletins(
     for one in found:
         called = names.get(str(one.get("component")), one.get("component"))
         head = f"{one.get('number')}  {one.get('time')}  {one.get('level')}  {called}"
-        say(f"{head}: {one.get('message')}")
+        echo(f"{head}: {one.get('message')}")
     if not found:
-        say("no bulletins")
+        echo("no bulletins")
 
 
 def status(
@@ -107,7 +107,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the state of the flow: its components, and the FlowFiles in its connections."""
-    answer = ask_object("GET", "/flow/status")
+    answer = request_object("GET", "/flow/status")
     components, connections = objects(answer, "components"), objects(answer, "connections")
     if name is not None:
         components = _chosen(components, name)
@@ -121,19 +121,19 @@ def status(
         print_json(answer | {"components": components, "connections": connections})
         return
     if name is None:
-        say(_head(answer))
-        say("")
+        echo(_head(answer))
+        echo("")
     if components:
         rows = [component_row(one) for one in components]
         print_rows(rows, as_json=False, may_cut=("waits for", "type"))
-        say("")
+        echo("")
     print_rows([connection_row(one) for one in connections], as_json=False, empty="no connections")
     for line in _notes(answer, components):
-        say(line)
+        echo(line)
 
 
 def _status(part: str) -> list[Object]:
-    return objects(ask_object("GET", "/flow/status"), part)
+    return objects(request_object("GET", "/flow/status"), part)
 
 
 def _chosen(found: list[Object], name: str) -> list[Object]:

@@ -25,10 +25,10 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import (
     Row,
     byte_output,
+    echo,
     print_json,
     print_rows,
     reading,
-    say,
     warn,
 )
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
@@ -279,19 +279,19 @@ def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> No
         return
     print_rows(outcome.rows, as_json=False)
     if contents:
-        say()
-        say("left out, because their content cannot be read:")
-        say()
+        echo()
+        echo("left out, because their content cannot be read:")
+        echo()
         print_rows(contents, as_json=False)
     for damage in outcome.damage:
         warn(f"penstock: {damage}")
     before, left_out = outcome.total("before"), outcome.total("left_out")
-    said = [f"{counted(outcome.total('imported'), 'FlowFile')} imported into {name}"]
-    said += [f"{before:,} were imported before"] if before else []
-    said += [f"{left_out:,} left out"] if left_out else []
-    said += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]
-    say()
-    say(", ".join(said))
+    parts = [f"{counted(outcome.total('imported'), 'FlowFile')} imported into {name}"]
+    parts += [f"{before:,} were imported before"] if before else []
+    parts += [f"{left_out:,} left out"] if left_out else []
+    parts += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]
+    echo()
+    echo(", ".join(parts))
 
 
 _BATCH = 1_000
@@ -365,8 +365,8 @@ def nifi_swap(
     if not as_json and export != "-":
         missing = sum(int(str(row["missing"] or 0)) for row in rows)
         read = sum(int(str(row["flowfiles"])) for row in rows)
-        say()
-        say(f"{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
+        echo()
+        echo(f"{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
     if damaged:
         raise typer.Exit(exit_codes.FAILED)
 

@@ -13,7 +13,7 @@ import typer
 
 from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import Row, print_json, print_rows, progress_bars, say, warn
+from penstock.services.cli.output import Row, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import DataFolderLock
 from penstock.services.host.permissions import private_data_folder
 
@@ -99,9 +99,9 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
         (queue, report) for queue, report in run.reports.items() if report.lost or report.doubtful
     )
     if damaged:
-        say()
-        say("files of damaged queues:")
-        say()
+        echo()
+        echo("files of damaged queues:")
+        echo()
         print_rows(damaged, as_json=False)
     totals = _Totals.of(topics, run)
     left_out = ""
@@ -109,8 +109,8 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
         left_out = f", {totals.doubtful:,} doubtful left out"
         warn("penstock: --doubtful also imports the messages whose length is damaged")
     imported = counted(totals.messages, "message")
-    say()
-    say(f"{imported} imported{left_out}, {totals.lost:,} lost to damage")
+    echo()
+    echo(f"{imported} imported{left_out}, {totals.lost:,} lost to damage")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from penstock.services.cli.indexing.forms import (
     named,
     warn_of_no_data,
 )
-from penstock.services.cli.output import print_json, print_rows, read_json, say
+from penstock.services.cli.output import echo, print_json, print_rows, read_json
 
 compaction_app = typer.Typer(
     help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None
@@ -46,7 +46,7 @@ def set_config(
         raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")
     api = GIVEN.api()
     api.post(f"{_BASE}/config/datasources/{named(name)}", config)
-    say(f"compaction of {name} is configured")
+    echo(f"compaction of {name} is configured")
     warn_of_no_data(api, name)
 
 
@@ -60,7 +60,7 @@ def show(datasource: Datasource) -> None:
 def remove(datasource: Datasource) -> None:
     """Stop compacting a datasource; running tasks continue."""
     GIVEN.api().request("DELETE", f"{_BASE}/config/datasources/{named(datasource)}")
-    say(f"{datasource} is no longer compacted")
+    echo(f"{datasource} is no longer compacted")
 
 
 @compaction_app.command()
@@ -111,7 +111,7 @@ def run_now(
         due = part(api.get(f"{_BASE}/status/datasources/{named(datasource)}"), "due")
         times = [Time.parse(str(one)) for one in (due if isinstance(due, list) else [])]
     else:
-        config, times = CompactionConfig(data_source=datasource), [Time.parse(interval)]
+        config, times = CompactionConfig(datasource=datasource), [Time.parse(interval)]
     started = []
     for time in times:
         answer = api.request(
@@ -119,10 +119,10 @@ def run_now(
         )
         started.append(str(part(answer, "task")))
         if not as_json:
-            say(f"task {started[-1]} compacts {time}")
+            echo(f"task {started[-1]} compacts {time}")
     if as_json and not wait:
         print_json(started)
     elif not started:
-        say(f"nothing of {datasource} needs compaction now")
+        echo(f"nothing of {datasource} needs compaction now")
     for task_id in started if wait else ():
         follow(task_id, as_json=as_json)

@@ -20,7 +20,7 @@ from penstock.core.printable import quoted
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import first_line, print_json, progress_bars, say, warn
+from penstock.services.cli.output import echo, first_line, print_json, progress_bars, warn
 
 if TYPE_CHECKING:
     from penstock.services.http_client import JsonClient
@@ -34,10 +34,10 @@ Show = Callable[[str, int, int], None]
 
 _WAITING: Final = ("pending", "waiting")
 _AGAIN: Final = ", try "
-_LOOKS_UNTOLD: Final = 2
+_POLLS_BEFORE_REASON: Final = 2
 _EMPTIED_SHOWN: Final = 3
 _WAIT_TEXT_LENGTH_MAX: Final = 2_000
-_ASK_EVERY_S: Final = 0.5
+_POLL_EVERY_S: Final = 0.5
 # An overlord that is restarted answers within this time.
 _SILENCE_MAX_S: Final = 60.0
 
@@ -142,7 +142,7 @@ def follow(task_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json(status)
     else:
-        tell_end(task_id, status)
+        print_end(task_id, status)
     if not succeeded(status):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -168,10 +168,10 @@ def succeeded(status: Mapping[str, object]) -> bool:
     return status.get("statusCode") == "SUCCESS"
 
 
-def tell_end(task_id: str, status: Mapping[str, object]) -> None:
+def print_end(task_id: str, status: Mapping[str, object]) -> None:
     """Print how a task has ended, and the outcome of its rows."""
     if succeeded(status):
-        say(f"task {task_id} succeeded{_counted(task_id)}")
+        echo(f"task {task_id} succeeded{_counted(task_id)}")
     else:
         reason = first_line(status.get("errorMsg")) or f"see penstock task log {task_id}"
         warn(f"penstock: task {task_id} failed: {reason}")
@@ -243,7 +243,7 @@ class _WaitLines:
         # The number of attempts changes each time, but the reason is the same.
         key = reason if again else text
         self._seen[key] += 1
-        if self._seen[key] == _LOOKS_UNTOLD + 1 and (waits or again):
+        if self._seen[key] == _POLLS_BEFORE_REASON + 1 and (waits or again):
             warn(f"task {self._task_id} {f'tries again: {reason}' if again else f'is {text}'}")
 
 
@@ -273,7 +273,7 @@ def _wait(api: JsonClient, task_id: str, show: Show) -> dict[str, object]:
                 raise Unavailable(
                     f"the status of task {task_id} is unknown; it continues: {error}"
                 ) from None
-        time.sleep(_ASK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tuple[str, int, int]:

@@ -12,7 +12,7 @@ from penstock.core.printable import quoted
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
-from penstock.services.cli.output import print_json, print_rows, read_json, say
+from penstock.services.cli.output import echo, print_json, print_rows, read_json
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -77,7 +77,7 @@ def set_rules(
     headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
     path = f"{COORDINATOR}/rules/{named(datasource)}"
     answer = GIVEN.api().post(path, rules, headers=headers)
-    say(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
+    echo(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
 
 
 def _fits_a_header(text: str) -> bool:

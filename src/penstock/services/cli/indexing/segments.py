@@ -22,7 +22,7 @@ from penstock.services.cli.indexing.forms import (
     follow,
     named,
 )
-from penstock.services.cli.output import confirm, print_rows, say
+from penstock.services.cli.output import confirm, echo, print_rows
 
 if TYPE_CHECKING:
     from penstock.services.http_client import JsonClient
@@ -150,7 +150,7 @@ def mark_unused(
     SQL no longer reads them; their files stay until they are killed.
     """
     count = _mark(datasource, "markUnused", segments, interval, version)
-    say(f"segments marked unused: {count}")
+    echo(f"segments marked unused: {count}")
 
 
 segment_app.command("disable", short_help="The same as mark-unused.")(mark_unused)
@@ -165,7 +165,7 @@ def mark_used(
 ) -> None:
     """Mark unused segments as used again, except those that newer ones hide."""
     count = _mark(datasource, "markUsed", segments, interval, version)
-    say(f"segments marked used: {count}")
+    echo(f"segments marked used: {count}")
 
 
 def _mark(
@@ -199,4 +199,4 @@ def kill(
     if wait:
         follow(task_id, as_json=as_json)
     else:
-        say(f"submitted task {task_id}")
+        echo(f"submitted task {task_id}")

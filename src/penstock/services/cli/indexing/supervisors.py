@@ -20,18 +20,18 @@ from penstock.services.cli.indexing.forms import (
     awaited,
     compacts,
     named,
+    print_end,
     succeeded,
-    tell_end,
     warn_of_no_data,
 )
 from penstock.services.cli.output import (
     confirm,
+    echo,
     errors_in,
     first_line,
     print_json,
     print_rows,
     read_spec,
-    say,
     wait_lines,
     warn,
     without_empty,
@@ -76,7 +76,7 @@ def submit(
         print_json(answer)
     elif isinstance(answer, dict):
         name = str(answer.get("id"))
-        say(f"submitted supervisor {name}")
+        echo(f"submitted supervisor {name}")
         if name.startswith(_COMPACTS):
             warn_of_no_data(GIVEN.api(), name.removeprefix(_COMPACTS))
 
@@ -104,7 +104,7 @@ def list_supervisors(as_json: Json = False) -> None:
     # Below the table, with the full width of the terminal.
     for one in found:
         for line in wait_lines(one):
-            say(f"{one.get('id')} waits for {line}")
+            echo(f"{one.get('id')} waits for {line}")
     # The same for all, because slots are shared.
     for short in sorted({str(one[_SHORT]) for one in found if one.get(_SHORT)}):
         warn(f"penstock: {short}")
@@ -118,7 +118,7 @@ def status(name: Id, as_json: Json = False) -> None:
     if as_json or not isinstance(payload, dict):
         print_json(answer)
         return
-    say(f"supervisor  {name}")
+    echo(f"supervisor  {name}")
     if compacts(payload):
         _show_compaction(payload)
         return
@@ -130,27 +130,27 @@ def status(name: Id, as_json: Json = False) -> None:
     ):
         # The age of the report, beside the values that depend on it.
         age = _age(answer) if label == "lag" else ""
-        say(f"{label:<12}{payload.get(key)}{age}")
+        echo(f"{label:<12}{payload.get(key)}{age}")
     if payload.get(_SHORT):
-        say(f"{'slots':<12}{payload[_SHORT]}")
+        echo(f"{'slots':<12}{payload[_SHORT]}")
     for line in wait_lines(payload):
-        say(f"{'waits for':<12}{line}")
+        echo(f"{'waits for':<12}{line}")
     for file in objects(part(payload, "skippedFiles"), "files")[:1]:
         count = counted(whole(payload["skippedFiles"], "count"), "file")
-        say(f"{'skipped':<12}{count}, such as {file.get('path')}: {file.get('reason')}")
+        echo(f"{'skipped':<12}{count}, such as {file.get('path')}: {file.get('reason')}")
     waits = payload.get(_TASKS_WAIT_FOR)
     for text in waits if isinstance(waits, list) else []:
-        say(f"{'tasks':<12}wait for {text}")
+        echo(f"{'tasks':<12}wait for {text}")
     for error in objects(payload, "recentErrors"):
-        say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
+        echo(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")
-    are_told_apart = any(task.get("serverPriority") for task in tasks)
+    have_priorities = any(task.get("serverPriority") for task in tasks)
     rows = [
         {
             "task": task.get("id"),
             # A task that waits for a slot is active only for the supervisor.
             "type": "PENDING" if task.get("phase") == "PENDING" else task.get("type"),
-            "priority": task.get("serverPriority") if are_told_apart else None,
+            "priority": task.get("serverPriority") if have_priorities else None,
             "offsets": _by_partition(task.get("currentOffsets") or task.get("startingOffsets")),
             "lag": _by_partition(task.get("lag")),
             "remaining s": task.get("remainingSeconds"),
@@ -164,10 +164,10 @@ def _age(status: object) -> str:
     """Describe the age of a status's report of the stream; empty if it is current."""
     times = part(status, "generationTime"), part(status, "payload", "offsetsLastUpdated")
     try:
-        now_ms, looked_ms = (parse_time(str(time)) for time in times)
+        now_ms, polled_ms = (parse_time(str(time)) for time in times)
     except InvalidRequest:  # no report yet, or one of another release
         return ""
-    age_ms = now_ms - looked_ms
+    age_ms = now_ms - polled_ms
     return f", as of {age_ms // 1000:,} s ago" if age_ms >= _FRESH_MS else ""
 
 
@@ -179,7 +179,7 @@ def _show_compaction(payload: Mapping[str, object]) -> None:
         ("compacted", "segmentCountCompacted"),
         ("skipped", "segmentCountSkipped"),
     ):
-        say(f"{label:<12}{payload.get(key)}")
+        echo(f"{label:<12}{payload.get(key)}")
 
 
 def _by_partition(numbers: object) -> str:
@@ -248,7 +248,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     if not as_json:
         time_ms = part(payload, "maxLagMillis")
         time = f", {time_ms / 1000:,.1f} s" if isinstance(time_ms, int) else ""
-        say(f"{counted(whole(payload, 'aggregateLag'), 'message')} behind{time}{_age(status)}")
+        echo(f"{counted(whole(payload, 'aggregateLag'), 'message')} behind{time}{_age(status)}")
 
 
 def _less(number: object, other: object) -> int | None:
@@ -259,21 +259,21 @@ def _less(number: object, other: object) -> int | None:
 def suspend(name: Id) -> None:
     """Stop reading; rows that were read are published."""
     _act(name, "suspend")
-    say(f"supervisor {name} is suspended")
+    echo(f"supervisor {name} is suspended")
 
 
 @supervisor_app.command()
 def resume(name: Id) -> None:
     """Resume reading."""
     _act(name, "resume")
-    say(f"supervisor {name} is resumed")
+    echo(f"supervisor {name} is resumed")
 
 
 @supervisor_app.command()
 def terminate(name: Id) -> None:
     """Terminate a supervisor after a publish; the data stays."""
     _act(name, "terminate")
-    say(f"supervisor {name} is terminated")
+    echo(f"supervisor {name} is terminated")
 
 
 @supervisor_app.command()
@@ -298,7 +298,7 @@ def reset(
         _act(name, "resetOffsets", {"partitions": {"type": "end", "partitionOffsetMap": offsets}})
     else:
         _act(name, "reset")
-    say(f"supervisor {name} is reset")
+    echo(f"supervisor {name} is reset")
 
 
 def _offsets(given: list[str]) -> dict[str, int]:
@@ -332,7 +332,7 @@ def backfill(
     path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
     query = {} if tasks is None else {"backfillTaskCount": tasks}
     other = part(GIVEN.api().post(path, query=query), "backfillSupervisorId")
-    say(f"supervisor {name} continues at the latest messages; {other} reads those before them")
+    echo(f"supervisor {name} continues at the latest messages; {other} reads those before them")
 
 
 @supervisor_app.command()
@@ -377,7 +377,7 @@ def handoff(
     if not chosen:
         raise InvalidRequest(f"supervisor {name} has no running task for a hand-off")
     _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})
-    say(f"supervisor {name} starts a hand-off")
+    echo(f"supervisor {name} starts a hand-off")
     failed = [group for group in chosen if wait and not _published(group, tasks.get(group, []))]
     if failed:
         raise typer.Exit(exit_codes.FAILED)
@@ -388,9 +388,9 @@ def _published(group: int, tasks: list[str]) -> bool:
     ended = {task: awaited(task, quietly=False) for task in tasks}
     done = [task for task, status in ended.items() if succeeded(status)]
     for task in done or ended:
-        tell_end(task, ended[task])
+        print_end(task, ended[task])
     if not ended:
-        say(f"task group {group} had no running task")
+        echo(f"task group {group} had no running task")
     return bool(done) or not ended
 
 

@@ -24,13 +24,13 @@ from penstock.services.cli.indexing.forms import (
     trouble,
 )
 from penstock.services.cli.output import (
+    echo,
+    echo_lines,
     errors_in,
     first_line,
     print_json,
     print_rows,
     read_spec,
-    say,
-    say_lines,
     wait_lines,
 )
 
@@ -66,7 +66,7 @@ def submit(
     elif as_json:
         print_json(answer)
     else:
-        say(f"submitted task {task_id}")
+        echo(f"submitted task {task_id}")
 
 
 @task_app.command("list")
@@ -105,9 +105,9 @@ def list_tasks(
     # Below the table, with the full width of the terminal.
     for one in () if as_json else found:
         if one.get("errorMsg"):
-            say(f"{one.get('id')}: {first_line(one['errorMsg'])}")
+            echo(f"{one.get('id')}: {first_line(one['errorMsg'])}")
         for line in wait_lines(one):
-            say(f"{one.get('id')} waits for {line}")
+            echo(f"{one.get('id')} waits for {line}")
 
 
 def _stands(task: Mapping[str, object]) -> object:
@@ -130,13 +130,13 @@ def status(task: TaskId, as_json: Json = False) -> None:
             # Waits follow below; Druid's time is always in the year 1970, so it is left out.
             continue
         shown = _place(value) if name == "location" else value
-        say(f"{name:<20}{'' if shown is None else shown}")
+        echo(f"{name:<20}{'' if shown is None else shown}")
     lines = wait_lines(found)
     for line in lines:
-        say(f"{'waits for':<20}{line}")
+        echo(f"{'waits for':<20}{line}")
     failed = None if lines else trouble(api, task, found)
     if failed is not None:
-        say(f"{'trouble':<20}{failed}")
+        echo(f"{'trouble':<20}{failed}")
 
 
 def _place(location: object) -> str | None:
@@ -159,11 +159,11 @@ def why(task: TaskId, as_json: Json = False) -> None:
         stands = end_of(task, found) or "it is running"
         failed = trouble(api, task, found)
         again = "" if failed is None else f"; {failed}"
-        say(f"task {task} waits for nothing; {stands}{again}")
-    told = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)
+        echo(f"task {task} waits for nothing; {stands}{again}")
+    texts = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)
     # Each lock is one wait, and the text lists the workers already.
-    for line in dict.fromkeys(told):
-        say(line)
+    for line in dict.fromkeys(texts):
+        echo(line)
 
 
 @task_app.command()
@@ -178,7 +178,7 @@ def log(
     path = f"{_TASK}/{named(task)}/log"
     while True:
         answer = api.fetch(path, {"offset": offset})
-        say_lines(answer.content.decode(errors="replace"), end=False)
+        echo_lines(answer.content.decode(errors="replace"), end=False)
         offset = int(answer.headers.get(LOG_OFFSET, 0)) + len(answer.content)
         # A large log is sent in several answers.
         if not answer.content or offset >= int(answer.headers.get(LOG_SIZE, 0)):
@@ -193,9 +193,9 @@ def report(task: TaskId, as_json: Json = False) -> None:
     if as_json or not isinstance(payload, dict):
         print_json(answer)
         return
-    say(f"state       {payload.get('ingestionState')}")
+    echo(f"state       {payload.get('ingestionState')}")
     if payload.get("errorMsg"):
-        say(f"error       {payload['errorMsg']}")
+        echo(f"error       {payload['errorMsg']}")
     stats = payload.get("rowStats")
     rows = [
         {"phase": phase, **counts}
@@ -206,7 +206,7 @@ def report(task: TaskId, as_json: Json = False) -> None:
     if rows or not gone:
         print_rows(rows, as_json=False, empty="no rows were read")
     for text in filter(None, (gone, emptied(payload))):
-        say(text)
+        echo(text)
     samples = payload.get("unparseableEvents")
     shown = [
         sample
@@ -214,9 +214,9 @@ def report(task: TaskId, as_json: Json = False) -> None:
         for sample in (found if isinstance(found, list) else [])
     ]
     for sample in shown:
-        say(f"unparseable {json.dumps(sample, ensure_ascii=False)}")
+        echo(f"unparseable {json.dumps(sample, ensure_ascii=False)}")
     if not shown and any(row.get("unparseable") for row in rows):
-        say("to see rows that do not parse here, set tuningConfig.maxSavedParseExceptions")
+        echo("to see rows that do not parse here, set tuningConfig.maxSavedParseExceptions")
 
 
 @task_app.command()
@@ -235,10 +235,10 @@ def shutdown(task: TaskId) -> None:
     # The overlord accepts any id, as Druid's does.
     ended = end_of(task, task_status(api, task))
     if ended is not None:
-        say(f"task {task} has ended already: {ended}")
+        echo(f"task {task} has ended already: {ended}")
         return
     api.post(f"{_TASK}/{named(task)}/shutdown")
-    say(f"asked task {task} to stop")
+    echo(f"asked task {task} to stop")
 
 
 task_app.command("stop", short_help="The same as shutdown.")(shutdown)

@@ -9,7 +9,7 @@ import typer
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import INDEXER, Json, named
-from penstock.services.cli.output import print_rows, say, without_empty
+from penstock.services.cli.output import echo, print_rows, without_empty
 
 worker_app = typer.Typer(help="Workers.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -45,11 +45,11 @@ def list_workers(as_json: Json = False) -> None:
 def enable(host: Host) -> None:
     """Enable new tasks on a worker."""
     GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/enable")
-    say(f"worker {host} is enabled")
+    echo(f"worker {host} is enabled")
 
 
 @worker_app.command()
 def disable(host: Host) -> None:
     """Disable new tasks on a worker; it finishes its current tasks."""
     GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/disable")
-    say(f"worker {host} is disabled")
+    echo(f"worker {host} is disabled")

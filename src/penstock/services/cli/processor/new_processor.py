@@ -17,7 +17,7 @@ import typer
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say, say_lines, warn_lines
+from penstock.services.cli.output import echo, echo_lines, print_json, print_rows, warn_lines
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
@@ -53,7 +53,7 @@ def list_processors(
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     if markdown:
-        say_lines(reference_page().rstrip("\n"))
+        echo_lines(reference_page().rstrip("\n"))
         return
     registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
     rows = []
@@ -88,7 +88,7 @@ def show(
         print_json(to_builtins(facts))
         return
     for line in facts.lines():
-        say(line)
+        echo(line)
 
 
 @processor_app.command()
@@ -107,13 +107,13 @@ def new(
             raise Conflict(f"{folder / file} exists already; move it away, or use another name")
     for file, text in files.items():
         (folder / file).write_text(text, encoding="utf-8")
-        say(f"{folder / file}")
+        echo(f"{folder / file}")
     module = next(iter(files)).removesuffix(".py")
-    say("")
-    say(f"Its test: pytest {folder / f'test_{module}.py'}")
-    say(f"In a flow: type: {module}:{name}")
+    echo("")
+    echo(f"Its test: pytest {folder / f'test_{module}.py'}")
+    echo(f"In a flow: type: {module}:{name}")
     where = shlex.quote(str(folder.resolve()))
-    say(f"The service finds it with: penstock up --flow-modules {where}")
+    echo(f"The service finds it with: penstock up --flow-modules {where}")
 
 
 _CLASS: Final = '''"""{name}: a processor."""

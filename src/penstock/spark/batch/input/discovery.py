@@ -102,7 +102,7 @@ def discovered(
                     " dimensionExclusions"
                 )
             text = "datasource %s: column %r is left out, as it differs from %r only in case"
-            warn(text, schema.data_source, name, TIME_COLUMN)
+            warn(text, schema.datasource, name, TIME_COLUMN)
             continue
         if len(spec.dimensions) + len(added) == COLUMNS_MAX:
             text = (
@@ -110,13 +110,13 @@ def discovered(
             )
             if not lenient:
                 raise InvalidRequest(text)
-            warn("datasource %s: %s; the others are left out", schema.data_source, text)
+            warn("datasource %s: %s; the others are left out", schema.datasource, text)
             break
         typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
         added.append(Dimension(name=name, type=typed))
     if unfit:
         shown = ", ".join(f"{name[:_SHOWN]!r}" for name in unfit[:_NAMES_SHOWN])
-        warn(_NO_NAME, schema.data_source, len(unfit), shown)
+        warn(_NO_NAME, schema.datasource, len(unfit), shown)
     update = {"dimensions": (*spec.dimensions, *added)}
     return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
 

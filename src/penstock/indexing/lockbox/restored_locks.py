@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from penstock.indexing.lockbox.lockbox import Add, Lockbox
+from penstock.indexing.lockbox.lockbox import AddTask, Lockbox
 from penstock.indexing.lockbox.model import HeldLock, LockChanges
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """The state at the start of a term.
+class RestoredLocks:
+    """The lockboxes at the start of a term.
 
     Attributes:
         boxes: Lockboxes by datasource.
@@ -38,11 +38,11 @@ class Restored:
     changes: LockChanges
 
 
-def restore(
+def restore_locks(
     active: Iterable[LockTask],
     stored: Iterable[HeldLock],
     version_floors: Mapping[str, str] = MappingProxyType({}),
-) -> Restored:
+) -> RestoredLocks:
     """Take over stored locks of active tasks, oldest versions first.
 
     Args:
@@ -55,7 +55,7 @@ def restore(
     for task in tasks.values():
         floor = version_floors.get(task.datasource, "")
         box = boxes.setdefault(task.datasource, Lockbox(task.datasource, version_floor=floor))
-        box.handle([Add(task)], 0)
+        box.handle([AddTask(task)], 0)
         box.accept()
     forgotten: list[HeldLock] = []
     failed_groups: set[str] = set()
@@ -83,6 +83,6 @@ def restore(
         box.accept()
         forgotten.extend(box.handle([], 0).changes.removed)
         box.accept()
-    return Restored(
+    return RestoredLocks(
         boxes, sorted(task.id for task in failed), LockChanges(removed=tuple(forgotten))
     )
