@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from stepped_loop import InlineExecutor, run_stepped
+from stepped_loop import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.delivery import Delivery
@@ -140,7 +140,7 @@ class World:
             new_id=lambda: "id",
         )
         self.changes = TopicChanges(self.topics)
-        self.changes._thread = InlineExecutor(1)
+        change_inline(self.changes)
 
     @property
     def topic(self) -> Topic:

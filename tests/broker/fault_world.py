@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from call_faults_kit import Faults
-from stepped_loop import InlineExecutor, SteppedLoop
+from stepped_loop import SteppedLoop, change_inline
 
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
@@ -226,7 +226,7 @@ class World:
             free_bytes=lambda: LIMIT,
         )
         self.server._broker = self.broker = self.server._compose()
-        self.broker.changes._thread = InlineExecutor(1)
+        change_inline(self.broker.changes)
         self.front = TcpFront(self.broker, [])
         self.broker.clients = self.front
         self.numbers = iter(range(1, 1_000))

@@ -16,6 +16,7 @@ from penstock.testing.memory_disk import PowerLoss
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from penstock.broker.topics.changes import TopicChanges
     from penstock.testing.clock import VirtualClock
 
 T = TypeVar("T")
@@ -31,6 +32,12 @@ class InlineExecutor(ThreadPoolExecutor):
         except BaseException as error:  # noqa: BLE001 - whoever waits for it hears it
             future.set_exception(error)
         return future
+
+
+def change_inline(changes: TopicChanges) -> None:
+    """Have the changes of topics made on the event loop, not on a thread."""
+    changes._thread.shutdown()
+    changes._thread = InlineExecutor(1)
 
 
 class _JumpingSelector(selectors.SelectSelector):

@@ -21,6 +21,7 @@ from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.threads import OwnedThread
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.memory_disk import CrashableFileSystem
@@ -403,3 +404,27 @@ def test_what_a_killed_broker_had_not_synced_is_synced_soon() -> None:
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert not topics.left_unsynced
     topics.close()
+
+
+def test_a_broker_without_a_thread_for_changes_does_not_start(
+    options: BrokerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It started, and refused the first topic."""
+    start = OwnedThread.start
+
+    def refuse(thread: OwnedThread) -> None:
+        if thread.name == "topics":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    server = BrokerServer(options)
+
+    async def story() -> None:
+        with pytest.raises(Unavailable, match=r"'topics' \(can't start new thread\): raise the"):
+            await server.start()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedThread, "start", refuse)
+        asyncio.run(story())
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.create_topic("t", partitions=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop import InlineExecutor, run_stepped
+from stepped_loop import change_inline, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
@@ -155,7 +155,7 @@ def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> Non
         options = DiskQueueOptions(sync_in_background=False)
         topics = Topics.open("/t", queue_options=options, channels=store, fs=disk, clock=clock)
         changes = TopicChanges(topics)
-        changes._thread = InlineExecutor(1)
+        change_inline(changes)
         topic = await changes.create("t", 1)
         return topics, topic, await changes.find_or_create_channel(topic, "c")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop import InlineExecutor, run_stepped
+from stepped_loop import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel import Channel
@@ -91,7 +91,7 @@ def play(
             "/topics", queue_options=queue_options, channels=store, fs=fs, clock=clock
         )
         changes = TopicChanges(topics)
-        changes._thread = InlineExecutor(1)
+        change_inline(changes)
         topic = await changes.create("t", 1)
         channel = await changes.find_or_create_channel(topic, name)
         await story(topic, channel, clock)

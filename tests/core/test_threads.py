@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
 from penstock.core import threads
+from penstock.core.errors import Closed, Unavailable
 from penstock.core.threads import (
     DEATHS,
     Death,
@@ -16,6 +18,7 @@ from penstock.core.threads import (
     JobTimer,
     OnDeath,
     OwnedThread,
+    SerialExecutor,
     pause_s,
     start_job,
 )
@@ -247,3 +250,56 @@ def test_the_process_ends_where_no_thread_can_be_started(
     thread.start()
     assert ends.has_ended.wait(10)
     assert "election ended unexpectedly" in caplog.text
+
+
+def test_calls_of_a_serial_executor_run_in_order_until_it_is_shut_down() -> None:
+    executor, seen = SerialExecutor("serial"), list[int]()
+    futures = [executor.submit(seen.append, number) for number in range(100)]
+    failing = executor.submit(fail)
+    assert isinstance(failing.exception(LIMIT_S), MemoryError)
+    last = executor.submit(lambda: "the last")
+    executor.shutdown()
+    assert last.result(0) == "the last"
+    assert all(one.done() for one in futures)
+    assert seen == list(range(100))
+    with pytest.raises(Closed, match="'serial' has ended"):
+        executor.submit(fail)
+    executor.shutdown()
+
+
+def test_a_job_of_a_serial_executor_that_fails_is_counted_and_the_next_one_runs(
+    deaths: Deaths,
+) -> None:
+    executor = SerialExecutor("serial")
+    executor.start_job(fail)
+    assert executor.submit(lambda: "next").result(LIMIT_S) == "next"
+    executor.shutdown()
+    assert deaths.counts() == {"serial": 1}
+
+
+def test_an_executor_whose_thread_dies_ends_the_process_and_leaves_no_call_waiting(
+    ends: Ends,
+) -> None:
+    executor, let_go = SerialExecutor("serial"), threading.Event()
+    dying: Future[object] = executor.submit(lambda: let_go.wait(LIMIT_S))
+    dying.add_done_callback(raise_exit)
+    behind = executor.submit(fail)
+    let_go.set()
+    assert ends.has_ended.wait(LIMIT_S)
+    with pytest.raises(CancelledError):
+        behind.result(LIMIT_S)
+    with pytest.raises(Closed):
+        executor.submit(fail)
+
+
+def raise_exit(_done: Future[object]) -> None:
+    raise SystemExit
+
+
+def test_an_executor_without_a_thread_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(Unavailable, match=r"'serial'.*can't start new thread.*ulimit -u"):
+        SerialExecutor("serial")

@@ -10,7 +10,7 @@ from call_faults_kit import FAULTS
 from controller_kit import LINE, World, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
-from penstock.core.threads import DEATHS
+from penstock.core.threads import DEATHS, Deaths, OwnedThread
 from penstock.flow.controller import components
 from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.controller import FlowController
@@ -266,3 +266,35 @@ def test_a_parameter_of_a_file_that_cannot_exist_is_refused(tmp_path: Path) -> N
         apply(controller, LINE + 'parameters: {p: {file: "a\\0b"}}\n')
     assert not check_ended(controller, InvalidFlow)
     world.close()
+
+
+def test_a_flow_without_a_thread_for_swap_files_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran, and a read ahead of which the thread could not start ran twice later."""
+    start = OwnedThread.start
+
+    def refuse(thread: OwnedThread) -> None:
+        if thread.name == "flow-swap":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    world = World(OsFileSystem(), str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedThread, "start", refuse)
+        with pytest.raises(Unavailable, match=r"'flow-swap' \(can't start new thread\)"):
+            world.open()
+    controller = world.open()
+    apply(controller, LINE)
+    controller.start()
+    check_runs(controller)
+    world.close()
+
+
+def test_work_on_swap_files_that_fails_is_counted(tmp_path: Path, deaths: Deaths) -> None:
+    """Its exception ended in a future that nobody read."""
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    controller._queues._background(lambda: 1 // 0)
+    world.close()
+    assert deaths.counts() == {"flow-swap": 1}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.client import Message
+from penstock.core import threads
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.threads import Deaths
+from penstock.flow.errors import ProcessError
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.consume_topic import ConsumeTopic
 from penstock.testing.flow import ProcessorRunner
@@ -148,3 +153,46 @@ def test_what_is_no_name_or_address_fails_the_start(
 def test_an_address_is_needed() -> None:
     problems = ConsumeTopic.problems({"topic": "t", "channel": "c", "addresses": ""})
     assert [problem.place for problem in problems] == ["addresses"]
+
+
+def test_a_consumer_that_fails_is_replaced_and_its_processor_says_so(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, deaths: Deaths
+) -> None:
+    """Messages stopped to come, or the process of all flows ended."""
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 0.01)
+    with runner_of(broker, "replaced") as runner:
+        receiver = runner.processor._receiver
+        failed = receiver._consumer
+        assert failed is not None
+        failing = MemoryError("no room")
+        receiver._loop.post(lambda: failed._connections.task_failed("rotation", failing))
+        while not receiver.failure:
+            assert runner._host.woken.wait(20)
+        while receiver._consumer in (failed, None):
+            with suppress(ProcessError):
+                runner.run()
+        publish(broker, "replaced", b"a", b"b")
+        assert take(runner, 2) == [b"a", b"b"]
+        assert deaths.counts() == {"consumer": 1}
+        assert not deaths.down()
+
+
+def test_a_processor_whose_consumer_waits_to_restart_says_why_and_stops_at_once(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, deaths: Deaths
+) -> None:
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 3_600.0)
+    has_died = threading.Event()
+    forget = deaths.listen(lambda _death: has_died.set())
+    with runner_of(broker, "waiting") as runner:
+        receiver = runner.processor._receiver
+        failed = receiver._consumer
+        assert failed is not None
+        failing = MemoryError("no room")
+        receiver._loop.post(lambda: failed._connections.task_failed("rotation", failing))
+        with pytest.raises(ProcessError, match=r"rotation: MemoryError\('no room'\)"):
+            runner.run_when_woken()
+        assert has_died.wait(20)
+        forget()
+        (down,) = deaths.down()
+        assert down.startswith("consumer ended unexpectedly")
+    assert not deaths.down()

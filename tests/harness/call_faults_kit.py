@@ -43,10 +43,12 @@ class Faults:
     Attributes:
         raised: The port and method at which the last fault was raised, for two faults
             "first, then second"; empty if none was raised.
+        inside_calls: Calls of functions that the last `armed_inside` counted before its fault.
     """
 
     def __init__(self) -> None:
         self.raised = ""
+        self.inside_calls = 0
         self._error: type[BaseException] | None = None
         self._left = 0
         self._after = False
@@ -95,19 +97,18 @@ class Faults:
             error: The exception to raise.
             at: Number of calls, by this thread, before the fault; with fewer nothing is raised.
         """
-        self.raised = ""
-        names, left = tuple(modules), at
+        self.raised, self.inside_calls = "", 0
+        names = tuple(modules)
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
-            nonlocal left
             del event, argument
             name = str(frame.f_globals.get("__name__"))
             # Exceptions in finalizers are ignored.
             is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
             if is_end or not name.startswith(names):
                 return
-            if left:
-                left -= 1
+            if self.inside_calls < at:
+                self.inside_calls += 1
                 return
             self.raised = f"{name}.{frame.f_code.co_qualname}"
             raise error(f"fault at {self.raised}")  # also ends the tracing

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, PenstockError
-from penstock.mailbox.lanes import promise
+from penstock.core.threads import promise
 from penstock.mailbox.task_mailbox import MailboxState
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import math
 import threading
 
 import pytest
+from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -227,3 +228,47 @@ def test_other_threads_set_timers_of_a_sleeping_mailbox_under_both_clocks() -> N
         assert not fired.is_set()
         clock.advance(1)
         assert fired.wait(10)
+
+
+# Not the callbacks: a mail that raises ends the loop, and its timer.
+_INSIDE = ("penstock.mailbox.timers", "penstock.mailbox.alarm", "penstock.mailbox.task_mailbox")
+
+
+def test_an_exception_at_any_call_leaves_each_timer_that_was_set_and_no_other() -> None:
+    """One that was set had no alarm, and came when another one was due, or never."""
+    met, at = set[str](), 0
+    while True:
+        timed, faults, wanted = Timed(), Faults(), list[str]()
+        for number in range(63):  # cancelled ones, which are removed when many were set
+            timed.timers.schedule_after(90_000 + number, timed.say("never")).cancel()
+        with faults.armed_inside(_INSIDE, MemoryError, at):
+            for name, due_s in (("d", 4), ("b", 2), ("c", 3), ("a", 1), ("e", 5)):
+                timed.timers.schedule_after(due_s * 1_000, timed.say(name))
+                wanted.append(f"{name}@{due_s}")
+        for due_s in range(1, 6):
+            timed.run(1)
+            assert timed.said == sorted(wanted)[: len(timed.said)], f"at {faults.raised}"
+            assert len(timed.said) == sum(int(one[-1]) <= due_s for one in wanted), faults.raised
+        if not faults.raised:
+            break
+        met.add(faults.raised.rpartition(".")[2])
+        at += 1
+    assert met >= {"_register", "_prune", "set", "_add"}
+
+
+def test_an_exception_while_timers_are_posted_posts_each_of_them_once() -> None:
+    at = 0
+    while True:
+        timed, faults = Timed(), Faults()
+        for name in "abc":
+            timed.timers.schedule_after(1_000, timed.say(name))
+        timed.timers.schedule_after(2_000, timed.say("d"))
+        timed.clock.advance(1)
+        with faults.armed_inside(_INSIDE, MemoryError, at):
+            timed.processor.mailbox.alarm.ring_if_due()
+        assert timed.run() == ["a@1", "b@1", "c@1"], f"at {faults.raised}"
+        assert timed.run(1) == ["a@1", "b@1", "c@1", "d@2"], f"at {faults.raised}"
+        if not faults.raised:
+            break
+        at += 1
+    assert at > 5

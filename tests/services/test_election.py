@@ -484,3 +484,16 @@ def test_one_whose_leading_cannot_begin_is_no_leader_and_ends(
     assert broken.wait(10)
     assert not a.is_leader
     assert story.told == []
+
+
+def test_without_a_thread_to_lead_nobody_stands(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It won the election, and then could not lead."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(Unavailable, match=r"'leading' \(can't start new thread\)"):
+        make(A, Story())

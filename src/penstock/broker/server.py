@@ -221,15 +221,18 @@ class BrokerServer:
             fs=self._fs,
             clock=self._clock,
         )
-        try:
-            return self._compose_around(topics, memory, dead_letters, inflight_bytes)
-        except BaseException:
-            topics.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            opened.callback(topics.close)
+            changes = TopicChanges(topics)
+            opened.callback(changes.close)
+            broker = self._compose_around(topics, changes, memory, dead_letters, inflight_bytes)
+            opened.pop_all()
+        return broker
 
     def _compose_around(
         self,
         topics: Topics,
+        changes: TopicChanges,
         memory: MemoryBudget,
         dead_letters: DeadLetterTopics,
         inflight_bytes: int,
@@ -243,7 +246,6 @@ class BrokerServer:
             "delete topics or files there, or have consumed messages deleted sooner with"
             " --topic-retention or --topic-retention-size",
         )
-        changes = TopicChanges(topics)
         bounds = self._bounds = SizeBounds(self._clock)
         publisher = MessagePublisher(
             topics, changes, disk_space, bounds, options.default_partitions

@@ -17,7 +17,8 @@ from penstock.client.ready import ClientPace
 from penstock.client.subscription import Subscription
 from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import Closed, InvalidRequest, PenstockError
+from penstock.core.loop_tasks import start_owned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence
@@ -37,12 +38,13 @@ class Inbound:
     Attributes:
         put: Receives messages.
         forget: Called with a closed connection, whose messages need not be processed any longer.
-        refused: Called if no server ever accepted the consumer and one refused it permanently.
+        failed: Called if the consumer cannot go on: no server ever accepted it and one refused it
+            permanently, or one of its tasks raised an exception.
     """
 
     put: Callable[[list[Message]], None]
     forget: Callable[[Subscription], None]
-    refused: Callable[[InvalidRequest], None]
+    failed: Callable[[PenstockError], None]
 
 
 class ConsumerConnections:
@@ -75,7 +77,7 @@ class ConsumerConnections:
         self._joined: dict[Subscription, None] = {}
         self._wanted: set[str] = set()
         self._serving: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._accepted = False
         self._closing = False
         self._drained = asyncio.Event()
@@ -87,8 +89,8 @@ class ConsumerConnections:
         """Start connecting to fixed addresses, and to servers that lookup services know."""
         self._want(addresses)
         if services:
-            self._spawn(self._look_up(frozenset(addresses), services))
-        self._spawn(self._pacing.take_turns())
+            self._spawn("lookup", self._look_up(frozenset(addresses), services))
+        self._spawn("rotation", self._pacing.take_turns())
 
     async def start_close(self) -> None:
         """Open no further connections, and request no further messages."""
@@ -98,8 +100,10 @@ class ConsumerConnections:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        steps = CleanupSteps()
         for subscription in self._joined:
-            subscription.start_close()
+            steps.take(subscription.start_close)
+        steps.finish()
 
     async def wait_drained(self) -> None:
         """Wait until no message can arrive any longer and all received ones are answered."""
@@ -109,10 +113,11 @@ class ConsumerConnections:
 
     async def close(self) -> None:
         """Send pending output, and disconnect."""
-        leaving = list(self._joined)
+        leaving, steps = list(self._joined), CleanupSteps()
         for subscription in leaving:
-            subscription.close()
+            steps.take(subscription.close)
         await asyncio.gather(*(subscription.ended for subscription in leaving))
+        steps.finish()
 
     def resize(self, max_in_flight: int) -> None:
         """Set the maximum number of messages in flight."""
@@ -120,9 +125,23 @@ class ConsumerConnections:
 
     def note_outcome(self, succeeded: bool) -> None:
         """Slow down after failures, and speed up after successes."""
-        pause_s = self._pacing.note_outcome(succeeded)
-        if pause_s is not None and not self._closing:
-            self._spawn(self._pacing.end_pause(pause_s))
+        try:
+            pause_s = self._pacing.note_outcome(succeeded)
+            if pause_s is not None and not self._closing:
+                self._spawn("pause", self._pacing.end_pause(pause_s))
+        except BaseException as error:
+            # Without the task that ends a pause, no message would be requested again.
+            self.task_failed("pause", error)
+            raise
+
+    def task_failed(self, name: str, error: BaseException) -> None:
+        """Report the failure of a task without which the consumer cannot go on."""
+        failure = Closed(
+            f"the consumer of {self._topic}/{self._channel} failed: {name}: {error!r}: create a "
+            "new one"
+        )
+        failure.__cause__ = error
+        self._inbound.failed(failure)
 
     @property
     def connection_count(self) -> int:
@@ -171,7 +190,7 @@ class ConsumerConnections:
     def _want(self, addresses: Collection[str]) -> None:
         self._wanted = set(addresses)
         for address in sorted(self._wanted - self._serving):
-            self._spawn(self._serve(address))
+            self._spawn("connection", self._serve(address))
             self._serving.add(address)
 
     async def _serve(self, address: str) -> None:
@@ -183,7 +202,7 @@ class ConsumerConnections:
                 limit = await subscription.open(self._topic, self._channel, options, environment)
             except PenstockError as error:
                 if isinstance(error, InvalidRequest) and not self._accepted:
-                    self._inbound.refused(error)
+                    self._inbound.failed(error)
                     return
                 _logger.warning("no connection to consume on: %s", error)
             except Exception:
@@ -216,7 +235,7 @@ class ConsumerConnections:
             jitter = 1.0 + _JITTER * self._environment.random()
             await self._environment.sleep(self._options.lookup_s * jitter)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, name: str, work: Coroutine[object, object, None]) -> None:
+        task = start_owned(name, work, self.task_failed)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -19,7 +19,8 @@ from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
 from penstock.client.v2 import wire
-from penstock.core.errors import InvalidRequest, counted
+from penstock.core.errors import InvalidRequest, PenstockError, counted
+from penstock.core.loop_tasks import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -100,7 +101,7 @@ class Consumer:
         for service in self._services:
             lookup_url(service, topic)
         self._inbox = Inbox()
-        inbound = Inbound(self._put, self._inbox.forget, self._refuse)
+        inbound = Inbound(self._put, self._inbox.forget, self._fail)
         self._connections = ConsumerConnections(
             topic, channel, max_in_flight, self._options, self._environment, inbound
         )
@@ -108,9 +109,9 @@ class Consumer:
         if handler is not None:
             concurrency = self._options.concurrency or max_in_flight
             self._handling = HandlerPool(
-                handler, self._inbox, self._options, concurrency, self._connections.note_outcome
+                handler, self._inbox, self._options, concurrency, self._connections
             )
-        self._failure: InvalidRequest | None = None
+        self._failure: PenstockError | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
 
@@ -132,6 +133,8 @@ class Consumer:
         Raises:
             InvalidRequest: It stopped because no server ever accepted it and one refused it
                 permanently.
+            Closed: It stopped because of an unexpected exception in one of its tasks, which is
+                the cause; messages in flight are redelivered.
         """
         await self._stopped.wait()
         if self._failure is not None:
@@ -148,8 +151,7 @@ class Consumer:
                 they are redelivered.
         """
         if self._stopping is None:
-            loop = asyncio.get_running_loop()
-            self._stopping = loop.create_task(self._stop(drain=drain))
+            self._stopping = start_awaited(self._stop(drain=drain))
         await asyncio.shield(self._stopping)
 
     # -- taking messages
@@ -172,6 +174,7 @@ class Consumer:
 
         Raises:
             InvalidRequest: As `wait_stopped`.
+            Closed: As `wait_stopped`.
         """
         return await self._inbox.take(max_messages)
 
@@ -201,10 +204,12 @@ class Consumer:
 
     async def _stop(self, *, drain: bool) -> None:
         try:
-            await self._connections.start_close()
-            if self._handling is None:
-                self._give_back()
-            self._inbox.end(self._failure)
+            try:
+                await self._connections.start_close()
+                if self._handling is None:
+                    self._give_back()
+            finally:
+                self._inbox.end(self._failure)
             if drain:
                 await self._drain()
             if self._handling is not None:
@@ -217,9 +222,8 @@ class Consumer:
                 self._stopped.set()
 
     async def _drain(self) -> None:
-        loop = asyncio.get_running_loop()
-        drained = loop.create_task(self._connections.wait_drained())
-        timeout = loop.create_task(self._wait_timeout())
+        drained = start_awaited(self._connections.wait_drained())
+        timeout = start_awaited(self._wait_timeout())
         await asyncio.wait([drained, timeout], return_when="FIRST_COMPLETED")
         if not drained.done():
             _logger.warning("left %s in flight", counted(self._connections.in_flight, "message"))
@@ -245,7 +249,14 @@ class Consumer:
         if self._handling is not None:
             self._handling.wake()
 
-    def _refuse(self, error: InvalidRequest) -> None:
+    def _fail(self, error: PenstockError) -> None:
+        if self._stopping is not None:
+            _logger.warning("while the consumer stopped: %s", error)
+            return
         self._failure = error
-        if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._stop(drain=False))
+        try:
+            self._inbox.end(error)
+            self._stopping = start_awaited(self._stop(drain=False))
+        except BaseException:
+            self._stopped.set()  # `stop` can be called again
+            raise

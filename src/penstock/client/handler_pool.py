@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import counted
+from penstock.core.loop_tasks import start_owned
 
 if TYPE_CHECKING:
     from penstock.client.inbox import Inbox
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Handler = Callable[["Message"], Awaitable[None]]
-Outcome = Callable[[bool], None]
-"""Called after each handler with whether it returned."""
+
+
+class HandlerOwner(Protocol):
+    """Receives the outcomes of handlers."""
+
+    def note_outcome(self, succeeded: bool) -> None:
+        """Note that a handler returned or raised."""
+        ...
+
+    def task_failed(self, name: str, error: BaseException) -> None:
+        """Handle an exception that is not one of a handler."""
+        ...
 
 
 class HandlerPool:
@@ -34,7 +45,7 @@ class HandlerPool:
         inbox: Source of the messages.
         options: Delays and limits after failures.
         concurrency: Maximum number of concurrent handlers.
-        outcome: Called with each outcome.
+        owner: Receives each outcome.
 
     Attributes:
         succeeded: Handlers that returned.
@@ -48,20 +59,20 @@ class HandlerPool:
         inbox: Inbox,
         options: ConsumerOptions,
         concurrency: int,
-        outcome: Outcome,
+        owner: HandlerOwner,
     ) -> None:
         self._handler = handler
         self._inbox = inbox
         self._options = options
         self._concurrency = concurrency
-        self._outcome = outcome
+        self._owner = owner
         self.succeeded = self.failed = self.given_up = 0
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Task[object]] = set()
 
     def wake(self) -> None:
         """Begin to process the messages in the inbox."""
         if len(self._workers) < self._concurrency:
-            worker = asyncio.get_running_loop().create_task(self._work())
+            worker = start_owned("handler", self._work(), self._owner.task_failed)
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
@@ -74,11 +85,14 @@ class HandlerPool:
             await asyncio.wait(workers)
 
     async def _work(self) -> None:
-        while (message := self._inbox.pop()) is not None:
+        while waiting := len(self._inbox):
             # A handler that never awaits leaves nothing for other workers: one further worker is
-            # enough, which wakes the next one when it has found a message.
-            if len(self._inbox):
+            # enough, which wakes the next one when it has found a message. Before a message is
+            # taken: if this raises, the owner is told, and no message is lost.
+            if waiting > 1:
                 self.wake()
+            message = self._inbox.pop()
+            assert message is not None
             try:
                 await self._handle(message)
             except Exception:
@@ -97,7 +111,7 @@ class HandlerPool:
             if not message.answered:
                 message.requeue(self._delay_ms(message))
             self.failed += 1
-            self._outcome(False)  # noqa: FBT003  # it failed
+            self._owner.note_outcome(succeeded=False)
             return
         if not message.answered:
             message.finish()
@@ -108,7 +122,7 @@ class HandlerPool:
             self.given_up += 1
         else:
             self.succeeded += 1
-            self._outcome(True)  # noqa: FBT003  # it returned
+            self._owner.note_outcome(succeeded=True)
 
     def _delay_ms(self, message: Message) -> int:
         options = self._options

@@ -28,6 +28,7 @@ from penstock.client.v2.connection import NsqConnection, open_connection
 from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
+from penstock.core.loop_tasks import start_owned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,15 +75,12 @@ class SendWindow:
             if turn.done() and not turn.cancelled():
                 self.leave(size)
             else:
-                self._admit()  # later waiters may fit
+                self._free(0, 0)  # later waiters may fit
             raise
 
     def leave(self, size: int) -> None:
         """Leave, and admit waiting items."""
-        self._count -= 1
-        self._bytes -= size
-        if self._waiting:
-            self._admit()
+        self._free(1, size)
 
     def _fits(self, size: int) -> bool:
         return not self._count or (
@@ -93,13 +91,18 @@ class SendWindow:
         self._count += 1
         self._bytes += size
 
-    def _admit(self) -> None:
+    def _free(self, count: int, size: int) -> None:
+        """Give back places, and admit waiting items. It calls no function that could raise."""
+        self._count -= count
+        self._bytes -= size
         while self._waiting:
             size, turn = self._waiting[0]
             if not turn.done():
-                if not self._fits(size):
+                is_full = self._count >= self._max_count or self._bytes + size > self._max_bytes
+                if self._count and is_full:
                     return
-                self._take(size)
+                self._count += 1
+                self._bytes += size
                 turn.set_result(None)
             self._waiting.popleft()
 
@@ -108,14 +111,19 @@ _logger = logging.getLogger(__name__)
 
 
 class _Publish:
-    """One command that expects an answer."""
+    """One command that expects an answer.
 
-    __slots__ = ("answer", "data", "retry")
+    Attributes:
+        in_window: It counts in the window of publishes in progress.
+    """
+
+    __slots__ = ("answer", "data", "in_window", "retry")
 
     def __init__(self, data: bytes, answer: asyncio.Future[None], *, retry: bool) -> None:
         self.data = data
         self.answer = answer
         self.retry = retry
+        self.in_window = True
 
 
 class Producer:
@@ -152,7 +160,7 @@ class Producer:
         self._down: PenstockError | None = None
         self._ended = asyncio.Event()
         self._drained = asyncio.Event()
-        self._reconnecting_task: asyncio.Task[None] | None = None
+        self._reconnecting_task: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -169,9 +177,15 @@ class Producer:
             Unavailable: The server cannot be reached, or refuses for now.
         """
         self._ended.set()
-        await self._connect()
+        connection = await self._connect()
+        try:
+            self._reconnecting_task = start_owned(
+                "reconnecting", self._keep_connected(), self._task_failed
+            )
+        except BaseException as error:
+            connection.abort(Closed(f"the producer could not be started: {error!r}"))
+            raise
         self._closed = None
-        self._reconnecting_task = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def close(self) -> None:
         """Wait for pending answers, and disconnect. Idempotent."""
@@ -182,9 +196,7 @@ class Producer:
         if self._reconnecting_task is not None:
             self._reconnecting_task.cancel()
             await asyncio.wait([self._reconnecting_task])
-        for publish in self._unsent:
-            self._complete(publish, self._closed)
-        self._unsent.clear()
+        self._fail_unsent(self._closed)
         if self._connection is not None:
             self._connection.close()
             await self._ended.wait()
@@ -259,7 +271,8 @@ class Producer:
         for frame in frames:
             if isinstance(frame, wire.ResponseFrame) and sent:
                 self._refused = None
-                self._complete(sent.popleft(), None)
+                self._complete(sent[0], None)
+                sent.popleft()  # last: if completing it raises, the end of the connection does so
             elif isinstance(frame, wire.ErrorFrame):
                 self._refuse(frame.data)
             else:
@@ -279,13 +292,15 @@ class Producer:
         steps = CleanupSteps()
         for publish in sent:
             if publish.retry and not publish.answer.done():
-                steps.take(self._unsent.append, publish)  # after a refused publish
+                self._unsent.append(publish)  # after a refused publish
             elif self._refused is None:
                 lost = AnswerLost(f"{reason}; the message may or may not have been published")
-                steps.take(self._complete, publish, lost)
+                self._fail(publish, lost, steps)
             else:
                 text = f"not published, because of another publish: {self._refused}"
-                steps.take(self._complete, publish, Unavailable(text))
+                self._fail(publish, Unavailable(text), steps)
+        if self._closed is not None:  # it does not connect again
+            steps.take(self._fail_unsent, self._closed)
         steps.take(self._drained.set)
         steps.take(self._ended.set)
         steps.finish()
@@ -326,13 +341,16 @@ class Producer:
 
     def _complete(self, publish: _Publish, error: PenstockError | None) -> None:
         """Complete a publish, and free its place. Its caller may no longer wait."""
-        self._window.leave(len(publish.data))
-        if publish.answer.done():
-            return
-        if error is None:
-            publish.answer.set_result(None)
-        else:
-            publish.answer.set_exception(error)
+        try:
+            if not publish.answer.done():
+                if error is None:
+                    publish.answer.set_result(None)
+                else:
+                    publish.answer.set_exception(error)
+        finally:
+            if publish.in_window:
+                self._window.leave(len(publish.data))
+                publish.in_window = False
 
     def _wrong_size(self, size: int) -> InvalidRequest:
         if not size:
@@ -353,7 +371,8 @@ class Producer:
         if self._sent[0].retry and isinstance(error, Unavailable):
             self._unsent.append(self._sent.popleft())
         else:
-            self._complete(self._sent.popleft(), error)
+            self._complete(self._sent[0], error)
+            self._sent.popleft()
 
     def _protest(self) -> None:
         if self._connection is not None:
@@ -362,7 +381,7 @@ class Producer:
 
     # -- the connection
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> NsqConnection:
         self._refused = None
         options = self._options.connection
         connection = await open_connection(self.address, options, self, self._environment)
@@ -379,6 +398,7 @@ class Producer:
         except BaseException:
             connection.abort(Unavailable(f"{self.address}: publishes cannot be sent; try again"))
             raise
+        return connection
 
     async def _keep_connected(self) -> None:
         while True:
@@ -404,9 +424,31 @@ class Producer:
         """Fail publishes that cannot wait until the next attempt or that no retry would help."""
         self._down = reason
         kept: deque[_Publish] = deque()
+        failed: list[_Publish] = []
         for publish in self._unsent:
-            if publish.retry and isinstance(reason, Unavailable) and not publish.answer.done():
-                kept.append(publish)
-            else:
-                self._complete(publish, reason)
+            waits = publish.retry and isinstance(reason, Unavailable) and not publish.answer.done()
+            (kept if waits else failed).append(publish)
+        steps = CleanupSteps()
         self._unsent = kept
+        for publish in failed:
+            self._fail(publish, reason, steps)
+        steps.finish()
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        """Fail publishes that no later connection will send, and refuse further ones."""
+        text = f"the producer for {self.address} failed: {name}: {error!r}: create a new one"
+        _logger.error("%s", text, exc_info=error)
+        self._closed = Closed(text)
+        self._fail_unsent(self._closed)
+
+    def _fail_unsent(self, reason: Closed) -> None:
+        steps = CleanupSteps()
+        while self._unsent:
+            self._fail(self._unsent.popleft(), reason, steps)
+        steps.finish()
+
+    def _fail(self, publish: _Publish, error: PenstockError, steps: CleanupSteps) -> None:
+        """Complete a publish with an error, even if freeing its place in the window fails."""
+        if not publish.answer.done():
+            publish.answer.set_exception(error)
+        steps.take(self._complete, publish, error)

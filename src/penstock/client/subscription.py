@@ -15,6 +15,7 @@ from penstock.client.message import Message
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import NsqConnection, open_connection
 from penstock.core.cleanup import CleanupSteps
+from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment
@@ -147,9 +148,14 @@ class Subscription:
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []
-        if finished and self._connection is not None:
+        if not finished or self._connection is None:
+            return
+        try:
             self._connection.send(wire.finish(finished))
             self._receiver.answered()
+        except Exception as error:  # noqa: BLE001 - answers are missing, so the connection must end
+            text = f"{self.address}: cannot send answers: {error!r}; try again"
+            self._connection.abort(Unavailable(text))
 
     # -- callbacks of the connection
 

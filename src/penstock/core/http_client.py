@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 import httptools
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +95,7 @@ class AsyncHttpClient:
             raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
     async def _exchange(self, server: _Server, request: bytes) -> tuple[int, bytes]:
-        tls = await asyncio.to_thread(_certificates) if server.is_tls else None
+        tls = await run_on_thread(_certificates) if server.is_tls else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)

@@ -1,10 +1,11 @@
 """Start tasks, callbacks, threads and loops of asyncio, and report failures in them.
 
-The only place that creates tasks, runs loops on threads, and sets a loop's exception handler. Three
+The only place that creates tasks, runs loops on threads, and sets a loop's exception handler. Four
 kinds of tasks:
 
     keep_running   a body that runs until it is cancelled or `may_return`; declared like a thread
     start_job      one coroutine that no code awaits: an exception is logged and counted
+    start_owned    one coroutine whose exception goes to a callback of its owner
     start_awaited  one coroutine whose result, or exception, goes to the code that awaits it
 
 A task of any kind that is cancelled ends as requested.
@@ -66,8 +67,7 @@ def keep_running(
         on_death: Consequence if it raises or returns.
         may_return: It may return: only an exception is unexpected.
     """
-    loop = asyncio.get_running_loop()
-    return loop.create_task(_keep(name, body, on_death, may_return), name=name)
+    return _start(_keep(name, body, on_death, may_return), name)
 
 
 async def _keep(
@@ -101,7 +101,7 @@ async def _keep(
 
 def start_job(name: str, job: Coroutine[object, object, T]) -> asyncio.Task[T]:
     """Start a coroutine that no code awaits, on the running loop; its failure is logged."""
-    task = asyncio.get_running_loop().create_task(job, name=name)
+    task = _start(job, name)
     task.add_done_callback(_report_failure)
     return task
 
@@ -111,9 +111,39 @@ def _report_failure(task: asyncio.Task[object]) -> None:
         DEATHS.report(Death(task.get_name(), error, OnDeath.REPORT))
 
 
+def start_owned(
+    name: str,
+    work: Coroutine[object, object, object],
+    failed: Callable[[str, BaseException], object],
+) -> asyncio.Task[object]:
+    """Start a coroutine on the running loop; its owner handles an exception.
+
+    Args:
+        name: Name of the task.
+        work: The coroutine.
+        failed: Called with the name and the exception, if the coroutine raises one.
+    """
+
+    def pass_failure(task: asyncio.Task[object]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failed(name, error)
+
+    task = _start(work, name)
+    task.add_done_callback(pass_failure)
+    return task
+
+
 def start_awaited(work: Coroutine[object, object, T]) -> asyncio.Task[T]:
     """Start a coroutine whose result is awaited, on the running loop."""
-    return asyncio.get_running_loop().create_task(work)
+    return _start(work)
+
+
+def _start(work: Coroutine[object, object, T], name: str | None = None) -> asyncio.Task[T]:
+    try:
+        return asyncio.get_running_loop().create_task(work, name=name)
+    except BaseException:
+        work.close()  # or Python warns that it was never awaited
+        raise
 
 
 def watch_loop(

@@ -9,7 +9,8 @@ Penstock is an `OwnedThread`, which declares what follows an unexpected end of i
 
 An end is unexpected if the body raised anything, or returned before `expect_end` was called.
 `OwnedThread` is the only place that starts threads; tasks of event loops are in `loop_tasks`, and
-report to the same `Deaths`.
+report to the same `Deaths`. `SerialExecutor` runs calls on one such thread, which starts with its
+owner: a later call cannot fail because no thread can be started.
 
 Owns the deaths of this process: their log lines, their counts, which parts are down, and the end of
 the process. Does not own how a process ends: its entry point passes that to
@@ -24,14 +25,20 @@ import logging
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from penstock.core.backoff import RetryPolicy
+from penstock.core.errors import Closed, Unavailable
 from penstock.core.metrics import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -333,3 +340,123 @@ class JobTimer:
     def _wait(self) -> None:
         if not self._cancelled.wait(self._delay_s):
             self._job()
+
+
+def promise(
+    work: Callable[[], T], *, through: tuple[type[BaseException], ...] = ()
+) -> tuple[Future[T], Callable[[], None]]:
+    """Return a future, and a function that runs the work and resolves the future.
+
+    Args:
+        work: The work; it does not run if the future is cancelled before.
+        through: Exceptions that are raised to the caller, and not set in the future.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except through:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the owner of the future gets it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    return future, run
+
+
+class SerialExecutor(Executor):
+    """One thread that runs calls in order. Any thread may submit.
+
+    In contrast to a `ThreadPoolExecutor`, its thread starts with it, and an unexpected end of the
+    thread is reported. The mutex makes sure that a call is either refused or run: it is held while
+    a call is put into the queue, and to note that the thread ends.
+
+    Args:
+        name: Name of the thread.
+
+    Raises:
+        Unavailable: No thread can be started.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._mutex = threading.Lock()
+        self._ended = False
+        # Each call, and what cancels it if the thread dies before.
+        self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[], object]] | None]
+        self._calls = SimpleQueue()
+        self._thread = OwnedThread(name, self._run)
+        try:
+            self._thread.start()
+        except BaseException as error:
+            self._thread.expect_end()
+            self._calls.put(None)  # the thread may have started before its start raised
+            if not isinstance(error, RuntimeError | MemoryError):
+                raise
+            raise Unavailable(
+                f"cannot start thread {name!r} ({error}): raise the limit of processes (ulimit -u)"
+                " or of memory"
+            ) from error
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a call after all that were submitted before; its future gets the outcome.
+
+        Raises:
+            Closed: The executor was shut down.
+        """
+        future, run = promise(lambda: fn(*args, **kwargs))
+        self._put(run, future.cancel)
+        return future
+
+    def start_job(self, job: Callable[[], object]) -> None:
+        """Run a call whose outcome no code awaits; an exception is logged and counted.
+
+        Raises:
+            Closed: The executor was shut down.
+        """
+
+        def run() -> None:
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - no caller could notice it
+                DEATHS.report(Death(self._name, error, OnDeath.REPORT))
+
+        self._put(run, lambda: None)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Run the calls that were submitted, and end the thread. Idempotent.
+
+        Args:
+            wait: Wait for the end of the thread.
+            cancel_futures: Not supported: `submit` promises that a call runs.
+        """
+        assert not cancel_futures
+        self._thread.expect_end()
+        with self._mutex:
+            if not self._ended:
+                self._ended = True
+                self._calls.put(None)
+        if wait:
+            self._thread.join()
+
+    def _put(self, run: Callable[[], None], cancel: Callable[[], object]) -> None:
+        with self._mutex:
+            if self._ended:
+                raise Closed(f"thread {self._name!r} has ended: start its owner again")
+            self._calls.put((run, cancel))
+
+    def _run(self) -> None:
+        try:
+            while (call := self._calls.get()) is not None:
+                call[0]()
+                del call  # it may refer to this executor
+        finally:
+            with self._mutex:
+                self._ended = True
+            while not self._calls.empty():
+                if (left := self._calls.get()) is not None:
+                    left[1]()

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
+from penstock.core.threads import promise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,32 +39,6 @@ class Lanes(Protocol):
     def close(self) -> None:
         """Start no further work; queued work is cancelled."""
         ...
-
-
-def promise(
-    work: Callable[[], T], *, through: tuple[type[BaseException], ...] = ()
-) -> tuple[Future[T], Callable[[], None]]:
-    """Return a future, and a function that runs the work and resolves the future.
-
-    Args:
-        work: The work; it does not run if the future is cancelled before.
-        through: Exceptions that are raised to the caller, and not set in the future.
-    """
-    future: Future[T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = work()
-        except through:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the owner of the future gets it
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    return future, run
 
 
 class ThreadLanes:

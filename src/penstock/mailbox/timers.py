@@ -4,16 +4,15 @@ Owns the heap of timers, which belongs to the mailbox thread; other threads add 
 is no timer thread: the mailbox sleeps at most until the next timer and posts it between mails, so a
 virtual clock drives timers, too, and a callback never runs concurrently with a mail.
 Invariants: due timers are posted in the order of their due time, then of their creation; a
-    cancelled
-timer does not run, even if its mail waits already; none fires after `quiesce`.
+cancelled timer does not run, even if its mail waits already; none fires after `quiesce`. After any
+exception, each timer whose scheduling succeeded is still posted when it is due, and no other is.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.mailbox.alarm import HAIR_S
@@ -75,11 +74,15 @@ class Timer:
             self._timers.repeat(self)
 
 
-@dataclass(order=True, frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
+    """A timer in the heap. Its number is unique, so that comparisons never reach the timer.
+
+    A comparison of tuples cannot raise: one that raised would leave the heap without its order.
+    """
+
     due_s: float
     number: int
-    timer: Timer = field(compare=False)
+    timer: Timer
 
 
 class MailboxTimers:
@@ -239,15 +242,19 @@ class MailboxTimers:
             return
         if len(self._heap) >= self._prune_at:
             self._prune()
-        heapq.heappush(self._heap, _Entry(timer.due_s, self._next_number, timer))
-        self._next_number += 1
-        if self._heap[0].timer is timer:
+        entry = _Entry(timer.due_s, self._next_number, timer)
+        if not self._heap or entry < self._heap[0]:
+            # First: without its alarm, a timer in the heap might never be posted. An alarm without
+            # its timer only sets the next one.
             self._mailbox.alarm.set(timer.due_s, self._ring)
+        heapq.heappush(self._heap, entry)
+        self._next_number += 1
 
     def _prune(self) -> None:
         """Remove cancelled timers; the next pruning comes when the heap has doubled."""
-        self._heap = [entry for entry in self._heap if not entry.timer.cancelled]
-        heapq.heapify(self._heap)
+        left = [entry for entry in self._heap if not entry.timer.cancelled]
+        heapq.heapify(left)
+        self._heap = left
         self._prune_at = max(_PRUNE_AT_LEAST, 2 * len(self._heap))
 
     def _ring(self) -> None:

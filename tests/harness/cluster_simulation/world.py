@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cluster_simulation.fibers import Fiber, Killed
 from penstock.core.errors import Closed, Unavailable
-from penstock.mailbox.lanes import promise
+from penstock.core.threads import promise
 from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:

@@ -8,16 +8,17 @@ or the HTTP client (`AuthQuery`).
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from penstock.broker.security.permissions import Permissions
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,8 @@ class AuthServers:
             url = self._urls[(first + step) % len(self._urls)]
             try:
                 answer = await self._ask(url, question)
-                return await asyncio.to_thread(Permissions.parse, answer, self._clock.now_ms())
+                parse = partial(Permissions.parse, answer, self._clock.now_ms())
+                return await run_on_thread(parse)
             except PenstockError as error:
                 _logger.warning("authorization server %s: %s", url, error)
         raise Unavailable("no authorization server gave a usable answer: see the broker's log")

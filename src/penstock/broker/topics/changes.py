@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -22,9 +21,11 @@ from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.loop_tasks import call_each, report, run_on_thread, start_awaited
+from penstock.core.threads import SerialExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+    from concurrent.futures import Executor
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.topics.registry import Topics
@@ -55,6 +56,9 @@ class TopicChanges:
 
     Attributes:
         watchers: Listeners for topics and channels that are created or deleted.
+
+    Raises:
+        Unavailable: No thread can be started.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -62,7 +66,7 @@ class TopicChanges:
         self._topics = topics
         self._making: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
         self._dropping: dict[tuple[Topic, str], asyncio.Task[None]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
+        self._thread: Executor = SerialExecutor("topics")
 
     async def create(self, name: str, partitions: int) -> Topic:
         """Create a topic, or return one with as many stream partitions. Raises as `Topics`."""

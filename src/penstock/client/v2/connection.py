@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from penstock.client.addresses import Address
 from penstock.client.v2 import handshake, wire
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+from penstock.core.loop_tasks import start_owned
 
 if TYPE_CHECKING:
     import ssl
@@ -65,8 +66,8 @@ class NsqConnection(asyncio.Protocol):
         self._reason: PenstockError | None = None
         self._opened = False
         self._heard = True
-        self._upgrade: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._upgrade: asyncio.Task[object] | None = None
+        self._watch: asyncio.Task[object] | None = None
 
     # -- callbacks of the loop
 
@@ -74,8 +75,11 @@ class NsqConnection(asyncio.Protocol):
         """Begin the handshake."""
         # uvloop's transports have asyncio's methods but not its base class.
         self._transport = cast("asyncio.Transport", transport)
-        if self._handshake is not None:
-            self._transport.write(self._handshake.begin())
+        try:
+            if self._handshake is not None:
+                self._transport.write(self._handshake.begin())
+        except Exception as error:  # noqa: BLE001 - the server waits for this command
+            self._task_failed("handshake", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the listener."""
@@ -143,7 +147,8 @@ class NsqConnection(asyncio.Protocol):
             raise self._reason
         self._opened = True
         self._heard = False
-        self._watch = self._loop.create_task(self._watch_peer(environment))
+        watch = self._watch_peer(environment)
+        self._watch = start_owned("heartbeat check", watch, self._task_failed)
 
     def _take(self, data: bytes) -> None:
         while self._handshake is not None:
@@ -168,7 +173,8 @@ class NsqConnection(asyncio.Protocol):
         match step:
             case handshake.StartTls():
                 assert self._options.tls is not None
-                self._upgrade = self._loop.create_task(self._start_tls(self._options.tls))
+                upgrade = self._start_tls(self._options.tls)
+                self._upgrade = start_owned("TLS handshake", upgrade, self._task_failed)
             case handshake.StartCompression():
                 self._codec = _codec(self._handshake.features)
                 compressed = self._parser.take_rest()
@@ -193,9 +199,6 @@ class NsqConnection(asyncio.Protocol):
         except OSError as error:  # includes `ssl.SSLError`
             text = f"{self.address}: no TLS: {error}; check the certificate and the address"
             self.abort(InvalidRequest(text))
-            return
-        except Exception as error:  # noqa: BLE001 - the outermost handler of a task
-            self.abort(Unavailable(f"{self.address}: TLS failed: {error!r}; try again"))
             return
         if upgraded is None:
             self.abort(Unavailable(f"{self.address} ended the connection during TLS; try again"))
@@ -232,17 +235,16 @@ class NsqConnection(asyncio.Protocol):
     async def _watch_peer(self, environment: Environment) -> None:
         """Close a connection without input, not even heartbeats."""
         silence_s = 2 * self._options.heartbeat_ms / _MS
-        try:
-            while True:
-                await environment.sleep(silence_s)
-                if not self._heard:
-                    break
-                self._heard = False
-        except Exception as error:  # noqa: BLE001 - the outermost handler of a task
-            text = f"{self.address}: the heartbeat check failed: {error!r}; try again"
-        else:
-            text = f"{self.address}: no heartbeat for {silence_s:g} s: check that the server runs"
+        while True:
+            await environment.sleep(silence_s)
+            if not self._heard:
+                break
+            self._heard = False
+        text = f"{self.address}: no heartbeat for {silence_s:g} s: check that the server runs"
         self.abort(Unavailable(text))
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self.abort(Unavailable(f"{self.address}: the {name} failed: {error!r}; try again"))
 
 
 def _codec(features: handshake.Features) -> Codec:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.core.threads import SerialExecutor
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
@@ -143,9 +144,9 @@ class FlowController:
         )
         resources.callback(self._repository.close)
         self.events: Sequence[RecoveryEvent] = self._repository.recovered.events
-        background = resources.enter_context(ThreadPoolExecutor(1, "flow-swap"))
+        background = resources.enter_context(SerialExecutor("flow-swap"))
         self._budget = HeapBudget(options.heap_bytes)
-        self._queues = ConnectionQueues(self._repository, clock, self._budget, background.submit)
+        self._queues = ConnectionQueues(self._repository, clock, self._budget, background.start_job)
         self._services = SessionServices(self._repository, self._content, clock, new_uuid, fs)
         self._scheduling = MailboxThread(
             "flow-scheduler",

@@ -25,13 +25,13 @@ import logging
 import random
 import socket
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.core.errors import Dependency, Fenced, PenstockError, Unavailable
-from penstock.core.threads import OwnedThread
+from penstock.core.threads import OwnedThread, SerialExecutor
 from penstock.core.waits import WaitTable
 from penstock.services.emitter.emitter import send_alert
 from penstock.services.emitter.events import Severity
@@ -128,7 +128,7 @@ class LeaderSelector:
         self._until_s = 0.0
         self._decided = threading.Event()
         self._thread = OwnedThread("election", self._run)
-        self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
+        self._leading = SerialExecutor("leading")
 
     def start(self) -> None:
         """Begin to stand for election."""

@@ -24,6 +24,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING, BinaryIO, ClassVar, Final, Protocol, cast
 
 import uvicorn
@@ -35,7 +36,7 @@ from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import uvicorn_config
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
-from penstock.core.loop_tasks import LoopThread, keep_running
+from penstock.core.loop_tasks import LoopThread, keep_running, run_on_thread
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
     INT,
@@ -201,7 +202,7 @@ class RequestReceiver:
                 if size > self._options.maximum_bytes:
                     return self._too_large()
                 if size > SPOOL_BYTES:
-                    await asyncio.to_thread(body.write, piece)
+                    await run_on_thread(partial(body.write, piece))
                 else:
                     body.write(piece)
             body.seek(0)

@@ -2,7 +2,8 @@
 
 `ConsumeTopic` owns the commit and the record of the messages that were taken last. The consumer
 runs on the thread of an event loop: it holds received messages until a trigger takes them, and
-requeues them if none does for long, so that they do not time out at the broker.
+requeues them if none does for long, so that they do not time out at the broker. If the consumer
+fails, triggers raise the reason until another one is created.
 
 Invariants: a message is finished at the broker only when its FlowFile survives a power loss. A
 message that is delivered again because a crash or a lost connection came between commit and
@@ -24,6 +25,7 @@ from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Messag
 from penstock.core.errors import InvalidRequest
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import LoopThread, keep_running, start_awaited
+from penstock.core.threads import OnDeath
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (
     INT,
@@ -59,6 +61,9 @@ class TopicReceiver:
         max_in_flight: Maximum number of messages in flight.
         batch: Maximum number of messages that are returned together.
         context: The processor's context, which is woken when messages can be taken.
+
+    Attributes:
+        failure: Why no messages arrive; empty if they do.
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class TopicReceiver:
         self._waiting: deque[_Arrived] = deque()
         self._stopping: asyncio.Task[None] | None = None
         self._paused = False
-        self.failure: InvalidRequest | None = None
+        self.failure = ""
 
     async def start(self) -> None:
         """Start to consume.
@@ -89,9 +94,15 @@ class TopicReceiver:
         Raises:
             InvalidRequest: A name or an address is invalid.
         """
+        self._begin()
+        self._pump = keep_running(
+            "consumer", self._consume, on_death=OnDeath.RESTART, may_return=True
+        )
+
+    def _begin(self) -> Consumer:
         consumer = self._consumer = self._make()
         consumer.start()
-        self._pump = keep_running("consumer", lambda: self._take_all(consumer), may_return=True)
+        return consumer
 
     def begin_stop(self) -> None:
         """Requeue messages that were not taken, and disconnect when the others are answered."""
@@ -107,11 +118,11 @@ class TopicReceiver:
         return self._stopping
 
     async def _stop(self) -> None:
-        while self._waiting:
-            self._requeue(self._waiting.popleft().messages)
+        self._requeue_waiting()
         if self._consumer is not None:
             await self._consumer.stop()
         if self._pump is not None:
+            self._pump.cancel()  # it may wait to restart
             await asyncio.wait([self._pump])
 
     def take(self) -> Sequence[Message]:
@@ -132,20 +143,35 @@ class TopicReceiver:
         """Requeue messages at the broker."""
         self._loop.post(lambda: self._requeue(messages))
 
+    async def _consume(self) -> None:
+        """Take messages until the consumer is stopped; at a restart, from a new consumer."""
+        consumer = self._consumer or self._begin()
+        self.failure = ""
+        try:
+            await self._take_all(consumer)
+        except InvalidRequest as error:
+            self.failure = f"the broker refuses: {error}"
+            self._context.wake()
+        except Exception as error:  # narrow: a cancelled task ends with the processor
+            self.failure = f"no messages can be consumed, will be retried: {error!r}"
+            self._context.wake()
+            self._requeue_waiting()
+            try:
+                await consumer.stop()
+            finally:
+                self._consumer = None
+            raise
+
     async def _take_all(self, consumer: Consumer) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            while messages := await consumer.take(self._batch):
-                if self._stopping is not None:
-                    self._requeue(messages)
-                    continue
-                arrived = _Arrived(messages)
-                self._waiting.append(arrived)
-                self._context.wake()
-                loop.call_later(HOLD_S, self._held_too_long, arrived)
-        except InvalidRequest as error:
-            self.failure = error
+        while messages := await consumer.take(self._batch):
+            if self._stopping is not None:
+                self._requeue(messages)
+                continue
+            arrived = _Arrived(messages)
+            self._waiting.append(arrived)
             self._context.wake()
+            loop.call_later(HOLD_S, self._held_too_long, arrived)
 
     def _held_too_long(self, arrived: _Arrived) -> None:
         try:
@@ -159,6 +185,10 @@ class TopicReceiver:
     def _set_in_flight(self, count: int) -> None:
         if self._consumer is not None:
             self._consumer.set_max_in_flight(count)
+
+    def _requeue_waiting(self) -> None:
+        while self._waiting:
+            self._requeue(self._waiting.popleft().messages)
 
     @staticmethod
     def _requeue(messages: Sequence[Message]) -> None:
@@ -284,10 +314,10 @@ class ConsumeTopic(Processor):
         """Take messages that have arrived.
 
         Raises:
-            ProcessError: The broker refuses permanently.
+            ProcessError: The broker refuses permanently, or the consumer failed.
         """
-        if self._receiver.failure is not None:
-            raise ProcessError(f"the broker refuses: {self._receiver.failure}")
+        if self._receiver.failure:
+            raise ProcessError(self._receiver.failure)
         messages = self._take()
         if not messages:
             return

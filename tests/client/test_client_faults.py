@@ -1,0 +1,255 @@
+"""Exceptions that nobody expects in clients: they go on, or close with the error; nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+import pytest
+from call_faults_kit import Faults
+from fake_server import FakeServer, World, message_frame, run, until, use_loop
+
+from penstock.client import (
+    BackoffOptions,
+    ConnectionOptions,
+    Consumer,
+    ConsumerOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+)
+from penstock.core.errors import Closed, PenstockError
+
+CLIENT = ("penstock.client",)
+ROTATE_S = 5.0
+LOOKUP_S = 60.0
+HEARTBEAT_S = 60.0
+DRAIN_S = 30.0
+# A callback of the loop that raised may leave a handshake without its end.
+QUICK = ConnectionOptions(connect_timeout_s=1.0)
+
+
+class FailingWorld(World):
+    """Fails the sleep of some length, once."""
+
+    def __init__(self, fails_s: float) -> None:
+        super().__init__()
+        self.fails_s = fails_s
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds == self.fails_s:
+            self.fails_s = -1.0
+            raise MemoryError("no room")
+        await super().sleep(seconds)
+
+
+class QuickWorld(World):
+    """Waits for nothing but what the test does not want to happen by itself."""
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds in {ROTATE_S, HEARTBEAT_S, LOOKUP_S, DRAIN_S}:
+            await super().sleep(seconds)
+        else:
+            await asyncio.sleep(0)
+
+
+async def fail(message: Message) -> None:
+    raise ValueError(message.id)
+
+
+@pytest.mark.parametrize("task", ["rotation", "lookup", "connection", "pause"])
+def test_a_consumer_whose_task_fails_closes_with_that_error(task: str) -> None:
+    """Messages stopped to come, and nobody heard of it."""
+    sleep_s = {"rotation": ROTATE_S, "lookup": LOOKUP_S, "connection": 0.0, "pause": 1.0}[task]
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            c = Consumer(
+                *("t", "c"),
+                fail if task == "pause" else None,
+                addresses=[server.address],
+                lookup=["http://127.0.0.1:1"] if task == "lookup" else [],
+                options=ConsumerOptions(slow_down=BackoffOptions(1_000, 120_000)),
+                environment=FailingWorld(sleep_s).environment,
+            )
+            async with c:
+                if task == "connection":
+                    (await server.peer()).drop()
+                if task == "pause":
+                    peer = await server.peer()
+                    await peer.wait_for("RDY")
+                    peer.send(message_frame(1, b"x"))
+                for wait in (c.wait_stopped(), c.take()):
+                    with pytest.raises(Closed, match=rf"t/c failed: {task}.*create a new") as found:
+                        await wait
+                    assert isinstance(found.value.__cause__, MemoryError)
+                await until(lambda: all(peer.ended for peer in server.peers))
+
+    run(story())
+
+
+def test_a_connection_whose_heartbeat_check_fails_is_opened_again() -> None:
+    async def story() -> None:
+        async with FakeServer() as server:
+            world = FailingWorld(HEARTBEAT_S)
+            async with Consumer(
+                "t", "c", addresses=[server.address], environment=world.environment
+            ):
+                await (await server.peer(0)).wait_for("SUB")
+                await (await server.peer(1)).wait_for("RDY")
+
+    run(story())
+
+
+def test_a_producer_that_cannot_connect_again_fails_what_waits_and_what_comes() -> None:
+    """Publishes with `retry` waited for ever."""
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            server.manners.answers_publishes = False
+            producer = Producer(server.address, environment=FailingWorld(0.1).environment)
+            async with producer:
+                waiting = asyncio.ensure_future(producer.publish("t", b"x", retry=True))
+                peer = await server.peer()
+                await peer.wait_for("PUB")
+                await server.stop_listening()
+                peer.drop()
+                with pytest.raises(Closed, match="failed: reconnecting: MemoryError"):
+                    await waiting
+                with pytest.raises(Closed, match="create a new one"):
+                    await producer.publish("t", b"y", retry=True)
+
+    run(story())
+
+
+# -- an exception at each call of a function of the client
+
+
+class Ended(Exception):
+    """The exception came to the event loop itself, which ends a process of Penstock."""
+
+
+def watch() -> list[dict[str, object]]:
+    """Return what comes to the running loop's exception handler, as `core.loop_tasks` reads it."""
+    fatal: list[dict[str, object]] = []
+
+    def handle(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        if not context.keys() & {"transport", "protocol"}:
+            fatal.append(context)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+    return fatal
+
+
+async def turns(count: int, fatal: list[dict[str, object]]) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+        if fatal:
+            raise Ended
+
+
+async def consume(faults: Faults, at: int) -> None:
+    """Consume ten messages while a call fails; then the connection breaks, and they come again."""
+    done: set[bytes] = set()
+    fatal = watch()
+
+    async def handle(message: Message) -> None:
+        if message.attempts == 1 and message.body == b"3":
+            raise ValueError(message.body)
+        await asyncio.sleep(0)
+        done.add(message.body)
+
+    async with FakeServer() as server:
+        c = Consumer(
+            *("t", "c", handle),
+            addresses=[server.address],
+            options=ConsumerOptions(QUICK, requeue_delay_ms=0, drain_s=DRAIN_S),
+            environment=QuickWorld().environment,
+        )
+        is_started = False
+        with faults.armed_inside(CLIENT, MemoryError, at):
+            c.start()
+            is_started = True
+            await turns(60, fatal)
+            for peer in server.peers:
+                peer.send(frames(1))
+            await turns(60, fatal)
+        if not is_started:
+            return
+        stopped = asyncio.ensure_future(c.wait_stopped())
+        sent = 0
+        while len(done) < 10 and not stopped.done():
+            if sent == 0:
+                for peer in server.peers:
+                    peer.drop()
+                sent = len(server.peers) or 1
+            for peer in server.peers[sent:]:
+                if peer.of("RDY"):
+                    peer.send(frames(2))
+                    sent += 1
+            await turns(1, fatal)
+        await c.stop()
+        with suppress(Closed):
+            await stopped
+        with suppress(Closed):
+            assert await c.take() == []
+
+
+def frames(attempts: int) -> bytes:
+    return b"".join(message_frame(i, b"%d" % i, attempts) for i in range(10))
+
+
+async def produce(faults: Faults, at: int) -> None:
+    """Publish while a call fails; then the connection breaks, and publishes must go on."""
+    fatal = watch()
+    async with FakeServer() as server:
+        options, environment = ProducerOptions(QUICK), QuickWorld().environment
+        producer = Producer(server.address, options=options, environment=environment)
+        publishes: list[asyncio.Task[None]] = []
+        with faults.armed_inside(CLIENT, MemoryError, at):
+            with suppress(PenstockError):
+                await producer.start()
+            publishes += [
+                asyncio.ensure_future(producer.publish("t", b"%d" % i, retry=i % 2 == 0))
+                for i in range(6)
+            ]
+            await turns(60, fatal)
+        for peer in server.peers:
+            peer.drop()
+        while not all(one.done() for one in publishes):
+            await turns(1, fatal)
+        stored = {body for peer in server.peers for _, _, body in peer.of("PUB")}
+        for number, one in enumerate(publishes):
+            error = one.exception()
+            assert isinstance(error, MemoryError | PenstockError | None), error
+            assert error is not None or b"%d" % number in stored
+        with suppress(Closed, MemoryError):
+            await producer.publish("t", b"last", retry=True)
+        await producer.close()
+        assert producer._window.count == 0
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("work", [consume, produce])
+def test_a_fault_in_any_function_of_a_client_leaves_nobody_waiting(
+    work: Callable[[Faults, int], Coroutine[object, object, None]],
+) -> None:
+    use_loop("asyncio")  # uvloop does not survive an exception in some of its callbacks
+    faults, at, ended = Faults(), 0, 0
+    while True:
+        try:
+            run(work(faults, at))
+        except Ended:
+            ended += 1
+        except BaseException as error:
+            error.add_note(f"MemoryError at call {at}, in {faults.raised}")
+            raise
+        if not faults.raised:
+            break
+        at += 1
+    gc.collect()  # coroutines of tasks that could not be started, whose warnings are ignored here
+    assert at > 100
+    assert ended < at / 4
