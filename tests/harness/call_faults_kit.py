@@ -46,12 +46,14 @@ class Faults:
     Attributes:
         raised: The port and method at which the last fault was raised, for two faults
             "first, then second"; empty if none was raised.
+        unraised: Number of calls in the last block in which nothing was raised.
         followed: Number of calls of ports between the last fault and the end of its block.
         unclosed: Ports that were results of calls, such as files and locks, and are not closed.
     """
 
     def __init__(self) -> None:
         self.raised = ""
+        self.unraised = 0
         self.followed = 0
         self.unclosed: set[object] = set()
         self._is_armed = False
@@ -87,6 +89,7 @@ class Faults:
             if not self.raised:
                 raise
         finally:
+            self.unraised = at - self._left
             self._error = self._then = None
             self._is_armed = False
 
@@ -143,6 +146,7 @@ class Faults:
             if not self.raised:
                 raise
         finally:
+            self.unraised = at - left
             sys.settrace(before)
             sys.unraisablehook = hook
 

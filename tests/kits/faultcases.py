@@ -110,8 +110,7 @@ class FaultCases:
         self._firsts = len(self._operations) * len(FAULTS) * len(after) * calls
         inside_total = len(self._operations) * inside_calls if inside else 0
         self.total = self._firsts + inside_total
-        # The lowest call that an operation did not reach, of ports and of functions; a higher one
-        # is not tried. It is the same for each kind, as nothing was raised.
+        # How many calls an operation makes, of ports and of functions, once this is known.
         self._ends: dict[tuple[str, bool], int] = {}
 
     def case(self, number: int) -> FaultCase:
@@ -162,7 +161,7 @@ class FaultCases:
         if faults is None:
             return 0
         if not faults.raised:
-            self._ends[calls] = case.at
+            self._ends[calls] = faults.unraised
             return 0
         if case.inside:
             counts.inside += 1

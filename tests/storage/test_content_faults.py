@@ -224,7 +224,7 @@ PAIRS = FaultCases(OPERATIONS, check, calls=60, inside=INSIDE, inside_calls=600)
 
 
 def test_a_sync_that_succeeds_makes_all_durable_after_a_pair_of_exceptions() -> None:
-    failures = PAIRS.sample(60)
+    failures = PAIRS.sample(30)
     assert not failures, failures[0]
 
 
