@@ -233,7 +233,7 @@ def test_what_was_synced_is_read_after_a_memory_error(name: str) -> None:
     )
 
 
-PAIRS = FaultCases(OPERATIONS, check, calls=80, inside=INSIDE, inside_calls=1_000)
+PAIRS = FaultCases(OPERATIONS, check, calls=300, inside=INSIDE, inside_calls=1_500)
 
 
 def test_what_was_synced_is_read_after_a_pair_of_exceptions() -> None:
