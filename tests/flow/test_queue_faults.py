@@ -5,13 +5,13 @@ And a MemoryError at each call of its own functions, which finds what lies betwe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pytest
-from call_faults_kit import FAULTS
-from faultcases import FaultCase, FaultCases
+from call_faults_kit import FAULTS, Faults
+from faultcases import FaultCase, FaultCases, count_single
 from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
@@ -22,8 +22,8 @@ from penstock.flow.swap import columns
 
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)
-# Of the calls of functions of the queue, how many are passed over between two faults.
-EVERY = int(os.environ.get("PENSTOCK_FAULTS_EVERY", "11"))
+# A sample of the calls of functions; `make soak` has all.
+EVERY = 37
 Jobs = list[Callable[[], None]]
 Operation = Callable[[World, Jobs], Polled | None]
 
@@ -87,8 +87,20 @@ def ask(world: World, _jobs: Jobs) -> None:
     world.queue.next_due_ms()
 
 
+def acknowledge(world: World, _jobs: Jobs) -> None:
+    """Count FlowFiles as gone, as a session does after its commit; the full queue gets space."""
+    taken = world.queue.size
+    world.queue.set_options(replace(OPTIONS, backpressure_count=taken.count))
+    world.queue.acknowledge(taken.unacknowledged_count, taken.unacknowledged_bytes)
+
+
+def set_options(world: World, _jobs: Jobs) -> None:
+    world.queue.set_options(replace(OPTIONS, swap_threshold=1, swap_batch=2))
+
+
 OPERATIONS: list[Operation] = [
     *(poll, poll_where, put, expire, drop, drop_all, run_jobs, reorder, look, ask),
+    *(acknowledge, set_options),
 ]
 
 
@@ -181,22 +193,60 @@ def test_no_memory_error_at_any_call_of_its_functions_loses_a_flowfile(
     assert at > 1
 
 
-def check_pair(case: FaultCase) -> bool:
+def check_case(case: FaultCase) -> Faults:
+    if case.operation == RESTORE:
+        return check_restore(case)
     operation = next(one for one in OPERATIONS if one.__name__ == case.operation)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        world = check(operation, lambda world: case.armed(world.faults))
-    return ", then " in world.faults.raised
+        return check(operation, lambda world: case.armed(world.faults)).faults
 
 
+def check_restore(case: FaultCase) -> Faults:
+    """Check that a queue into which nothing could be restored can be made and filled again."""
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        before, *_ = filled()
+        removed = {*before.home.swept, *before.home.removed}
+        home = before.home.restarted(before.home.fs)
+        world = World(OPTIONS, [FirstInFirstOut()], home=home, clock=before.clock)
+        restored = home.recovered()
+        with case.armed(world.faults):
+            world.queue.restore(*restored)
+        where = world.faults.raised
+        if where:  # a process whose start fails begins anew
+            again = home.restarted(home.fs)
+            world.queue = World(OPTIONS, home=again, clock=before.clock).queue
+            world.queue.restore(*again.recovered())
+        world.clock.advance(ms=2_000)
+        found: list[int] = []
+        while (left := world.queue.poll_many(1_000)).flowfiles or left.expired:
+            found += [*ids(left.flowfiles), *ids(left.expired)]
+        assert sorted(found) == sorted({PENALIZED, *range(COUNT + MORE)} - removed), where
+        return world.faults
+
+
+RESTORE = "restore"
+INSIDE = ("penstock.flow.queue",)
 # A home that took the FlowFiles and raises has not kept its word, so no fault comes after a call.
-PAIRS = FaultCases([one.__name__ for one in OPERATIONS], check_pair, after=[False])
+PAIRS = FaultCases(
+    [*(one.__name__ for one in OPERATIONS), RESTORE],
+    check_case,
+    calls=150,
+    after=[False],
+    inside=INSIDE,
+    inside_calls=4_000,
+)
 
 
 def test_no_pair_of_exceptions_loses_a_flowfile() -> None:
-    failures, reached = PAIRS.run(range(300))
+    failures = PAIRS.sample(20)
     assert not failures, failures[0]
-    assert reached > 20
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_queue_whose_restoring_raised_is_restored_again(error: type[BaseException]) -> None:
+    assert count_single(lambda at: check_restore(FaultCase(RESTORE, error, at)).raised)
 
 
 def test_after_a_memory_error_at_swap_in_every_flowfile_comes() -> None:

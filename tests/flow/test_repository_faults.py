@@ -13,15 +13,18 @@ from typing import TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases
-from repository_kit import Opened
+from faultcases import FaultCase, FaultCases, count_single
+from repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
+from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.repository.state import RepositoryState
+from penstock.storage.content.repository import ContentRepository
+from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 
 T = TypeVar("T")
@@ -37,8 +40,7 @@ class World:
     disk: CrashableFileSystem = field(default_factory=CrashableFileSystem)
 
     def __post_init__(self) -> None:
-        port = self.faults.port(self.disk, results=("create", "open_append", "open_read"))
-        self.opened = Opened.open(port)
+        self.opened = Opened.open(self.port())
         swapped = self.opened.create("in", 4)
         home = self.opened.repository.swap_home
         self.file: SwapFileInfo = home.swap_out("in", swapped, "order")
@@ -46,10 +48,15 @@ class World:
         self.loaded, self.away = swapped[:2], swapped[2:]
         self.memory = self.opened.create("in", 4, durable=True)
         self.opened.create("other", 2)  # not synced
+        self.others = self.found_others()
         everything = [*swapped, *self.memory]
         self.where: Where = {one.id: "in" for one in everything}
-        self.where |= {one.id: "other" for one in self.found_others()}
+        self.where |= {one.id: "other" for one in self.others}
         self.made: list[FlowFile] = []
+
+    def port(self) -> CrashableFileSystem:
+        results = ("create", "open_append", "open_read", "lock_folder")
+        return self.faults.port(self.disk, results=results)
 
     def found_others(self) -> list[FlowFile]:
         state = self.opened.repository._commits._state
@@ -88,6 +95,14 @@ class Operation:
     durable: bool = True
 
 
+@dataclass(frozen=True)
+class ProcessOperation:
+    """A start or an end of the process, after which the FlowFiles are where they were."""
+
+    do: Callable[[World], None]
+    prepare: Callable[[World], None] = lambda world: None
+
+
 def swap_out(world: World) -> None:
     world.opened.repository.swap_home.swap_out("in", world.memory, "order")
     world.memory = []
@@ -107,7 +122,76 @@ def discarded(world: World) -> Where:
     return {number: queue for number, queue in world.where.items() if number not in away}
 
 
+def drop_row(world: World) -> None:
+    (claim,) = [one.claim for one in world.away[:1]]
+    assert claim is not None
+    world.opened.repository.swap_home.drop_rows(world.file, [2], {claim.resource: 1})
+
+
+def without(world: World, *flowfiles: FlowFile) -> Where:
+    gone = {one.id for one in flowfiles}
+    return {number: queue for number, queue in world.where.items() if number not in gone}
+
+
+def remove(world: World) -> None:
+    world.opened.repository.swap_home.remove(world.memory[:2])
+
+
+def lose_row(world: World) -> None:
+    """Find that a row cannot be read, which is recorded by a commit."""
+    world.opened.repository.swap_home.damaged(world.file, [2], "a page is damaged")
+
+
+def read_swapped(world: World) -> None:
+    reader = world.opened.repository.swap_home.open(world.file)
+    try:
+        assert len(reader.read(0, 4).flowfiles) == 4
+    finally:
+        reader.close()
+
+
+def close(world: World) -> None:
+    try:
+        world.opened.repository.close()
+    finally:
+        world.opened.content.close()
+
+
+def prepare_end(world: World) -> None:
+    world.opened.close()
+
+
+def prepare_kill(world: World) -> None:
+    """Kill the process, which leaves files that no record mentions."""
+    world.faults.unclosed.clear()
+    world.opened.content.put(b"never committed")
+    world.disk = world.disk.kill_process()
+    for name in ("swap/0000000077.swap", "swap/0000000078.swap.tmp"):
+        world.disk.create(f"{REPOSITORY}/{name}").close()
+
+
+def start(world: World) -> None:
+    """Open content and repository, and close them again."""
+    port, clock = world.port(), VirtualClock()
+    content = ContentRepository.open(CONTENT, fs=port, clock=clock, options=SMALL_CONTENT)
+    try:
+        repository = FlowFileRepository.open(
+            REPOSITORY, fs=port, clock=clock, content=content, options=SMALL
+        )
+        repository.close()
+    finally:
+        content.close()
+
+
+PROCESS_OPERATIONS: Mapping[str, ProcessOperation] = {
+    "close": ProcessOperation(close),
+    "start after an end": ProcessOperation(start, prepare_end),
+    "start after a kill": ProcessOperation(start, prepare_kill),
+}
 OPERATIONS: Mapping[str, Operation] = {
+    "drop a row": Operation(drop_row, lambda world: without(world, world.away[0]), durable=False),
+    "remove": Operation(remove, lambda world: without(world, *world.memory[:2]), durable=False),
+    "read a swap file": Operation(read_swapped, durable=False),
     "commit": Operation(
         lambda world: world.move(world.memory, durable=False),
         lambda world: world.moved(world.memory),
@@ -223,7 +307,46 @@ def test_a_disk_that_fails_for_a_while_never_stops_the_repository(
     assert at > 1
 
 
-def check_pair(case: FaultCase) -> bool:
+def check_process(case: FaultCase) -> Faults:
+    """Check that a start, or an end, that raised leaves files from which the next start begins."""
+    operation, world = PROCESS_OPERATIONS[case.operation], World()
+    operation.prepare(world)
+    with case.armed(world.faults):
+        try:
+            operation.do(world)
+        except Unavailable:
+            assert world.faults.raised
+    where = world.faults.raised
+    assert not world.faults.unclosed or case.inside, where
+    synced = without(world, *world.others) if where else world.where
+    crashed = found(world.disk.crash(case.at))
+    assert crashed.items() >= synced.items(), where
+    assert crashed.items() <= world.where.items(), where
+    assert found(world.disk.kill_process()) == world.where, where
+    return world.faults
+
+
+def check_lost_row(case: FaultCase) -> Faults:
+    """Check that a damaged row is lost or found damaged again, and nothing else changes."""
+    world = World()
+    with case.armed(world.faults):
+        try:
+            lose_row(world)
+        except Unavailable:
+            assert world.faults.raised
+    where = world.faults.raised
+    possible = (world.where, without(world, world.away[0]))
+    assert found(world.disk.kill_process()) in possible, where
+    if not where:
+        assert found(world.disk.kill_process()) == possible[1]
+    return world.faults
+
+
+def check(case: FaultCase) -> Faults:
+    if case.operation in PROCESS_OPERATIONS:
+        return check_process(case)
+    if case.operation == LOST_ROW:
+        return check_lost_row(case)
     operation, world, done = OPERATIONS[case.operation], World(), False
     with case.armed(world.faults):
         try:
@@ -233,36 +356,39 @@ def check_pair(case: FaultCase) -> bool:
             assert world.faults.raised
     where = world.faults.raised
     check_reported(world, operation, case.at, done=done, stops=True, where=where)
-    return ", then " in where
+    return world.faults
 
 
-PAIRS = FaultCases(OPERATIONS, check_pair, calls=60)
+LOST_ROW = "lose a row"
+INSIDE = ("penstock.flow.repository",)
+PAIRS = FaultCases(
+    [*OPERATIONS, *PROCESS_OPERATIONS, LOST_ROW], check, calls=200, inside=INSIDE, inside_calls=800
+)
 
 
 def test_after_a_pair_of_exceptions_flowfiles_are_where_the_call_reported() -> None:
-    failures, reached = PAIRS.run(range(1_000))
+    failures = PAIRS.sample(30)
     assert not failures, failures[0]
-    assert reached > 10
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", [*PROCESS_OPERATIONS, LOST_ROW])
+def test_a_start_and_an_end_that_raised_lose_nothing(
+    name: str, error: type[BaseException], after: bool
+) -> None:
+    assert count_single(lambda at: check(FaultCase(name, error, at, after)).raised, 41)
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, *PROCESS_OPERATIONS, LOST_ROW])
 def test_a_memory_error_inside_the_repository_leaves_flowfiles_where_the_call_reported(
     name: str,
 ) -> None:
-    operation = OPERATIONS[name]
-    at, where = 0, "a function"
-    while where:
-        world, done = World(), False
-        with world.faults.armed_inside(["penstock.flow.repository"], MemoryError, at):
-            try:
-                operation.do(world)
-                done = True
-            except Unavailable:
-                assert world.faults.raised
-        where = world.faults.raised
-        check_reported(world, operation, at, done=done, stops=True, where=where)
-        at += 1
-    assert at > 1
+    stride = 31 if name in PROCESS_OPERATIONS else 5  # `make soak` has all
+    at = count_single(
+        lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised, stride
+    )
+    assert at
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

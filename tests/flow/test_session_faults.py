@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases
+from faultcases import FaultCase, FaultCases, count_single
 from session_world import World
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Relationship
+from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.writer import ContentWriter
 from penstock.testing.memory_disk import CrashableFileSystem
 
 SUCCESS = Relationship(name="success")
+INSIDE = (
+    "penstock.flow.session",
+    *(f"penstock.storage.content.{name}" for name in ("writer", "resources")),
+)
 
 
 @pytest.fixture
@@ -61,6 +67,14 @@ class FaultyWorld(World):
         super().__init__(fs=fs)
         self.transactions: list[SessionTransaction] = []
         self.feed("a", b"base")
+
+    def set_up(self) -> None:
+        super().set_up()
+        self.services = replace(
+            self.services,
+            clock=self.faults.port(self.clock),
+            new_uuid=self.faults.port(self.services.new_uuid),
+        )
 
     def begin(self, *, batching: bool = False) -> tuple[ProcessSession, SessionTransaction]:
         session, transaction = super().begin(batching=batching)
@@ -123,12 +137,12 @@ def test_a_processor_that_an_exception_left_can_be_tried_again(
 ) -> None:
     at, raised = 0, "a port"
     while raised:
-        raised = try_again(lambda faults: faults.armed(error, at, after=after))  # noqa: B023
+        raised = try_again(lambda faults: faults.armed(error, at, after=after)).raised  # noqa: B023
         at += 1
     assert at > 1
 
 
-def try_again(arm: Callable[[Faults], AbstractContextManager[None]]) -> str:
+def try_again(arm: Callable[[Faults], AbstractContextManager[None]]) -> Faults:
     """Do the work under faults and roll it back, or not; then do it if it was not done."""
     world = FaultyWorld()
     with arm(world.faults):
@@ -143,16 +157,14 @@ def try_again(arm: Callable[[Faults], AbstractContextManager[None]]) -> str:
         Work(world, nullcontext).transaction.commit()
     assert sorted(world.contents("out")) == sorted([b"base" + b"".join(PIECES), b"made"]), where
     world.check()
-    return where
+    return world.faults
 
 
 def test_a_processor_that_a_memory_error_left_anywhere_can_be_tried_again() -> None:
     at, raised = 0, "a function"
-    content = [f"penstock.storage.content.{name}" for name in ("writing", "written", "resources")]
-    modules = ["penstock.flow.session", *content]
     while raised:
-        raised = try_again(lambda faults: faults.armed_inside(modules, MemoryError, at))  # noqa: B023
-        at += 1
+        raised = try_again(lambda faults: faults.armed_inside(INSIDE, MemoryError, at)).raised  # noqa: B023
+        at += 3
     assert at > 1
 
 
@@ -164,14 +176,14 @@ def test_what_a_session_commits_after_a_caught_exception_is_whole(
     """A processor that goes on after an exception commits what did not raise, or nothing."""
     at, raised = 0, "a port"
     while raised:
-        raised = go_on(lambda faults: faults.armed(error, at, after=after), error)  # noqa: B023
+        raised = go_on(lambda faults: faults.armed(error, at, after=after), error).raised  # noqa: B023
         at += 1
     assert at > 1
 
 
 def go_on(
     arm: Callable[[Faults], AbstractContextManager[None]], *errors: type[BaseException]
-) -> str:
+) -> Faults:
     """Do the work, catch what a step raises, and commit what did not raise, or nothing."""
     world = FaultyWorld()
     with arm(world.faults):
@@ -185,21 +197,143 @@ def go_on(
     found = [(name, one) for name in ("a", "out") for one in world.contents(name)]
     assert sorted(found) == expected, where
     world.check()
-    return where
+    return world.faults
 
 
-PAIRS = FaultCases(
-    ["work"],
-    lambda case: ", then " in go_on(case.armed, case.first, case.then),
-    calls=32,
-    gaps=16,
-)
+def try_story_again(case: FaultCase) -> Faults:
+    """Do a story under faults, and roll back; then do it if it was not committed."""
+    world, story = FaultyWorld(), STORIES[case.operation]
+    world.feed("a", b"more", b"third")
+    before = sorted([b"base", b"more", b"third"])
+    with case.armed(world.faults):
+        try:
+            story(world)
+        except BaseException:
+            world.roll_back_all()
+            raise
+    where = world.faults.raised
+    world.clock.advance(ms=60_000)  # the penalties end
+    if world.queues["a"].flowfiles:
+        assert sorted(world.contents("a")) == before, where
+        story(world)
+    assert sorted(world.contents("out")) == STORY_RESULTS[case.operation], where
+    assert not world.contents("a"), where
+    world.check()
+    return world.faults
+
+
+def take_by_filter(world: FaultyWorld) -> None:
+    session, transaction = world.begin()
+
+    def accept(flowfile: FlowFile) -> FilterVerdict:
+        return FilterVerdict.ACCEPT if flowfile.size == 4 else FilterVerdict.REJECT
+
+    taken = session.get_where(world.faults.port(accept))
+    assert len(taken) == 2
+    (third,) = session.get_many(9)
+    session.transfer([*taken, third], SUCCESS)
+    transaction.commit()
+
+
+def clone_parts(world: FaultyWorld) -> None:
+    session, transaction = world.begin()
+    for flowfile in session.get_many(9):
+        part = session.clone(flowfile, 1, 2)
+        session.append(part).close()
+        session.transfer([flowfile, part, session.clone(flowfile)], SUCCESS)
+    transaction.commit()
+
+
+def import_and_export(world: FaultyWorld) -> None:
+    session, transaction = world.begin()
+    for number, flowfile in enumerate(session.get_many(9)):
+        session.export_to(flowfile, f"/{number}.txt")
+        session.import_from(flowfile, f"/{number}.txt")
+        made = session.create(flowfile)
+        session.import_from(made, iter([b"x" * 30, b"y" * 30]))
+        session.transfer([flowfile, made], SUCCESS)
+    transaction.commit(durable=True)
+
+
+def change_attributes(world: FaultyWorld) -> None:
+    session, transaction = world.begin()
+    for flowfile in session.get_many(9):
+        changed = session.put_attributes(flowfile, {"k": "v", "other": "w"})
+        changed = session.remove_attributes(changed, ["other"])
+        session.penalize(changed)
+        session.transfer(changed, SUCCESS)
+    transaction.commit()
+
+
+def migrate(world: FaultyWorld) -> None:
+    session, transaction = world.begin()
+    other, others = world.begin()
+    taken = session.get_many(9)
+    with session.append(taken[0]) as out:
+        out.write(b"-migrated")
+    session.migrate(other, taken)
+    other.transfer(taken, SUCCESS)
+    others.commit()
+    transaction.commit()
+
+
+def checkpoint(world: FaultyWorld) -> None:
+    session, transaction = world.begin(batching=True)
+    while (flowfile := session.get()) is not None:
+        session.write(flowfile, b"checked")
+        session.transfer(flowfile, SUCCESS)
+        session.checkpoint()
+    transaction.flush()
+
+
+FED = [b"base", b"more", b"third"]
+Story = Callable[[FaultyWorld], None]
+STORIES: Mapping[str, Story] = {
+    one.__name__: one
+    for one in (
+        *(take_by_filter, clone_parts, import_and_export, change_attributes, migrate, checkpoint),
+    )
+}
+STORY_RESULTS: Mapping[str, list[bytes]] = {
+    "take_by_filter": FED,
+    "clone_parts": sorted([*FED, *FED, *(one[1:3] for one in FED)]),
+    "import_and_export": sorted([*FED, *[b"x" * 30 + b"y" * 30] * 3]),
+    "change_attributes": FED,
+    "migrate": sorted([b"base-migrated", b"more", b"third"]),
+    "checkpoint": [b"checked"] * 3,
+}
+
+
+def check_case(case: FaultCase) -> Faults:
+    if case.operation != "work":
+        return try_story_again(case)
+    if case.inside:
+        return try_again(case.armed)
+    return go_on(case.armed, *case.errors)
+
+
+PAIRS = FaultCases(["work", *STORIES], check_case, calls=150, inside=INSIDE, inside_calls=1_200)
 
 
 def test_what_a_session_commits_after_a_pair_of_caught_exceptions_is_whole() -> None:
-    failures, reached = PAIRS.run(range(1_500))
+    failures = PAIRS.sample(150)
     assert not failures, failures[0]
-    assert reached > 50
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_that_an_exception_ended_can_be_told_again(
+    name: str, error: type[BaseException], after: bool
+) -> None:
+    assert count_single(lambda at: try_story_again(FaultCase(name, error, at, after)).raised, 3)
+
+
+def test_a_migration_that_memory_runs_out_in_leaves_each_flowfile_in_one_session() -> None:
+    inside = ("penstock.flow.session.session_state",)
+    assert count_single(
+        lambda at: try_story_again(FaultCase("migrate", MemoryError, at, inside=inside)).raised
+    )
 
 
 @pytest.mark.parametrize("error", FAULTS)

@@ -20,9 +20,12 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from penstock.core.errors import PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 T = TypeVar("T")
 
@@ -43,12 +46,17 @@ class Faults:
     Attributes:
         raised: The port and method at which the last fault was raised, for two faults
             "first, then second"; empty if none was raised.
-        inside_calls: Calls of functions that the last `armed_inside` counted before its fault.
+        unraised: Number of calls in the last block in which nothing was raised.
+        followed: Number of calls of ports between the last fault and the end of its block.
+        unclosed: Ports that were results of calls, such as files and locks, and are not closed.
     """
 
     def __init__(self) -> None:
         self.raised = ""
-        self.inside_calls = 0
+        self.unraised = 0
+        self.followed = 0
+        self.unclosed: set[object] = set()
+        self._is_armed = False
         self._error: type[BaseException] | None = None
         self._left = 0
         self._after = False
@@ -73,7 +81,7 @@ class Faults:
                 is raised before its call reaches the port.
         """
         self.raised, self._error, self._left, self._after = "", error, at, after
-        self._then = then
+        self._then, self.followed, self._is_armed = then, 0, True
         errors = (error,) if then is None else (error, then[0])
         try:
             yield
@@ -81,7 +89,9 @@ class Faults:
             if not self.raised:
                 raise
         finally:
+            self.unraised = at - self._left
             self._error = self._then = None
+            self._is_armed = False
 
     @contextmanager
     def armed_inside(
@@ -96,24 +106,39 @@ class Faults:
             modules: Names of the modules and packages whose functions count.
             error: The exception to raise.
             at: Number of calls, by this thread, before the fault; with fewer nothing is raised.
+
+        Raises:
+            LookupError: A name is not that of an imported module, so the part never calls it.
         """
-        self.raised, self.inside_calls = "", 0
-        names = tuple(modules)
+        if unknown := sorted({*modules} - sys.modules.keys()):
+            raise LookupError(
+                f"modules {unknown} are not imported, so no fault would be raised in them: "
+                "correct their names"
+            )
+        self.raised, self.followed = "", 0
+        names, left = tuple(modules), at
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal left
             del event, argument
             name = str(frame.f_globals.get("__name__"))
             # Exceptions in finalizers are ignored.
             is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
             if is_end or not name.startswith(names):
                 return
-            if self.inside_calls < at:
-                self.inside_calls += 1
+            if left:
+                left -= 1
                 return
             self.raised = f"{name}.{frame.f_code.co_qualname}"
             raise error(f"fault at {self.raised}")  # also ends the tracing
 
-        before = sys.gettrace()
+        def ignore(unraisable: UnraisableHookArgs) -> None:
+            # The interpreter ends an abandoned generator, and drops what that raises.
+            if not isinstance(unraisable.exc_value, error):
+                hook(unraisable)
+
+        before, hook = sys.gettrace(), sys.unraisablehook
+        sys.unraisablehook = ignore
         sys.settrace(trace)
         try:
             yield
@@ -121,7 +146,9 @@ class Faults:
             if not self.raised:
                 raise
         finally:
+            self.unraised = at - left
             sys.settrace(before)
+            sys.unraisablehook = hook
 
     def port(self, target: T, results: Collection[str] = ()) -> T:
         """Return a port whose calls are counted.
@@ -140,6 +167,7 @@ class Faults:
             reach: Makes the call.
         """
         if self._error is None:
+            self.followed += self._is_armed
             return reach()
         if self._left:
             self._left -= 1
@@ -147,7 +175,7 @@ class Faults:
         error, after = self._error, self._after
         self.raised += f", then {name}" if self.raised else name
         self._error, self._left = self._then or (None, 0)
-        self._then, self._after = None, False
+        self._then, self._after, self.followed = None, False, 0
         if after:
             reach()
         raise error(f"fault at {name}")
@@ -171,9 +199,15 @@ class _Port:
             return value
 
         def call(*arguments: object, **named: object) -> object:
+            if name in ("close", "release"):  # who tried, and met a fault, has done its part
+                self._faults.unclosed.discard(self)
             result = self._faults.call(
                 f"{type(self._target).__name__}.{name}", lambda: value(*arguments, **named)
             )
-            return self._faults.port(result) if name in self._results else result
+            if name not in self._results:
+                return result
+            opened = self._faults.port(result)
+            self._faults.unclosed.add(opened)
+            return opened
 
         return call

@@ -1,10 +1,10 @@
-"""The suite `faults`: all pairs of faults at the ports of each part.
+"""The suites `faults-...`: all pairs of faults at the ports of a part; `faults` runs all of them.
 
-make soak ARGS="faults --total 1000000"
+make soak ARGS="faults"
+make soak ARGS="faults-journal"
 
-A case number goes to the parts in turn. A part whose cases are all done is left out, so that the
-suite is complete when `total` is that of the largest part times the number of parts; the counts
-say how many cases each part has. To add a part, give a module of tests a `PAIRS`, and list it here.
+A suite ends when all cases of its part are done. The counts say in how many all of their faults
+were raised. To add a part, give a module of tests a `PAIRS`, and list it here.
 """
 
 from __future__ import annotations
@@ -12,51 +12,58 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from faultcases import DrawnCases, FaultCases
 
 TESTS: Final = Path(__file__).parents[1]
 # The part, and the module that has its cases as `PAIRS`.
 PARTS: Final = {
     "broker": "broker/broker_faults_suite",
     "locks": "indexing/lock_faults",
-    "task queue": "indexing/task_queue_faults",
+    "task-queue": "indexing/task_queue_faults",
     "supervisor": "indexing/supervisor_faults",
     "worker": "indexing/worker_faults",
     "content": "storage/test_content_faults",
-    "disk queue": "storage/test_diskqueue_faults",
+    "disk-queue": "storage/test_diskqueue_faults",
     "journal": "storage/test_journal_faults",
+    "metadata": "storage/test_metadata_faults",
     "queue": "flow/test_queue_faults",
     "repository": "flow/test_repository_faults",
     "session": "flow/test_session_faults",
 }
+# All suites of this module.
+FAULT_SUITES: Final = tuple(f"faults-{part}" for part in PARTS)
+
+
+class PartSuite:
+    """The numbered cases of one part.
+
+    Attributes:
+        total: How many there are.
+    """
+
+    def __init__(self, cases: FaultCases | DrawnCases) -> None:
+        self.total = cases.total
+        self._cases = cases
+
+    def __call__(self, numbers: range) -> tuple[list[str], dict[str, int]]:
+        """Run cases; return failures, and in how many cases all faults were raised."""
+        failures, raised = self._cases.run(numbers)
+        return failures, {"pairs": raised} if isinstance(raised, int) else asdict(raised)
 
 
 @contextmanager
-def faults() -> Iterator[Callable[[range], tuple[list[str], dict[str, int]]]]:
-    """Give what runs cases of all parts."""
-    sys.path[:0] = [str(TESTS / "kits"), str(TESTS / "harness")]
-    from faultcases import FaultCases
-
+def faults(suite: str) -> Iterator[PartSuite]:
+    """Give what runs the cases of the part of a suite."""
+    folder, _, module = PARTS[suite.removeprefix("faults-")].rpartition("/")
+    for path in (TESTS / "kits", TESTS / "harness", TESTS / folder):
+        if str(path) not in sys.path:
+            sys.path.insert(0, str(path))
     logging.disable(logging.CRITICAL)  # each fault is logged
-    parts: dict[str, FaultCases] = {}
-    for name, module in PARTS.items():
-        folder, _, stem = module.rpartition("/")
-        if str(TESTS / folder) not in sys.path:
-            sys.path.insert(0, str(TESTS / folder))
-        parts[name] = importlib.import_module(stem).PAIRS
-
-    def run(numbers: range) -> tuple[list[str], dict[str, int]]:
-        failures: list[str] = []
-        counts: dict[str, int] = {}
-        for place, (name, cases) in enumerate(parts.items()):
-            own = [one // len(parts) for one in numbers if one % len(parts) == place]
-            found, reached = cases.run([one for one in own if one < cases.total])
-            failures += [f"{name}: {one}" for one in found]
-            counts[name] = reached
-            counts[f"{name} in all"] = cases.total
-        return failures, counts
-
-    yield run
+    yield PartSuite(importlib.import_module(module).PAIRS)

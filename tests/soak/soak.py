@@ -1,11 +1,13 @@
 """`make soak`: tests with large counts, which go on where they were stopped.
 
     make soak ARGS="sql-wall --total 100000"
+    make soak ARGS="faults"
 
 A suite is a function that runs numbered cases and returns the failures. Cases are run in blocks;
 after each block, a line is added to `record.jsonl`: commit, tree of the sources, suite, seeds and
 result. A run goes on behind the last seed that the record has of the suite for these sources.
-To add a suite, write such a function and put it into `SUITES`.
+To add a suite, write such a function and put it into `SUITES`. `faults` is all suites `faults-...`
+in turn, each with all of its cases unless `--total` is given.
 """
 
 from __future__ import annotations
@@ -22,60 +24,84 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from faults_suite import FAULT_SUITES
+
 HERE: Final = Path(__file__).parent
 RECORD: Final = HERE / "record.jsonl"
 # Runs the cases of a block; returns failures, and counts that are worth a line in the record.
 Block = Callable[[range], tuple[list[str], dict[str, int]]]
-# Names of modules and of functions in them that give a `Block`; seeds of one block.
+# Names of modules and of functions in them that give a `Block`; seeds of one block. The functions
+# of `FAULT_SUITES` take the name of the suite.
 SUITES: Final = {
     "sql-wall": ("sql_wall_suite", "sql_wall", 1_000),
     "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
-    "faults": ("faults_suite", "faults", 7_000),
     "properties": ("properties_suite", "properties", 1),
     "simulation": ("simulation_suite", "simulation", 50),
+    **dict.fromkeys(FAULT_SUITES, ("faults_suite", "faults", 5_000)),
 }
+ALL_FAULTS: Final = "faults"
+TOTAL: Final = 100_000  # of a suite without an end
 
 
 def main() -> int:
     """Run a suite; return 1 if a case failed."""
     parser = argparse.ArgumentParser(description="Run a suite with large counts.")
-    parser.add_argument("suite", choices=sorted(SUITES))
-    parser.add_argument("--total", type=int, default=100_000, help="cases, with recorded ones")
+    parser.add_argument("suite", choices=sorted([*SUITES, ALL_FAULTS]))
+    parser.add_argument(
+        "--total", type=int, help=f"cases, with recorded ones; default: all, or {TOTAL} if endless"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no block later")
     parser.add_argument("--record", type=Path, default=RECORD, help="file that lines are added to")
     given = parser.parse_args()
-    module, function, size = SUITES[given.suite]
+    until = time.monotonic() + given.seconds
+    suites = FAULT_SUITES if given.suite == ALL_FAULTS else (given.suite,)
+    failed = [run_suite(suite, given.total, until, given.record) for suite in suites]
+    return int(any(failed))
+
+
+def run_suite(suite: str, total: int | None, until: float, record: Path) -> bool:
+    """Run what the record lacks of a suite; return whether a case failed.
+
+    Args:
+        suite: Its name.
+        total: Number of cases with the recorded ones; None: all of them.
+        until: Begin no block after this time of the monotonic clock.
+        record: The file to which a line is added for each block.
+    """
+    module, function, size = SUITES[suite]
     sys.path.insert(0, str(HERE))
-    made: AbstractContextManager[Block] = getattr(importlib.import_module(module), function)()
+    make: Callable[..., AbstractContextManager[Block]]
+    make = getattr(importlib.import_module(module), function)
     sources = _git("rev-parse", "HEAD:src")
-    done = max((one["seeds"][1] for one in _lines(given.record, given.suite, sources)), default=0)
-    began = time.monotonic()
+    done = max((one["seeds"][1] for one in _lines(record, suite, sources)), default=0)
     failed = False
-    with made as run:
-        while done < given.total and time.monotonic() - began < given.seconds:
-            seeds = range(done, min(done + size, given.total))
-            block_began = time.monotonic()
+    with make(suite) if suite in FAULT_SUITES else make() as run:
+        end = getattr(run, "total", TOTAL) if total is None else total
+        while done < end and time.monotonic() < until:
+            seeds = range(done, min(done + size, end))
+            began = time.monotonic()
             failures, counts = run(seeds)
             line = {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
                 "commit": _git("rev-parse", "--short=12", "HEAD"),
                 "src": sources,
                 "changed": bool(_git("status", "--porcelain", "--", "src")),
-                "suite": given.suite,
+                "suite": suite,
                 "seeds": [seeds.start, seeds.stop],
-                "seconds": round(time.monotonic() - block_began, 1),
+                "of": end,
+                "seconds": round(time.monotonic() - began, 1),
                 "counts": counts,
                 "failures": failures[:20],
             }
-            with given.record.open("a", encoding="utf-8") as out:
+            with record.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(line, ensure_ascii=False) + "\n")
-            print(f"{given.suite}: {seeds.stop} of {given.total}, {counts}", flush=True)
-            for failure in failures:
+            print(f"{suite}: {seeds.stop} of {end}, {counts}", flush=True)
+            for failure in failures[:20]:
                 print(failure, flush=True)
             failed |= bool(failures)
             done = seeds.stop
-    return int(failed)
+    return failed
 
 
 def _lines(record: Path, suite: str, sources: str) -> Iterator[dict[str, list[int]]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases
+from faultcases import FaultCase, FaultCases, count_single
 from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable
@@ -21,100 +20,234 @@ from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/topic"
 OPTIONS = DiskQueueOptions(max_bytes_per_file=600, sync_every_messages=4, sync_in_background=False)
-PORTS = ("create", "open_append", "open_read")
+PORTS = ("create", "open_append", "open_read", "lock_folder")
+PRODUCER = 7
+NEW = b"x" * 100
+# A sample of the calls of long operations; `make soak` has all of them.
+STRIDES = {
+    **dict.fromkeys(("append_much", "append_of_producer", "reopen", "verify"), 11),
+    "read": 29,
+    "offset_at": 90,
+    "retain": 2,
+    "clear": 2,
+}
+STRIDE_INSIDE = 79
 
 
-def append(queue: DiskQueue) -> None:
-    queue.append([b"x" * 100])
+class World:
+    """A disk queue over several files, with cursors, and what it must hold."""
+
+    def __init__(self) -> None:
+        self.faults, self.fs, self.clock = Faults(), CrashableFileSystem(), VirtualClock()
+        self.queue = self.open()
+        self.messages = [b"a", b"b", *(b"%d" % number * 50 for number in range(12)), b"c"]
+        for message in self.messages[:-1]:
+            self.queue.append([message], durable=True, producer=(PRODUCER, 1))
+            self.clock.advance(ms=1_000)
+        self.cursors = {"slow": 2, "fast": 12}
+        for name, position in self.cursors.items():
+            self.queue.cursor(name).advance(position)
+        self.queue.sync()
+        self.queue.append(self.messages[-1:])
+        # What an operation may have done: each cursor is at one of these positions.
+        self.possible = {name: {position} for name, position in self.cursors.items()}
+        self.earliest = self.queue.earliest
+        self.before = self.queue.latest
+
+    def open(self, fs: CrashableFileSystem | None = None) -> DiskQueue:
+        port = self.faults.port(fs or self.fs, results=PORTS)
+        return DiskQueue.open(FOLDER, OPTIONS, fs=port, clock=self.clock)
+
+    def reopen(self) -> None:
+        self.queue.close()
+        self.queue = self.open()
+
+    def advance(self, name: str, position: int) -> None:
+        self.possible[name].add(position)
+        self.queue.cursor(name).advance(position)
 
 
-def append_durably(queue: DiskQueue) -> None:
-    queue.append([b"x" * 100], durable=True)
+def messages_in(queue: DiskQueue) -> dict[int, bytes]:
+    """Return the messages by offset."""
+    found: dict[int, bytes] = {}
+    offset = queue.earliest
+    while offset < queue.latest and (blocks := queue.read(offset, 300)):
+        for block in blocks:
+            found |= dict(enumerate(block.messages.to_pylist(), block.base_offset))
+        offset = blocks[-1].base_offset + blocks[-1].count
+    return found
 
 
-def append_much(queue: DiskQueue) -> None:
+def append(world: World) -> None:
+    world.queue.append([NEW])
+
+
+def append_durably(world: World) -> None:
+    world.queue.append([NEW], durable=True)
+
+
+def append_much(world: World) -> None:
     for _ in range(8):
-        queue.append([b"x" * 100])
+        world.queue.append([NEW])
 
 
-def sync(queue: DiskQueue) -> None:
+def append_of_producer(world: World) -> None:
+    for sequence in range(2, 9):
+        world.queue.append([NEW], producer=(PRODUCER, sequence))
+
+
+def sync(world: World) -> None:
+    world.queue.sync()
+
+
+def read(world: World) -> None:
+    assert messages_in(world.queue) == dict(enumerate(world.messages))
+
+
+def offset_at(world: World) -> None:
+    """Search times that all files hold, one after the other."""
+    start = world.clock.now_ms() - (len(world.messages) - 1) * 1_000
+    for offset in range(len(world.messages) - 1):
+        assert world.queue.offset_at(start + offset * 1_000) == offset
+
+
+def verify(world: World) -> None:
+    assert not world.queue.verify().messages_lost
+
+
+def new_cursor(world: World) -> None:
+    world.possible["new"] = {5}
+    assert world.queue.cursor("new", 5).position == 5
+
+
+def advance_cursors(world: World) -> None:
+    world.advance("slow", 9)
+    world.advance("fast", 14)
+    world.queue.sync()
+
+
+def delete_cursor(world: World) -> None:
+    world.possible["slow"].add(-1)
+    world.queue.cursor("slow").delete()
+
+
+def retain(world: World) -> None:
+    world.advance("slow", 11)
+    world.queue.retention.retain(world.clock.now_ms(), consumed=True)
+
+
+def drop_oldest(world: World) -> None:
+    for positions in world.possible.values():
+        positions |= set(range(world.before))
+    world.queue.retention.drop_oldest(700)
+
+
+def clear(world: World) -> None:
+    for positions in world.possible.values():
+        positions.add(world.before)
+    world.queue.retention.clear()
+
+
+def close(world: World) -> None:
+    world.queue.close()
+
+
+def reopen(world: World) -> None:
+    world.reopen()
+
+
+OPERATIONS: Mapping[str, Callable[[World], None]] = {
+    one.__name__: one
+    for one in (
+        *(append, append_durably, append_much, append_of_producer, sync, read, offset_at, verify),
+        *(new_cursor, advance_cursors, delete_cursor, retain, drop_oldest, clear, close, reopen),
+    )
+}
+DELETES = ("retain", "drop_oldest", "clear")
+INSIDE = ("penstock.storage",)
+
+
+def check(case: FaultCase) -> Faults:
+    """Do it under faults; what is synced afterwards is what a restart and a power loss leave."""
+    world = World()
+    with case.armed(world.faults):
+        try:
+            OPERATIONS[case.operation](world)
+        except Unavailable:
+            assert world.faults.raised
+    where = world.faults.raised
+    if case.operation in ("close", "reopen"):
+        if not case.inside:
+            world.queue.close()  # which may be repeated
+            assert not world.faults.unclosed, where
+        world.fs = world.fs.kill_process()  # as a lock may be held that could not be released
+        world.faults.unclosed.clear()
+        world.queue = world.open()
+    queue = world.queue
+    is_undo_hit = case.then is not None and case.operation == "new_cursor"
+    if where and (case.operation in DELETES or is_undo_hit):
+        OPERATIONS[case.operation](world)  # as the next round of the retention does
+    assert queue.earliest == world.earliest or case.operation in DELETES, where
+    new = queue.latest - world.before
+    queue.append([b"d"])
     queue.sync()
+    everything = dict(enumerate([*world.messages, *[NEW] * new, b"d"]))
+    assert messages_in(queue) == from_offset(everything, queue.earliest), where
+    cursors = queue.statistics().cursors
+    for name, positions in world.possible.items():
+        assert max(cursors.get(name, -1), -1) in positions or name == "new", where
+    sequence = queue.last_sequence(PRODUCER)
+    assert sequence is not None, where
+    assert sequence >= 1 + new * (case.operation == "append_of_producer"), where
+    check_reopened(world, case, everything)
+    return world.faults
 
 
-def messages(fs: CrashableFileSystem, end: int) -> list[bytes]:
-    slices = read_range(FOLDER, 0, end, fs=fs)
-    return [message for one in slices for message in one.messages.to_pylist()]
+def check_reopened(world: World, case: FaultCase, everything: dict[int, bytes]) -> None:
+    """Check that a restart and a power loss leave the synced queue as it is."""
+    queue, where = world.queue, world.faults.raised
+    state = queue.latest, queue.last_sequence(PRODUCER), queue.statistics().cursors
+    lost = world.open(world.fs.crash(case.at))
+    assert (lost.latest, lost.last_sequence(PRODUCER), lost.statistics().cursors) == state, where
+    # A deletion that raised may not be durable.
+    assert lost.earliest <= queue.earliest, where
+    assert lost.earliest == queue.earliest or case.operation in DELETES, where
+    assert messages_in(lost) == from_offset(everything, lost.earliest), where
+    assert not lost.verify().messages_lost, where
+    lost.close()
+    world.fs.powerless = False
+    queue.close()
+    assert not world.faults.unclosed or case.inside, where
 
 
-@pytest.mark.parametrize("operation", [append, append_durably, append_much, sync])
+def from_offset(messages: dict[int, bytes], offset: int) -> dict[int, bytes]:
+    return {at: one for at, one in messages.items() if at >= offset}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", FAULTS)
 def test_what_was_synced_is_read_after_a_power_loss_whatever_was_raised_before(
-    operation: Callable[[DiskQueue], None], error: type[BaseException], after: bool
+    name: str, error: type[BaseException], after: bool
 ) -> None:
-    at, raised = 0, "a port"
-    while raised:
-        raised = check(operation, lambda faults: faults.armed(error, at, after=after), at)  # noqa: B023
-        at += 1
-    assert at > 1
-
-
-def check(
-    operation: Callable[[DiskQueue], None],
-    arm: Callable[[Faults], AbstractContextManager[None]],
-    seed: int,
-) -> str:
-    """Do it under faults; what is synced afterwards is what a power loss leaves."""
-    fs, faults = CrashableFileSystem(), Faults()
-    port = faults.port(fs, results=PORTS)
-    queue = DiskQueue.open(FOLDER, OPTIONS, fs=port, clock=VirtualClock())
-    queue.append([b"a", b"b"], durable=True)
-    queue.append([b"c"])
-    before = queue.latest
-    with arm(faults):
-        try:
-            operation(queue)
-        except Unavailable:
-            assert faults.raised
-    where = faults.raised
-    more = queue.latest - before
-    queue.append([b"d"])
-    queue.sync()
-    expected = [b"a", b"b", b"c", *[b"x" * 100] * more, b"d"]
-    assert messages(fs, len(expected)) == expected, where
-    assert messages(fs.crash(seed), len(expected)) == expected, where
-    return where
-
-
-OPERATIONS = {one.__name__: one for one in (append, append_durably, append_much, sync)}
-INSIDE = ["penstock.storage"]
+    assert count_single(
+        lambda at: check(FaultCase(name, error, at, after)).raised, STRIDES.get(name, 1)
+    )
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_was_synced_is_read_after_a_memory_error(name: str) -> None:
-    at, raised = 0, "a function"
-    while raised:
-        raised = check(
-            OPERATIONS[name],
-            lambda faults: faults.armed_inside(INSIDE, MemoryError, at),  # noqa: B023
-            at,
-        )
-        at += 1
-    assert at > 1
+    assert count_single(
+        lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised, STRIDE_INSIDE
+    )
 
 
-PAIRS = FaultCases(
-    OPERATIONS,
-    lambda case: ", then " in check(OPERATIONS[case.operation], case.armed, case.at),
-    calls=30,
-    gaps=6,
-)
+PAIRS = FaultCases(OPERATIONS, check, calls=300, inside=INSIDE, inside_calls=1_500)
 
 
 def test_what_was_synced_is_read_after_a_pair_of_exceptions() -> None:
-    failures, reached = PAIRS.run(range(1_500))
+    failures = PAIRS.sample(25)
     assert not failures, failures[0]
-    assert reached > 20
 
 
 @pytest.mark.parametrize("error", FAULTS)
@@ -125,7 +258,7 @@ def test_an_opening_that_raised_leaves_the_folder_unlocked(error: type[BaseExcep
         with DiskQueue.open(FOLDER, OPTIONS, fs=fs, clock=VirtualClock()) as queue:
             queue.append([b"a"])
         with faults.armed(error, at):
-            port = faults.port(fs, results=PORTS)
+            port = faults.port(fs, results=PORTS[:-1])
             DiskQueue.open(FOLDER, OPTIONS, fs=port, clock=VirtualClock()).close()
         raised = bool(faults.raised)
         DiskQueue.open(FOLDER, OPTIONS, fs=fs, clock=VirtualClock()).close()

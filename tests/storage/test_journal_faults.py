@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases
+from faultcases import FaultCase, FaultCases, count_single
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
@@ -16,86 +16,181 @@ from penstock.testing.memory_disk import CrashableFileSystem
 FOLDER = "/journal"
 
 
-def append(journal: Journal) -> None:
-    journal.append([b"faulty"])
+class World:
+    """A journal whose file system counts its calls, with a snapshot and records."""
+
+    def __init__(self) -> None:
+        self.faults, self.fs = Faults(), CrashableFileSystem()
+        self._port = self.faults.port(self.fs, results=("create", "open_append", "open_read"))
+        self.journal = self.open()
+        self.journal.compact(b"old")
+        self.journal.append([b"a"])
+        self.journal.sync()
+        self.journal.append([b"b"])
+
+    def open(self, *, strict: bool = True) -> Journal:
+        port = self._port
+        return Journal.open(FOLDER, fs=port, clock=VirtualClock(), strict=strict)
+
+    def reopen(self, fs: CrashableFileSystem | None = None, *, strict: bool = True) -> None:
+        """Open it again with its files as they are, or as a crash has left them."""
+        self.journal.close()
+        if fs is not None:
+            self.fs = fs
+            self._port = self.faults.port(fs, results=("create", "open_append", "open_read"))
+        self.journal = self.open(strict=strict)
 
 
-def compact(journal: Journal) -> None:
-    journal.compact(b"new")
+@dataclass(frozen=True)
+class Operation:
+    """A call of the journal.
+
+    Attributes:
+        do: Makes it.
+        prepare: What precedes it, without faults.
+        appends: The call appends a record.
+        compacts: The call replaces the records by a snapshot.
+    """
+
+    do: Callable[[World], object]
+    prepare: Callable[[World], None] = lambda world: None
+    appends: bool = False
+    compacts: bool = False
 
 
-def sync(journal: Journal) -> None:
-    journal.sync()
+def prepare_torn(world: World) -> None:
+    """Tear the end of the file, as a kill in the middle of a write does."""
+    world.journal.append([b"torn"])
+    name = max(world.fs.listdir(FOLDER))
+    world.journal.close()
+    fs = world.fs.kill_process()
+    fs.damage(f"{FOLDER}/{name}", lambda content: content.__delitem__(slice(-3, None)))
+    world.reopen(fs)
 
 
-@pytest.mark.parametrize("operation", [append, compact, sync])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", FAULTS)
-def test_what_is_synced_after_an_exception_is_read_after_a_power_loss(
-    operation: Callable[[Journal], None], error: type[BaseException], after: bool
-) -> None:
-    at, raised = 0, "a port"
-    while raised:
-        raised = check(operation, lambda faults: faults.armed(error, at, after=after), at)  # noqa: B023
-        at += 1
-    assert at > 1
+def prepare_parked(world: World) -> None:
+    world.journal.sync()
+    world.journal.park()
 
 
-def check(
-    operation: Callable[[Journal], None],
-    arm: Callable[[Faults], AbstractContextManager[None]],
-    seed: int,
-) -> str:
+def prepare_two_files(world: World) -> None:
+    """Leave the old file of a `compact` whose process died, and a file without its name."""
+    fs = world.fs
+    (name,) = fs.listdir(FOLDER)
+    old = fs.read_bytes(f"{FOLDER}/{name}")
+    world.journal.compact(b"old")
+    world.journal.append([b"a", b"b"])
+    world.journal.close()
+    for left in (name, "1.tmp"):
+        file = fs.create(f"{FOLDER}/{left}", replace=True)
+        file.writev([old])
+        file.close()
+    world.reopen()
+
+
+def park(world: World) -> None:
+    world.journal.sync()
+    world.journal.park()
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "append": Operation(lambda w: w.journal.append([b"faulty"]), appends=True),
+    "append behind a torn end": Operation(
+        lambda w: w.journal.append([b"faulty"]), prepare_torn, appends=True
+    ),
+    "append when parked": Operation(
+        lambda w: w.journal.append([b"faulty"]), prepare_parked, appends=True
+    ),
+    "compact": Operation(lambda w: w.journal.compact(b"new"), compacts=True),
+    "compact when parked": Operation(
+        lambda w: w.journal.compact(b"new"), prepare_parked, compacts=True
+    ),
+    "sync": Operation(lambda w: w.journal.sync()),
+    "sync behind a torn end": Operation(lambda w: w.journal.sync(), prepare_torn),
+    "park": Operation(park),
+    "close": Operation(lambda w: w.journal.close()),
+    "open": Operation(lambda w: w.reopen()),
+    "open two files": Operation(lambda w: w.reopen(), prepare_two_files),
+}
+INSIDE = ["penstock.storage"]
+
+
+def check(case: FaultCase) -> Faults:
     """Do it under faults; what is synced afterwards is what a power loss leaves."""
-    fs, faults = CrashableFileSystem(), Faults()
-    port = faults.port(fs, results=("create", "open_append", "open_read"))
-    journal = Journal.open(FOLDER, fs=port, clock=VirtualClock())
-    journal.compact(b"old")
-    journal.append([b"a"])
-    journal.sync()
-    journal.append([b"b"])
-    with arm(faults):
-        operation(journal)
-    where = faults.raised
-    is_appended = operation is append and not where
-    journal.append([b"c"])
-    journal.sync()
-    read = Journal.open(FOLDER, fs=fs.crash(seed), clock=VirtualClock())
+    world, operation = World(), OPERATIONS[case.operation]
+    operation.prepare(world)
+    with case.armed(world.faults):
+        operation.do(world)
+    where = world.faults.raised
+    world.journal.append([b"c"])
+    world.journal.sync()
+    world.journal.close()
+    assert not world.faults.unclosed or case.inside, where
+    again = world.open()
+    read = Journal.open(FOLDER, fs=world.fs.crash(case.at), clock=VirtualClock())
+    assert (again.snapshot, again.records) == (read.snapshot, read.records), where
+    is_appended = operation.appends and not where
     expected = [(b"old", [b"a", b"b", *[b"faulty"] * is_appended, b"c"])]
-    if operation is compact:
+    if operation.compacts:
         expected.append((b"new", [b"c"]))
         if not where:
             del expected[0]
     assert (read.snapshot, read.records) in expected, where
-    return where
+    return world.faults
 
 
-OPERATIONS = {one.__name__: one for one in (append, compact, sync)}
-INSIDE = ["penstock.storage"]
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_is_synced_after_an_exception_is_read_after_a_power_loss(
+    name: str, error: type[BaseException], after: bool
+) -> None:
+    assert count_single(lambda at: check(FaultCase(name, error, at, after)).raised)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_is_synced_is_read_after_a_memory_error(name: str) -> None:
-    at, raised = 0, "a function"
-    while raised:
-        raised = check(
-            OPERATIONS[name],
-            lambda faults: faults.armed_inside(INSIDE, MemoryError, at),  # noqa: B023
-            at,
-        )
-        at += 1
-    assert at > 1
+    inside = tuple(INSIDE)
+    assert count_single(lambda at: check(FaultCase(name, MemoryError, at, inside=inside)).raised)
 
 
-PAIRS = FaultCases(
-    OPERATIONS,
-    lambda case: ", then " in check(OPERATIONS[case.operation], case.armed, case.at),
-    calls=16,
-    gaps=4,
-)
+PAIRS = FaultCases(OPERATIONS, check, calls=24, inside=INSIDE, inside_calls=200)
 
 
 def test_what_is_synced_is_read_after_a_pair_of_exceptions() -> None:
-    failures, reached = PAIRS.run(range(1_500))
+    failures = PAIRS.sample(60)
     assert not failures, failures[0]
-    assert reached > 10
+
+
+def damage_synced(content: bytearray) -> None:
+    content[content.index(b"synced")] ^= 1
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_damage_is_replaced_whatever_was_raised_before(error: type[BaseException]) -> None:
+    """The damaged file stays aside, and the journal goes on with the new snapshot."""
+    at, raised = 0, True
+    while raised:
+        world = World()
+        world.journal.sync()
+        world.journal.append([b"synced"])
+        world.journal.sync()
+        world.journal.append([b"behind it"])
+        name = max(world.fs.listdir(FOLDER))
+        fs = world.fs.kill_process()
+        fs.damage(f"{FOLDER}/{name}", damage_synced)
+        world.reopen(fs, strict=False)
+        with world.faults.armed(error, at):
+            world.journal.compact(b"new")
+        raised = bool(world.faults.raised)
+        if raised:
+            world.reopen(strict=False)
+            world.journal.compact(b"new")
+        world.journal.append([b"c"])
+        world.journal.sync()
+        after = fs.crash(at)
+        read = Journal.open(FOLDER, fs=after, clock=VirtualClock())
+        assert (read.snapshot, read.records) == (b"new", [b"c"])
+        assert after.exists(f"{FOLDER}/{name}.bad")
+        at += 1
+    assert at > 1

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.session.services import SessionQueue
 from penstock.storage.content.claims import ContentClaim
+
+T = TypeVar("T")
 
 TO_SOURCE: Final = ""
 """Route back to the queue that a FlowFile was taken from; no relationship has this name."""
@@ -29,6 +31,11 @@ class Taken:
     queue: SessionQueue
     count: int = 0
     size_bytes: int = 0
+
+    def add(self, count: int, size_bytes: int) -> None:
+        """Count more FlowFiles, or fewer."""
+        self.count += count
+        self.size_bytes += size_bytes
 
 
 @dataclass(slots=True)
@@ -191,28 +198,35 @@ class SessionFlowFiles:
                 )
 
     def move(self, ids: Sequence[int], target: SessionFlowFiles) -> None:
-        """Move open FlowFiles, with all their relatives, to the state of another session."""
+        """Move open FlowFiles, with all their relatives, to the state of another session.
+
+        An exception leaves both as they were, so that each can be rolled back.
+        """
         moving = set(ids)
+        own_taken, their_taken = _copied(self.taken), _copied(target.taken)
         for number in ids:
-            target.newest[number] = self.newest.pop(number)
-            original = self.originals.pop(number, None)
+            original = self.originals.get(number)
             if original is None:
                 continue
-            queue = self.sources.pop(number)
-            target.originals[number] = original
-            target.sources[number] = queue
-            own = self.taken[queue.id]
-            own.count -= 1
-            own.size_bytes -= original.size
-            theirs = target.taken.setdefault(queue.id, Taken(queue))
-            theirs.count += 1
-            theirs.size_bytes += original.size
-        target.missing |= self.missing & moving
-        self.missing -= moving
-        target.links += [link for link in self.links if link[0] in moving]
-        self.links = [link for link in self.links if link[0] not in moving]
-        target.written += [entry for entry in self.written if entry[0] in moving]
-        self.written = [entry for entry in self.written if entry[0] not in moving]
+            queue = self.sources[number]
+            own_taken[queue.id].add(-1, -original.size)
+            their_taken.setdefault(queue.id, Taken(queue)).add(1, original.size)
+        own_newest, their_newest = _divided(self.newest, target.newest, moving)
+        own_originals, their_originals = _divided(self.originals, target.originals, moving)
+        own_sources, their_sources = _divided(self.sources, target.sources, moving)
+        own_missing, their_missing = self.missing - moving, target.missing | self.missing & moving
+        own_links = [link for link in self.links if link[0] not in moving]
+        their_links = target.links + [link for link in self.links if link[0] in moving]
+        own_written = [entry for entry in self.written if entry[0] not in moving]
+        their_written = target.written + [one for one in self.written if one[0] in moving]
+        # From here on nothing raises.
+        self.newest, target.newest = own_newest, their_newest
+        self.originals, target.originals = own_originals, their_originals
+        self.sources, target.sources = own_sources, their_sources
+        self.taken, target.taken = own_taken, their_taken
+        self.missing, target.missing = own_missing, their_missing
+        self.links, target.links = own_links, their_links
+        self.written, target.written = own_written, their_written
 
     def _refusal(self, flowfiles: Iterable[FlowFile], doing: str) -> SessionMisuse:
         for flowfile in flowfiles:
@@ -236,6 +250,18 @@ class SessionFlowFiles:
         return SessionMisuse(
             f"cannot {doing}: the given FlowFiles changed during the call; pass a list"
         )
+
+
+def _copied(taken: Mapping[str, Taken]) -> dict[str, Taken]:
+    return {name: Taken(one.queue, one.count, one.size_bytes) for name, one in taken.items()}
+
+
+def _divided(
+    own: Mapping[int, T], theirs: Mapping[int, T], moving: set[int]
+) -> tuple[dict[int, T], dict[int, T]]:
+    """Return both tables as they are when the entries of some FlowFiles have moved."""
+    left = {number: one for number, one in own.items() if number not in moving}
+    return left, {**theirs, **{number: own[number] for number in own if number in moving}}
 
 
 def named(flowfile: FlowFile) -> str:

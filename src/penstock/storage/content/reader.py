@@ -15,6 +15,7 @@ import io
 import os
 import threading
 from collections import OrderedDict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -89,8 +90,10 @@ class ReadFiles:
     def close(self) -> None:
         """Close the files without readers."""
         with self._mutex:
-            for resource in [one for one, shared in self._files.items() if not shared.readers]:
-                self._files.pop(resource).file.close()
+            idle = [one for one, shared in self._files.items() if not shared.readers]
+            with ExitStack() as closing:  # an error at one leaves no other open
+                for resource in idle:
+                    closing.callback(self._files.pop(resource).file.close)
 
     def _open(self, resource: ResourceClaim) -> ReadFile:
         path = resource_path(self._folder, resource)

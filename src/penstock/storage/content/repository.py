@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 import google_crc32c
@@ -269,12 +270,11 @@ class ContentRepository:
         """
         if self._written.refuse():
             return
-        try:
+        with ExitStack() as steps:  # each is taken whatever another one raises; the last one first
+            steps.callback(self._lock.release)
+            steps.callback(self._files.close)
+            steps.callback(self._written.close)
             self.sync()
-        finally:
-            self._written.close()
-            self._files.close()
-            self._lock.release()
 
     def statistics(self) -> ContentStatistics:
         """Return the current counts."""

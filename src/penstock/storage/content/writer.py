@@ -19,7 +19,7 @@ mutex guards the tables and is not held during disk access.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, Self
 
 import google_crc32c
@@ -291,16 +291,13 @@ class WrittenFiles:
             for claim, _ in done:
                 del self._dirty[claim]
             sealed = [resource for _, resource in done if resource.sealed]
-        for resource in sealed:
-            resource.close()
+        _close_all(sealed)
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
         """Drop files that are deleted, synced or not; not concurrently with `sync`."""
         with self._mutex:
             dirty = [self._dirty.pop(one, None) for one in claims]
-        for resource in dirty:
-            if resource is not None:
-                resource.close()
+        _close_all(resource for resource in dirty if resource is not None)
 
     def seal(self) -> None:
         """End the files that wait for further claims, and each that is given back from now on."""
@@ -321,8 +318,7 @@ class WrittenFiles:
         with self._mutex:
             free, self._free = self._free, []
             dirty, self._dirty = self._dirty, {}
-        for resource in [*free, *dirty.values()]:
-            resource.close()
+        _close_all([*free, *dirty.values()])
 
     # -- inside
 
@@ -361,3 +357,10 @@ class WrittenFiles:
         self._references.end(claim)
         if claim not in self._dirty:
             resource.close()
+
+
+def _close_all(resources: Iterable[Resource]) -> None:
+    """Close all, even if closing one of them raises."""
+    with ExitStack() as closing:
+        for resource in resources:
+            closing.callback(resource.close)

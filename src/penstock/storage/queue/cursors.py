@@ -29,7 +29,7 @@ import re
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
@@ -45,6 +45,9 @@ _SUFFIX = ".cursor"
 _MAGIC = b"PNSTCURS"
 _FORMAT_NUMBER = 1
 _NAME = re.compile(r"[.a-zA-Z0-9_#-]{1,100}", re.ASCII)
+
+# In place of a saved position: the file may be missing.
+_NOT_SAVED: Final = -1
 
 
 class CursorStore:
@@ -117,7 +120,14 @@ class CursorStore:
             with self._mutex:
                 if name in self._positions:
                     return
-            self._write(name, min(position, durable))
+            try:
+                self._write(name, min(position, durable))
+            except BaseException:
+                # The file may have got its name; a restart must not find a cursor nobody created.
+                with suppress(NotFound):
+                    self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
+                    self._fs.fsync_folder(self._folder)
+                raise
             with self._mutex:
                 self._saved[name] = min(position, durable)
                 self._positions[name] = position  # last: every entry has been saved
@@ -154,6 +164,8 @@ class CursorStore:
             with self._mutex:
                 if name not in self._positions:
                     return
+                # If the deletion fails after the unlink, the next save writes the file again.
+                self._saved[name] = _NOT_SAVED
             with suppress(NotFound):  # deleted by an earlier attempt that could not be synced
                 self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
             self._fs.fsync_folder(self._folder)

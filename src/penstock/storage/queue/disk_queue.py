@@ -16,6 +16,7 @@ Invariants, in addition to those of the log:
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
@@ -163,20 +164,20 @@ class DiskQueue:
             if self._log.closed:
                 return
             touched = self._log.end()
-        try:
+        with ExitStack() as steps:  # each is taken whatever another one raises; the last one first
+            steps.callback(self._release)
+            steps.callback(self.retention.finish)  # the next owner must not meet a running deletion
+            steps.callback(self._syncer.close)
             if touched or self._cursors.unsaved:
                 self._syncer.request().result()
-        finally:
-            self._syncer.close()
-            self.retention.finish()  # the next owner must not meet a running deletion
-            self._release()
 
     def _release(self) -> None:
-        if self._own_threads is not None:
-            self._own_threads.close()
-        self._log.files.close()
-        if self._lock is not None:
-            self._lock.release()
+        with ExitStack() as steps:
+            if self._lock is not None:
+                steps.callback(self._lock.release)
+            steps.callback(self._log.files.close)
+            if self._own_threads is not None:
+                self._own_threads.close()
 
     def __enter__(self) -> Self:
         return self

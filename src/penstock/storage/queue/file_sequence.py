@@ -42,6 +42,7 @@ class LogFileSequence:
         "_changes_synced",
         "_folder",
         "_fs",
+        "_has_unsynced_deletion",
         "_leftover",
         "_sizes",
         "changes",
@@ -59,6 +60,7 @@ class LogFileSequence:
         self.changes = 1
         self._changes_synced = 0
         self._leftover: int | None = None
+        self._has_unsynced_deletion = False
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -213,16 +215,23 @@ class LogFileSequence:
         Raises:
             Unavailable: It could not be deleted.
         """
+        self._has_unsynced_deletion = True
         with suppress(NotFound):  # somebody deleted it
             self._fs.unlink(self.path(base))
 
-    def sync_folder(self) -> None:
-        """Make deletions durable; without the mutex.
+    def exists(self, base: int) -> bool:
+        """Return whether the file of a log file exists; without the mutex."""
+        return self._fs.exists(self.path(base))
+
+    def sync_deletions(self) -> None:
+        """Make deletions durable, if some are not yet; without the mutex.
 
         Raises:
             Unavailable: I/O error.
         """
-        self._fs.fsync_folder(self._folder)
+        if self._has_unsynced_deletion:
+            self._fs.fsync_folder(self._folder)
+            self._has_unsynced_deletion = False
 
     def path(self, base: int) -> str:
         """Return the path of a log file."""

@@ -234,14 +234,22 @@ class Retention:
         self._sync()
 
     def _delete(self, bases: Sequence[int]) -> None:
+        files = self._log.files
         for base in bases:
+            # Otherwise a power loss could restore an older file, with a gap behind it.
+            files.sync_deletions()
             with self._log.mutex:
                 self._log.check_open()
-                size = self._log.files.take_out(base)
+                size = files.take_out(base)
             try:
-                self._log.files.unlink(base)
+                files.unlink(base)
             except BaseException:
-                with self._log.mutex:
-                    self._log.files.put_back(base, size)
+                is_left = True
+                try:
+                    is_left = files.exists(base)  # the deletion may have taken effect
+                finally:
+                    if is_left:
+                        with self._log.mutex:
+                            files.put_back(base, size)
                 raise
-            self._log.files.sync_folder()
+            files.sync_deletions()

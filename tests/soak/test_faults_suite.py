@@ -1,0 +1,104 @@
+"""The cases of the fault suites: every pair is raised, and a range that is too short fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from call_faults_kit import FAULTS, Faults
+from faultcases import FaultCase, FaultCases
+from faults_suite import PARTS, TESTS
+
+
+class Undo:
+    """A part that makes three calls, and two more when one of them raises."""
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.calls: list[str] = []
+        self.port = self.faults.port(self)
+
+    def reach(self, name: str) -> None:
+        self.calls.append(name)
+
+    def operate(self) -> None:
+        try:
+            for name in ("one", "two", "three"):
+                self.port.reach(name)
+        except BaseException:
+            for name in ("undo", "report"):
+                self.port.reach(name)
+            raise
+
+
+def check(case: FaultCase) -> Faults:
+    part = Undo()
+    with case.armed(part.faults):
+        part.operate()
+    return part.faults
+
+
+def test_every_second_fault_is_raised_at_every_call_that_follows_the_first() -> None:
+    cases = FaultCases(["operate"], check, calls=9)
+    failures, counts = cases.run(range(cases.total))
+    assert not failures
+    kinds = len(FAULTS)
+    assert counts.firsts == 3 * kinds * 2
+    assert counts.pairs == counts.firsts * 2 * kinds
+
+
+def test_a_range_that_ends_before_the_calls_do_fails_the_run() -> None:
+    cases = FaultCases(["operate"], check, calls=3)
+    failures, _ = cases.run(range(cases.total))
+    assert failures
+    assert all("raise the limit" in one for one in failures)
+
+
+def test_a_memory_error_is_raised_at_each_call_of_a_function() -> None:
+    cases = FaultCases(["operate"], check, calls=9, inside=[__name__], inside_calls=30)
+    _, counts = cases.run(range(cases.total))
+    assert counts.inside == 1 + 3  # `operate`, and `reach` three times
+
+
+def test_a_sample_raises_so_many_pairs() -> None:
+    checked: list[FaultCase] = []
+
+    def note(case: FaultCase) -> Faults:
+        checked.append(case)
+        return check(case)
+
+    assert not FaultCases(["operate"], note, calls=9).sample(5)
+    assert sum(one.then is not None for one in checked) == 5
+
+
+def test_a_failure_names_its_case() -> None:
+    def fail(case: FaultCase) -> Faults:
+        raise AssertionError(f"no invariant holds after {case.at}")
+
+    failures, _ = FaultCases(["operate"], fail, calls=2).run([0])
+    assert "operate: OSError before call 0" in failures[0]
+    assert "no invariant holds" in failures[0]
+
+
+def test_a_name_of_a_module_that_does_not_exist_is_refused() -> None:
+    faults = Faults()
+    with (
+        pytest.raises(LookupError, match="writing"),
+        faults.armed_inside(["penstock.storage.content.writing"], MemoryError, 0),
+    ):
+        pass
+
+
+def test_files_that_nobody_closed_are_known() -> None:
+    faults = Faults()
+    port = faults.port(Path(__file__), results=["open"])
+    first = port.open()
+    port.open().close()
+    assert faults.unclosed == {first}
+    first.close()
+    assert not faults.unclosed
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_module_of_each_part_exists(part: str) -> None:
+    assert "PAIRS = " in Path(TESTS, f"{PARTS[part]}.py").read_text(encoding="utf-8")
