@@ -15,12 +15,14 @@ from typing import Final, NamedTuple, Self
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as po
 import pyarrow.parquet as pq
 
 CHILD: Final = Path(__file__).with_name("bombchild.py")
 SHORT_LINES: Final = 3 << 17
 WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600
+ORC_ROWS: Final = 2_048
 KEYS: Final = 250_000
 _MIB: Final = 1 << 20
 _ZSTD: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -146,6 +148,21 @@ def parquet_dictionary(path: Path) -> None:
     # Without the schema, readers know no dictionary.
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
+
+
+def orc_long_value(path: Path) -> None:
+    """Write a value of 40 MiB among others, in a few KB."""
+    table = pa.table({"at": ["2013-01-01"] * 3, "name": ["a", "0" * (40 * _MIB), "b"]})
+    po.write_table(table, path, compression="zstd")
+
+
+def orc_repeated_values(path: Path, rows: int = ORC_ROWS) -> None:
+    """Write a stripe of rows of one value of 1 MiB, which is stored once."""
+    batch = pa.table({"at": ["2013-01-01"], "name": ["0" * _MIB]})
+    form = {"compression": "zstd", "stripe_size": 64 << 30, "dictionary_key_size_threshold": 1.0}
+    with po.ORCWriter(path, **form) as writer:
+        for _ in range(rows):
+            writer.write(batch)
 
 
 def arrow_zeros(path: Path) -> None:
