@@ -242,6 +242,57 @@ def zeros(path: Path) -> None:
     _packed(path, b"", bytes(16 * _MIB), 16)
 
 
+def json_line_without_end(path: Path) -> None:
+    """Write the beginning of a text of 20 MiB."""
+    path.write_bytes(b'{"at":"' + b"x" * (20 * _MIB))
+
+
+def json_object_without_end(path: Path) -> None:
+    """Write objects that open others for 20 MiB, with braces in their keys."""
+    path.write_bytes(b'[{"a":' + b'{"{":' * (4 * _MIB))
+
+
+def json_objects_of_a_list(path: Path) -> None:
+    """Write a list of 5,000,000 objects in 14 MiB, of which one has 9,000 keys."""
+    path.write_bytes(b'{"a":[{' + _keys(9_000) + b"}" + b",{}" * 5_000_000 + b"]}\n")
+
+
+def json_lists_of_objects(path: Path) -> None:
+    """Write a record with 4,000 keys in the object of a list, and lists of empty objects."""
+    empty = b'{"a":[{}' + b",{}" * 10_000 + b"]}\n"
+    path.write_bytes(b'{"a":[{' + _keys(4_000) + b"}]}\n" + empty * 60)
+
+
+def json_alike_lists(path: Path) -> None:
+    """Write lists of an object of 1,500 keys and 5,000 empty ones."""
+    path.write_bytes((b'{"a":[{' + _keys(1_500) + b"}" + b",{}" * 5_000 + b"]}\n") * 20)
+
+
+def json_empty_records(path: Path) -> None:
+    """Write a record of 9,000 keys and 200,000 empty ones."""
+    path.write_bytes(b"{" + _keys(9_000) + b"}\n" + b"{}\n" * 200_000)
+
+
+def json_nested_keys_of_their_own(path: Path) -> None:
+    """Write rows with an object of which each has another key."""
+    path.write_text("".join(f'{{"a":{{"k{number}":1}}}}\n' for number in range(KEYS)))
+
+
+def json_numbers(path: Path) -> None:
+    """Write a list of 2,000,000 numbers in 4 MiB, which take 16 MB."""
+    path.write_bytes(b'{"a":[1' + b",1" * 1_999_999 + b"]}\n")
+
+
+def csv_line_without_end(path: Path) -> None:
+    """Write a line of 20 MiB."""
+    path.write_bytes(b"x" * (20 * _MIB))
+
+
+def csv_values_of_one_line(path: Path) -> None:
+    """Write a line of 1,500,000 values."""
+    path.write_text(f"at,name\n2013-01-01{',1' * 1_500_000}\n2013-01-01,b\n")
+
+
 def csv_many_columns(path: Path) -> None:
     """Write a header of 200,000 columns, and a row."""
     names = ",".join(f"c{number}" for number in range(200_000))
@@ -259,6 +310,10 @@ def csv_open_quote(path: Path) -> None:
         file.write(b'at,name\n2013-01-01,a\n2013-01-02,"b\n')
         for _ in range(20):
             file.write(b"2013-01-03,cccccc\n" * (_MIB // 18))
+
+
+def _keys(count: int) -> bytes:
+    return ",".join(f'"k{number}":1' for number in range(count)).encode()
 
 
 def _record(*fields: tuple[str, object]) -> dict[str, object]:
