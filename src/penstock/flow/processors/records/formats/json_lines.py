@@ -159,9 +159,9 @@ def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
     return _parsed_as(chunk, _parse(chunk[:end]).schema) if end else None
 
 
-def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
+def _parsed_as(chunk: bytes, known: pa.Schema, width: _Width | None = None) -> pa.Table | None:
     """Return the records of a chunk if they have exactly these fields; else None."""
-    if _Width.of(known).cells(chunk) > _CELLS_MAX:
+    if (width or _Width.of(known)).cells(chunk) > _CELLS_MAX:
         return None
     try:
         return _parse(chunk, known, "error")
@@ -182,14 +182,27 @@ def _found_in(chunk: bytes, table: pa.Table | None, budget: _Budget) -> pa.Schem
     """
     if table is not None:
         return table.schema
-    schema = pa.schema([])
-    for piece in _lines_of(chunk, _PIECE_BYTES):
+    schema, width = pa.schema([]), _Width(0, 0)
+    start, size = 0, _PIECE_BYTES
+    while start < len(chunk):
+        piece = chunk[start : _end_of_lines(chunk, start, size)]
+        # Once most fields are known, this is faster than finding and merging them.
+        if len(schema) and _parsed_as(piece, schema, width) is not None:
+            budget.add(piece, width)
+            start += len(piece)
+            size *= 2 if 2 * width.cells(piece) <= _CELLS_MAX else 1
+            continue
+        if size > _PIECE_BYTES:
+            size = _PIECE_BYTES
+            continue
         if len(piece) > _PIECE_BYTES:
             _check_depth(piece)
             _check_fields(piece)
         found = _parse(piece).schema
         budget.add(piece, _Width.of(found))
         schema = _unified(schema, found)
+        width = _Width.of(schema)
+        start += len(piece)
     return schema
 
 
@@ -271,19 +284,15 @@ def _signs_outside(line: bytes, signs: bytes) -> npt.NDArray[np.uint8]:
     return outside
 
 
-def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
-    """Yield whole lines of a chunk, in pieces up to a size; a longer line is a piece of its own."""
-    start = 0
-    while start < len(chunk):
-        end = len(chunk)
-        if end - start > size:
-            end = (
-                (chunk.rfind(b"\n", start, start + size) + 1)
-                or (chunk.find(b"\n", start + size) + 1)
-                or end
-            )
-        yield chunk[start:end]
-        start = end
+def _end_of_lines(chunk: bytes, start: int, size: int) -> int:
+    """Return the end of whole lines of up to a size, or of one longer line."""
+    if len(chunk) - start <= size:
+        return len(chunk)
+    return (
+        (chunk.rfind(b"\n", start, start + size) + 1)
+        or (chunk.find(b"\n", start + size) + 1)
+        or len(chunk)
+    )
 
 
 def pieces(open_: Callable[[], BinaryIO], size: int = CHUNK_BYTES) -> Iterator[bytes]:
