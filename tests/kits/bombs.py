@@ -15,12 +15,14 @@ from typing import Final, NamedTuple, Self
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as po
 import pyarrow.parquet as pq
 
 CHILD: Final = Path(__file__).with_name("bombchild.py")
 SHORT_LINES: Final = 3 << 17
 WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600
+ORC_ROWS: Final = 2_048
 KEYS: Final = 250_000
 _MIB: Final = 1 << 20
 _ZSTD: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -148,6 +150,21 @@ def parquet_dictionary(path: Path) -> None:
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
 
 
+def orc_long_value(path: Path) -> None:
+    """Write a value of 40 MiB among others, in a few KB."""
+    table = pa.table({"at": ["2013-01-01"] * 3, "name": ["a", "0" * (40 * _MIB), "b"]})
+    po.write_table(table, path, compression="zstd")
+
+
+def orc_repeated_values(path: Path, rows: int = ORC_ROWS) -> None:
+    """Write a stripe of rows of one value of 1 MiB, which is stored once."""
+    batch = pa.table({"at": ["2013-01-01"], "name": ["0" * _MIB]})
+    form = {"compression": "zstd", "stripe_size": 64 << 30, "dictionary_key_size_threshold": 1.0}
+    with po.ORCWriter(path, **form) as writer:
+        for _ in range(rows):
+            writer.write(batch)
+
+
 def arrow_zeros(path: Path) -> None:
     """Write a record batch of 1,025 MiB of zeros, as a stream."""
     batch = pa.RecordBatch.from_arrays([_zeros(1_025)], names=["name"])
@@ -225,6 +242,57 @@ def zeros(path: Path) -> None:
     _packed(path, b"", bytes(16 * _MIB), 16)
 
 
+def json_line_without_end(path: Path) -> None:
+    """Write the beginning of a text of 20 MiB."""
+    path.write_bytes(b'{"at":"' + b"x" * (20 * _MIB))
+
+
+def json_object_without_end(path: Path) -> None:
+    """Write objects that open others for 20 MiB, with braces in their keys."""
+    path.write_bytes(b'[{"a":' + b'{"{":' * (4 * _MIB))
+
+
+def json_objects_of_a_list(path: Path) -> None:
+    """Write a list of 5,000,000 objects in 14 MiB, of which one has 9,000 keys."""
+    path.write_bytes(b'{"a":[{' + _keys(9_000) + b"}" + b",{}" * 5_000_000 + b"]}\n")
+
+
+def json_lists_of_objects(path: Path) -> None:
+    """Write a record with 4,000 keys in the object of a list, and lists of empty objects."""
+    empty = b'{"a":[{}' + b",{}" * 10_000 + b"]}\n"
+    path.write_bytes(b'{"a":[{' + _keys(4_000) + b"}]}\n" + empty * 60)
+
+
+def json_alike_lists(path: Path) -> None:
+    """Write lists of an object of 1,500 keys and 5,000 empty ones."""
+    path.write_bytes((b'{"a":[{' + _keys(1_500) + b"}" + b",{}" * 5_000 + b"]}\n") * 20)
+
+
+def json_empty_records(path: Path) -> None:
+    """Write a record of 9,000 keys and 200,000 empty ones."""
+    path.write_bytes(b"{" + _keys(9_000) + b"}\n" + b"{}\n" * 200_000)
+
+
+def json_nested_keys_of_their_own(path: Path) -> None:
+    """Write rows with an object of which each has another key."""
+    path.write_text("".join(f'{{"a":{{"k{number}":1}}}}\n' for number in range(KEYS)))
+
+
+def json_numbers(path: Path) -> None:
+    """Write a list of 2,000,000 numbers in 4 MiB, which take 16 MB."""
+    path.write_bytes(b'{"a":[1' + b",1" * 1_999_999 + b"]}\n")
+
+
+def csv_line_without_end(path: Path) -> None:
+    """Write a line of 20 MiB."""
+    path.write_bytes(b"x" * (20 * _MIB))
+
+
+def csv_values_of_one_line(path: Path) -> None:
+    """Write a line of 1,500,000 values."""
+    path.write_text(f"at,name\n2013-01-01{',1' * 1_500_000}\n2013-01-01,b\n")
+
+
 def csv_many_columns(path: Path) -> None:
     """Write a header of 200,000 columns, and a row."""
     names = ",".join(f"c{number}" for number in range(200_000))
@@ -242,6 +310,10 @@ def csv_open_quote(path: Path) -> None:
         file.write(b'at,name\n2013-01-01,a\n2013-01-02,"b\n')
         for _ in range(20):
             file.write(b"2013-01-03,cccccc\n" * (_MIB // 18))
+
+
+def _keys(count: int) -> bytes:
+    return ",".join(f'"k{number}":1' for number in range(count)).encode()
 
 
 def _record(*fields: tuple[str, object]) -> dict[str, object]:

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import bombs
 import pyarrow as pa
+import pyarrow.orc as po
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.core import orc_bounds
 from penstock.core.avro_bounds import endless_array, is_empty
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
+from penstock.spark.batch.input.columnar import groups_of, read_columns
+from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 LONG = "longer than 8388608 bytes"
 
@@ -67,6 +72,8 @@ def test_what_cannot_be_read_is_refused_with_its_place(
         ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(bombs.WIDE_RECORDS)),
         ("parquet", "a.parquet", bombs.parquet_dictionary, bombs.Read(bombs.DICTIONARY_ROWS)),
         ("parquet", "a.parquet", bombs.parquet_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
+        ("orc", "a.orc", bombs.orc_repeated_values, bombs.Read(bombs.ORC_ROWS)),
+        ("orc", "a.orc", bombs.orc_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
         ("json", "a.json.gz", bombs.zeros, bombs.Read(0, 1, (f"0: {LONG}",))),
     ],
 )
@@ -147,6 +154,58 @@ def test_a_file_has_not_more_rows_than_its_bytes_can_be_meant_for(tmp_path: Path
     check_rows(metadata, 3, "a.parquet")
     with pytest.raises(InvalidRequest, match=r"a\.parquet: the footer announces 300,000 rows in 2"):
         check_rows(metadata, 2, "a.parquet")
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+def test_a_stripe_of_orc_is_read_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    monkeypatch.setattr(orc_bounds, "STRIPE_BYTES_MAX", 1 << 10)
+    monkeypatch.setattr(orc_bounds, "BATCH_ROWS_MAX", 100)
+    rows = 5_000
+    nested = [[{"key": "x" * (number % 3)}] for number in range(rows)]
+    table = pa.table({"at": ["2013"] * rows, "name": [*map(str, range(rows))], "other": nested})
+    po.write_table(table, tmp_path / "a.orc", compression=codec, stripe_size=16 << 10)
+    shape = RowShape((("name", FieldType.STRING), ("other", FieldType.STRING)), TimeField("at"))
+    file = InputFile(str(tmp_path / "a.orc"), "a.orc", 1, 0)
+    source = Source("orc", shape)
+    stripes = groups_of(file, source)
+    assert stripes > 1 or codec != "uncompressed"
+    found = []
+    for stripe in range(stripes):
+        for at, batch in read_columns(Split(file, stripe, stripe + 1), source):
+            assert batch.num_rows <= 100
+            assert at == sum(map(len, found))
+            found.append(batch)
+    assert pa.Table.from_batches(found).equals(table)
+
+
+def test_a_stripe_of_orc_has_bounds_by_its_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"at": ["2013"] * 64, "name": ["0" * 1_000] * 64})
+    po.write_table(table, tmp_path / "a.orc")
+    with pa.OSFile(str(tmp_path / "a.orc")) as stored:
+        tail = orc_bounds.OrcTail.open(stored, "a.orc")
+        assert tail is not None
+        assert tail.rows_at_once(0, None, "a.orc") is None
+        monkeypatch.setattr(orc_bounds, "VALUE_BYTES_MAX", 999)
+        assert tail.rows_at_once(0, ["at"], "a.orc") is None
+        with pytest.raises(InvalidRequest, match=r"a\.orc: the values of column 'name' in stripe"):
+            tail.rows_at_once(0, None, "a.orc")
+        monkeypatch.setattr(orc_bounds, "ROWS_PER_BYTE_MAX", 0)
+        with pytest.raises(InvalidRequest, match=r"a\.orc: the footer announces 64 rows in"):
+            orc_bounds.OrcTail.open(stored, "a.orc")
+        monkeypatch.setattr(orc_bounds, "FIELDS_MAX", 4)
+        with pytest.raises(InvalidRequest, match=r"a\.orc: the footer has more than .* fields"):
+            orc_bounds.OrcTail.open(stored, "a.orc")
+
+
+def test_a_file_that_is_no_orc_has_no_tail(tmp_path: Path) -> None:
+    for data in (b"", b"\3ORC", bytes(100), b"x" * 300, b"\x08\xff\xff\xff\x07ORC\x08"):
+        (tmp_path / "a.orc").write_bytes(data)
+        with pa.OSFile(str(tmp_path / "a.orc")) as stored:
+            assert orc_bounds.OrcTail.open(stored, "a.orc") is None
 
 
 def test_small_row_groups_are_read_together(tmp_path: Path) -> None:

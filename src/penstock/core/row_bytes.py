@@ -142,8 +142,8 @@ def _bytes_of_values(column: pa.Array) -> pa.Array:
         )
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
         sizes = _bytes_of_lists(column)
-    elif types.is_primitive(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
-        sizes = pa.repeat(pa.scalar(kind.bit_width // 8, pa.int64()), len(column))
+    elif width := _fixed_bytes(kind):
+        sizes = pa.repeat(pa.scalar(width, pa.int64()), len(column))
     elif types.is_null(kind):
         sizes = pa.repeat(pa.scalar(0, pa.int64()), len(column))
     else:
@@ -152,13 +152,25 @@ def _bytes_of_values(column: pa.Array) -> pa.Array:
 
 
 def _bytes_of_lists(column: pa.Array) -> pa.Array:
+    offsets = column.offsets
+    width = 0 if pa.types.is_map(column.type) else _fixed_bytes(column.type.value_type)
+    if width:  # without an array as long as all values
+        lengths = pc.subtract(offsets[1:], offsets[:-1]).cast(pa.int64())
+        return pc.multiply(lengths, width)
     if pa.types.is_map(column.type):
         inner = pc.add(_bytes_of_values(column.keys), _bytes_of_values(column.items))
     else:
         inner = _bytes_of_values(column.values)
     sums = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(inner)])
-    offsets = column.offsets
     return pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    """Return how many bytes any value of a type takes, at least 1; 0: it depends on the value."""
+    types = pa.types
+    if types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
+        return max(1, int(kind.bit_width // 8))
+    return 0
 
 
 def dictionaries_of(column: pa.Array) -> Iterator[pa.Array]:

@@ -34,7 +34,12 @@ from penstock.flow.processors.records.base import RecordProcessor, record_attrib
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.csv_text import csv_names, csv_texts
 from penstock.flow.processors.records.formats.json_array import list_chunks
-from penstock.flow.processors.records.formats.json_lines import chunks, line_parser, pieces
+from penstock.flow.processors.records.formats.json_lines import (
+    bounded,
+    chunks,
+    line_parser,
+    pieces,
+)
 from penstock.flow.processors.records.formats.protocols import (
     BadRecords,
     RecordOutput,
@@ -295,7 +300,7 @@ class ValidateRecord(RecordProcessor):
             else chunks(pieces(source.open), self.max_record)
         )
         result = _Result()
-        for chunk in found:
+        for chunk in bounded(found, self._wanted()):
             lines: _Lines = [line for line in chunk.split(b"\n") if line and not line.isspace()]
             for part in sift(lines, validator) if lines else ():
                 if isinstance(part, Bad):

@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.core.orc_bounds import OrcTail
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.core.row_bytes import check_no_unions
 from penstock.spark.batch.input.avro_files import read_avro
@@ -30,6 +31,7 @@ def groups_of(file: InputFile, source: Source) -> int:
     Raises:
         NotFound: The file does not exist.
         CorruptData: The file has another format.
+        InvalidRequest: An ORC file has too many rows, or its footer is too large.
     """
     # Imported here and below: 9 MB that only readers of files need.
     import pyarrow.orc as po  # noqa: PLC0415
@@ -37,6 +39,7 @@ def groups_of(file: InputFile, source: Source) -> int:
 
     with opened(file) as stored:
         if source.kind == "orc":
+            OrcTail.open(stored, file.shown)
             return int(po.ORCFile(stored).nstripes)
         return int(pq.ParquetFile(stored).num_row_groups)
 
@@ -48,6 +51,7 @@ def schema_of(file: InputFile, source: Source) -> pa.Schema:
 
     with opened(file) as stored:
         if source.kind == "orc":
+            OrcTail.open(stored, file.shown)
             return po.ORCFile(stored).schema
         return pq.ParquetFile(stored).schema_arrow
 
@@ -58,7 +62,7 @@ def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordB
     Raises:
         NotFound: The file does not exist.
         CorruptData: It is damaged, or has another format.
-        InvalidRequest: A column has a union type.
+        InvalidRequest: A column has a union type, or the rows exceed a bound.
     """
     with opened(split.file) as stored:
         if source.kind == "avro":
@@ -92,16 +96,42 @@ def _read_orc(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     import pyarrow.orc as po  # noqa: PLC0415
 
+    shown = split.file.shown
+    tail = OrcTail.open(stored, shown)
     file = po.ORCFile(stored)
     names = _wanted(file.schema.names, shape)
     fields = [field for field in file.schema if names is None or field.name in names]
-    check_no_unions(fields, split.file.shown)
+    check_no_unions(fields, shown)
     end = split.end if split.end >= 0 else file.nstripes
-    at = 0
+    at = 0 if tail is None else tail.rows_before(split.start)
     for stripe in range(split.start, end):
-        batch = file.read_stripe(stripe, columns=names)
-        yield at, batch
-        at += batch.num_rows
+        rows = None if tail is None else tail.rows_at_once(stripe, names, shown)
+        if tail is None or rows is None:
+            batches = iter((file.read_stripe(stripe, columns=names),))
+        else:
+            batches = _stripe_in_batches(tail, stripe, names, rows)
+        for batch in batches:
+            yield at, batch
+            at += batch.num_rows
+
+
+def _stripe_in_batches(
+    tail: OrcTail, stripe: int, names: list[str] | None, rows: int
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
+    with pa.PythonFile(tail.with_stripe(stripe), mode="r") as view:
+        yield from (
+            ds.OrcFileFormat()
+            .make_fragment(view)
+            .to_batches(
+                columns=names,
+                batch_size=rows,
+                batch_readahead=0,
+                fragment_readahead=0,
+                use_threads=False,
+            )
+        )
 
 
 def _under_names(batch: pa.RecordBatch, renamed: Mapping[str, str]) -> pa.RecordBatch:

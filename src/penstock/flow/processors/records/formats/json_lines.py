@@ -11,11 +11,12 @@ becomes a double, unless a schema declares it as a decimal, written as text.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
-import orjson
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -34,17 +35,74 @@ _BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = ord("\n")
 _DOING: Final = "the content is not valid JSON records"
 FIELDS_MAX: Final = 10_000
-"""Maximum number of fields in content without a schema."""
+"""Maximum number of fields in content without a schema, including those of nested objects."""
+CELLS_PER_BYTE_MAX: Final = 50
+"""Maximum number of values, with missing ones, for each byte of content without a schema."""
 DEPTH_MAX: Final = 500
 """Maximum nesting of arrays and objects in a record.
 
 Arrow's parser recurses for each level: 100,000 levels exhaust its stack and end the process.
 """
-_PIECE_BYTES: Final = 64 << 10
-_NO_SIGNS: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_PIECE_BYTES: Final = 32 << 10
+_NOT_QUOTE: Final = bytes(set(range(256)) - set(b'"'))
+_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 # Values of all fields that are created at once: a record of two bytes becomes a row with all
-# fields.
-_CELLS_MAX: Final = 16 << 20
+# fields, and so does an object of two bytes in a list.
+_CELLS_MAX: Final = 4 << 20
+_RECORD_CELLS_MAX: Final = 16 << 20
+
+
+class _Width(NamedTuple):
+    """How many values each record takes in memory, and how many each object in a list may take."""
+
+    record: int
+    listed: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> _Width:
+        """Return the width of records of a schema."""
+        widths = [cls._of_type(field.type) for field in schema]
+        return cls(1 + sum(one.record for one in widths), sum(one.listed for one in widths))
+
+    @classmethod
+    def _of_type(cls, type_: pa.DataType) -> _Width:
+        if pa.types.is_struct(type_):
+            return cls.of(pa.schema(list(type_)))
+        if pa.types.is_nested(type_) and not pa.types.is_map(type_):
+            inner = cls._of_type(type_.value_type)
+            return cls(1, inner.listed + (inner.record if inner.record > 1 else 0))
+        return cls(1, 0)
+
+    def cells(self, chunk: bytes) -> int:
+        """Return about how many values the records of a chunk take; too many if in doubt."""
+        # A record, or an object, takes at least two bytes.
+        if len(chunk) // 2 * (self.record + self.listed) <= _CELLS_MAX:
+            return 0
+        objects = chunk.count(b"{") if self.listed else 0
+        return (_ends_of(chunk) + 1) * self.record + objects * self.listed
+
+
+class _Budget:
+    """Number of values of content without a schema, which its bytes limit."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._cells = 0
+
+    def add(self, chunk: bytes, width: _Width) -> None:
+        """Count the values of a chunk.
+
+        Raises:
+            BadRecords: There are too many.
+        """
+        self._bytes += len(chunk)
+        self._cells += width.cells(chunk)
+        if self._cells > _RECORD_CELLS_MAX + CELLS_PER_BYTE_MAX * self._bytes:
+            raise BadRecords(
+                f"the records and their objects have {sum(width) - 1:,} different fields, most of "
+                f"which are missing in most of them: more than {CELLS_PER_BYTE_MAX} values for "
+                "each byte. Specify a schema with the fields that you need"
+            )
 
 
 def read_json_lines(source: RecordSource, options: ReadingOptions) -> RecordBatches:
@@ -67,18 +125,19 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
     schema = pa.schema([])
     known: pa.Schema | None = None
     tables: list[pa.Table | None] = []
+    budget = _Budget()
     for chunk in open_():
         table = _parsed_alike(chunk, known)
         # Only the records of a single chunk are kept.
         tables = [table] if not tables else [None]
         known = None if table is None else table.schema
-        schema = _unified(schema, _found_in(chunk, table))
+        schema = _unified(schema, _found_in(chunk, table, budget))
         del table  # before the next chunk is read: its memory is reused
     concrete = pa.schema([pa.field(field.name, _concrete(field.type)) for field in schema])
     [only] = tables or [_parse(b"")]
     if only is not None and concrete == only.schema:
         return RecordBatches(concrete, iter(only.combine_chunks().to_batches()))
-    return _by_schema(open_, concrete, refuse_others=True, is_checked=True)
+    return _by_schema(open_, concrete, refuse_others=True, is_inferred=True)
 
 
 def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
@@ -100,12 +159,9 @@ def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
     return _parsed_as(chunk, _parse(chunk[:end]).schema) if end else None
 
 
-def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
+def _parsed_as(chunk: bytes, known: pa.Schema, width: _Width | None = None) -> pa.Table | None:
     """Return the records of a chunk if they have exactly these fields; else None."""
-    # A record takes at least two bytes.
-    if len(chunk) // 2 * (len(known) + 1) > _CELLS_MAX and (
-        _ends_of(chunk) * (len(known) + 1) > _CELLS_MAX
-    ):
+    if (width or _Width.of(known)).cells(chunk) > _CELLS_MAX:
         return None
     try:
         return _parse(chunk, known, "error")
@@ -113,23 +169,40 @@ def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
         return None  # another field, or a value of another type
 
 
-def _found_in(chunk: bytes, table: pa.Table | None) -> pa.Schema:
+def _found_in(chunk: bytes, table: pa.Table | None, budget: _Budget) -> pa.Schema:
     """Return the schema that fits all values of a chunk.
 
     Args:
         chunk: The records.
         table: Result of `_parsed_alike`.
+        budget: Values of the chunks before this one.
 
     Raises:
         BadRecords: There is no such schema; or there are too many fields.
     """
     if table is not None:
         return table.schema
-    schema = pa.schema([])
-    for piece in _lines_of(chunk, _PIECE_BYTES):
+    schema, width = pa.schema([]), _Width(0, 0)
+    start, size = 0, _PIECE_BYTES
+    while start < len(chunk):
+        piece = chunk[start : _end_of_lines(chunk, start, size)]
+        # Once most fields are known, this is faster than finding and merging them.
+        if len(schema) and _parsed_as(piece, schema, width) is not None:
+            budget.add(piece, width)
+            start += len(piece)
+            size *= 2 if 2 * width.cells(piece) <= _CELLS_MAX else 1
+            continue
+        if size > _PIECE_BYTES:
+            size = _PIECE_BYTES
+            continue
         if len(piece) > _PIECE_BYTES:
+            _check_depth(piece)
             _check_fields(piece)
-        schema = _unified(schema, _parse(piece).schema)
+        found = _parse(piece).schema
+        budget.add(piece, _Width.of(found))
+        schema = _unified(schema, found)
+        width = _Width.of(schema)
+        start += len(piece)
     return schema
 
 
@@ -137,7 +210,7 @@ def _unified(known: pa.Schema, more: pa.Schema) -> pa.Schema:
     with translated("the values of a field have incompatible types"):
         untimed = pa.schema([pa.field(field.name, _untimed(field.type)) for field in more])
         schema = pa.unify_schemas([known, untimed], promote_options="permissive")
-    if len(schema) > FIELDS_MAX:
+    if sum(_Width.of(schema)) > FIELDS_MAX + 1:
         raise BadRecords(
             f"the records have more than {FIELDS_MAX:,} different fields: specify a schema with "
             "the fields that you need"
@@ -147,26 +220,27 @@ def _unified(known: pa.Schema, more: pa.Schema) -> pa.Schema:
 
 def _check_fields(line: bytes) -> None:
     """Refuse a long record with very many fields, including those of nested objects."""
-    if line.count(b":") <= FIELDS_MAX:
-        return
-    try:
-        with translated(_DOING):
-            left: list[object] = [orjson.loads(line)]
-    except orjson.JSONDecodeError:
-        return  # Arrow's reader reports the error
-    count = 0
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            count += len(value)
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
+    signs = _signs_outside(line, b":{")
+    count = int(np.count_nonzero(signs == ord(":")))
     if count > FIELDS_MAX:
         raise BadRecords(
             f"a record has {count:,} fields, more than {FIELDS_MAX:,}: specify a schema with the "
             "fields that you need"
         )
+    objects = len(signs) - count
+    if objects * count <= _RECORD_CELLS_MAX:
+        return
+    different = len({found[1] for found in _KEY.finditer(line)})
+    if objects * different > _RECORD_CELLS_MAX:
+        raise _too_many_objects(objects, different)
+
+
+def _too_many_objects(objects: int, fields: int) -> BadRecords:
+    return BadRecords(
+        f"a record has {objects:,} objects, which may have {fields:,} different fields; both "
+        f"together are more than {_RECORD_CELLS_MAX:,} values: write the objects as records, or "
+        "as text"
+    )
 
 
 def _check_depth(chunk: bytes) -> None:
@@ -193,29 +267,32 @@ def _check_depth(chunk: bytes) -> None:
 
 def _depth(line: bytes) -> int:
     """Return the maximum number of arrays and objects that are open at once."""
+    signs = _signs_outside(line, b"[]{}")
+    opens = (signs == ord("[")) | (signs == ord("{"))
+    return int(np.cumsum(np.where(opens, np.int8(1), np.int8(-1)), dtype=np.int32).max(initial=0))
+
+
+def _signs_outside(line: bytes, signs: bytes) -> npt.NDArray[np.uint8]:
+    """Return which of these signs a line has outside of texts, in order."""
     if b"\\" in line:
         line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    signs = np.frombuffer(line.translate(None, _NO_SIGNS), np.uint8)
-    quotes = signs == ord('"')
+    others = _NOT_QUOTE.translate(None, signs)
+    found = np.frombuffer(line.translate(None, others), np.uint8)
+    quotes = found == ord('"')
     is_outside = np.cumsum(quotes, dtype=np.int32) & 1 == 0
-    opens = (signs == ord("[")) | (signs == ord("{"))
-    steps = np.where(opens, np.int8(1), np.int8(-1)) * (is_outside & ~quotes)
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    outside: npt.NDArray[np.uint8] = found[is_outside & ~quotes]
+    return outside
 
 
-def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
-    """Yield whole lines of a chunk, in pieces up to a size; a longer line is a piece of its own."""
-    start = 0
-    while start < len(chunk):
-        end = len(chunk)
-        if end - start > size:
-            end = (
-                (chunk.rfind(b"\n", start, start + size) + 1)
-                or (chunk.find(b"\n", start + size) + 1)
-                or end
-            )
-        yield chunk[start:end]
-        start = end
+def _end_of_lines(chunk: bytes, start: int, size: int) -> int:
+    """Return the end of whole lines of up to a size, or of one longer line."""
+    if len(chunk) - start <= size:
+        return len(chunk)
+    return (
+        (chunk.rfind(b"\n", start, start + size) + 1)
+        or (chunk.find(b"\n", start + size) + 1)
+        or len(chunk)
+    )
 
 
 def pieces(open_: Callable[[], BinaryIO], size: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -271,23 +348,61 @@ def _by_schema(
     schema: pa.Schema,
     *,
     refuse_others: bool,
-    is_checked: bool = False,
+    is_inferred: bool = False,
 ) -> RecordBatches:
-    """Return the records by their schema; `is_checked`: the nesting depth was already checked."""
-    parse = line_parser(schema, refuse_others=refuse_others, is_checked=is_checked)
-    records_max = _CELLS_MAX // (len(schema) + 1)
+    """Return the records by their schema.
+
+    Args:
+        open_: Returns the chunks.
+        schema: The schema.
+        refuse_others: Whether a field that the schema lacks is an error.
+        is_inferred: The schema is that of the content, whose nesting depth was checked.
+    """
+    parse = line_parser(schema, refuse_others=refuse_others, is_checked=is_inferred)
+    width = _Width.of(schema)
 
     def batches() -> Iterator[pa.RecordBatch]:
+        budget = _Budget()
         for chunk in open_():
-            # A record takes at least two bytes.
-            if len(chunk) < 2 * records_max or _ends_of(chunk) < records_max:
-                yield parse(chunk)
-                continue
-            ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
-            cuts = [0, *ends[records_max - 1 :: records_max].tolist(), len(chunk)]
-            yield from (parse(chunk[a:b]) for a, b in itertools.pairwise(cuts) if a < b)
+            if is_inferred:
+                budget.add(chunk, width)
+            yield from map(parse, _of_few_cells(chunk, width))
 
     return RecordBatches(schema, batches())
+
+
+def bounded(chunks: Iterator[bytes], schema: pa.Schema) -> Iterator[bytes]:
+    """Yield chunks whose records take few values in memory, with the fields that they lack.
+
+    Raises:
+        BadRecords: A record has very many objects in lists.
+    """
+    width = _Width.of(schema)
+    for chunk in chunks:
+        yield from _of_few_cells(chunk, width)
+
+
+def _of_few_cells(chunk: bytes, width: _Width) -> Iterator[bytes]:
+    """Yield whole lines of a chunk that take few values in memory.
+
+    Raises:
+        BadRecords: A line has very many objects in lists.
+    """
+    if width.cells(chunk) <= _CELLS_MAX:
+        yield chunk
+        return
+    half = len(chunk) // 2
+    cut = chunk.find(b"\n", half) + 1
+    if not 0 < cut < len(chunk):
+        cut = chunk.rfind(b"\n", 0, half) + 1
+    if cut:
+        yield from _of_few_cells(chunk[:cut], width)
+        yield from _of_few_cells(chunk[cut:], width)
+        return
+    objects = int(np.count_nonzero(_signs_outside(chunk, b"{") == ord("{")))
+    if width.listed and objects * width.listed > _RECORD_CELLS_MAX:
+        raise _too_many_objects(objects, width.listed)
+    yield chunk
 
 
 def line_parser(

@@ -37,6 +37,7 @@ from penstock.flow.processors.records.formats.protocols import (
     RecordWriter,
     WritingOptions,
     record_too_long,
+    translated,
 )
 
 
@@ -64,6 +65,7 @@ CELLS_MAX: Final = 2 << 20
 """Maximum number of values, rows times columns, of a batch with more than one row."""
 BATCH_BYTES_MAX: Final = 32 << 20
 """Approximate maximum size in bytes of a batch with more than one row."""
+_SIZES: Final = "the sizes of the records cannot be computed"
 
 _READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], RecordBatches]]] = {
     RecordFormat.JSON_LINES: read_json_lines,
@@ -108,10 +110,12 @@ def _of_bounded_length(
     batches: Iterator[pa.RecordBatch], bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        if (
-            may_have_long_rows(batch, bytes_max)
-            and pc.any(pc.greater(bytes_of_rows(batch), bytes_max)).as_py()
-        ):
+        with translated(_SIZES):
+            is_long = (
+                may_have_long_rows(batch, bytes_max)
+                and pc.any(pc.greater(bytes_of_rows(batch), bytes_max)).as_py()
+            )
+        if is_long:
             raise record_too_long(bytes_max)
         yield batch
 
@@ -119,9 +123,11 @@ def _of_bounded_length(
 def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Split batches with very many columns or bytes: as text, a value may be many times larger."""
     for batch in batches:
+        with translated(_SIZES):
+            size = max(1, _bytes_of(batch))
         rows = min(
             CELLS_MAX // max(1, batch.num_columns),
-            batch.num_rows * BATCH_BYTES_MAX // max(1, _bytes_of(batch)),
+            batch.num_rows * BATCH_BYTES_MAX // size,
         )
         if batch.num_rows <= rows:
             yield batch
