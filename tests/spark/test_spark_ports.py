@@ -65,7 +65,8 @@ print(session.sql("SELECT '${env:PATH}' AS x").collect()[0].x)
 for _ in range(2):
     context = sessions.get().sparkContext
     # Py4j cannot list the methods of SparkEnv, as classes of theirs are missing.
-    field = context._jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("securityManager")
+    environment = context._jvm.java.lang.Class.forName("org.apache.spark.SparkEnv")
+    field = environment.getDeclaredField("securityManager")
     field.setAccessible(True)
     print(field.get(context._jsc.sc().env()).getSecretKey())
     sessions.close()
