@@ -14,11 +14,13 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sql_places import PLACES, WRITERS, Place, without_text_checks
 from sql_statements import Canaries, statement
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Interval
+from penstock.flow.processor import ProcessError
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.sql import service as sql_service
@@ -58,6 +60,29 @@ class OneDatasource:
         return []
 
 
+class Queries:
+    """`POST /druid/v2/sql`.
+
+    Args:
+        service: Answers them.
+    """
+
+    sessions: Sequence[SparkSessions] = ()
+
+    def __init__(self, service: SqlService) -> None:
+        self._service = service
+
+    def check(self, sql: str) -> None:
+        sql_service.read_statement(sql)
+
+    def run(self, sql: str, *parameters: object) -> str:
+        result = self._service.query(SqlQuery(sql, parameters))  # type: ignore[arg-type]
+        return str(result.table.to_pydict()) + str(result.table.column_names)
+
+    def close(self) -> None:
+        """The service ends with its watch."""
+
+
 class Watch:
     """A service with canaries around it.
 
@@ -65,9 +90,12 @@ class Watch:
         sessions: Spark, whose environment has `VARIABLE` with the secret.
         folder: Where canaries are.
         secret: Text that no answer may contain.
+        place: Where statements are given: `query`, or one of `PLACES`.
     """
 
-    def __init__(self, sessions: SparkSessions, folder: Path, secret: str) -> None:
+    def __init__(
+        self, sessions: SparkSessions, folder: Path, secret: str, place: str = "query"
+    ) -> None:
         self.secret, self.folder = secret, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._file, self._script = folder / "secret.txt", folder / "script"
@@ -82,38 +110,44 @@ class Watch:
         self.canaries = Canaries(
             str(self._file), str(self._script), str(self._output), VARIABLE, url
         )
-        source = OneDatasource(folder / "canary.parquet")
+        file = folder / "canary.parquet"
+        source = OneDatasource(file)
         self.service = SqlService(sessions, source, SystemClock(), SqlOptions(100, TIMEOUT_MS))
+        self.place: Place = (
+            PLACES[place](sessions, source, file) if place in PLACES else Queries(self.service)
+        )
+        self.write = WRITERS.get(place, statement)
         self.counts: Counter[str] = Counter()
         self._normal: object = None
         self._normal = self._state()
 
     def close(self) -> None:
         """End the service and the server."""
+        self.place.close()
         self.service.close()
         self._listener.close()
 
     def run(self, sql: str, parameters: Sequence[object] = ()) -> list[str]:
         """Run a statement; return what it reached at once: secrets, paths, processes, files."""
         try:
-            sql_service.read_statement(sql)
+            self.place.check(sql)
         except InvalidRequest:
             is_refused = True
         else:
             is_refused = False
         reached = []
         try:
-            result = self.service.query(SqlQuery(sql, tuple(parameters)))  # type: ignore[arg-type]
+            said = self.place.run(sql, *parameters)
         except PenstockError as error:
             understood = "as Spark sees" in str(error)
             kind = "by plan" if understood else "by Spark"
             self.counts["refused by text" if is_refused else f"refused {kind}"] += 1
-            said = str(error) if isinstance(error, InvalidRequest | SparkRefusal) else ""
+            shown = isinstance(error, InvalidRequest | SparkRefusal | ProcessError)
+            said = str(error) if shown else ""
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault of ours
             return [f"raised {error!r}", *self.marks()]
         else:
             self.counts["answered"] += 1
-            said = str(result.table.to_pydict()) + str(result.table.column_names)
             # What a statement names itself may come back.
             if str(self.folder) in said and str(self.folder) not in f"{sql} {parameters}":
                 reached.append("path of the host")
@@ -142,7 +176,8 @@ class Watch:
         seen: list[object] = []
         rows = self.service.query(SqlQuery("SELECT n, s FROM canary ORDER BY n"))
         seen.append(rows.table.to_pydict())
-        for sessions in (self.service._sessions._sessions, self.service._sessions._outlined):
+        of_queries = (self.service._sessions._sessions, self.service._sessions._outlined)
+        for sessions in (*of_queries, *self.place.sessions):
             with sessions.use() as spark:
                 views = sorted(table.name for table in spark.catalog.listTables())
                 settings = [spark.conf.get(name, None) for name in SETTINGS]
@@ -164,9 +199,11 @@ def new_secret() -> str:
 
 
 @contextmanager
-def watching(sessions: SparkSessions, folder: Path, secret: str) -> Iterator[Watch]:
-    """Give a service with canaries to a block."""
-    watch = Watch(sessions, folder, secret)
+def watching(
+    sessions: SparkSessions, folder: Path, secret: str, place: str = "query"
+) -> Iterator[Watch]:
+    """Give a service with canaries to a block, and a place where statements are given."""
+    watch = Watch(sessions, folder, secret, place)
     try:
         yield watch
     finally:
@@ -176,9 +213,10 @@ def watching(sessions: SparkSessions, folder: Path, secret: str) -> Iterator[Wat
 @contextmanager
 def without_text_check() -> Iterator[None]:
     """Have services pass each statement on to Spark as it is; the check of plans stays."""
-    with mock.patch.object(
+    unchecked = mock.patch.object(
         sql_service, "read_statement", lambda sql, _parameters=(): Statement(query=sql)
-    ):
+    )
+    with unchecked, without_text_checks():
         yield
 
 
@@ -186,7 +224,8 @@ def run_seeds(watch: Watch, seeds: range) -> list[str]:
     """Run the statements of seeds; return what was reached, with the seeds."""
     found = []
     for seed in seeds:
-        sql, parameters = statement(seed, watch.canaries)
+        written = watch.write(seed, watch.canaries)
+        sql, parameters = (written, ()) if isinstance(written, str) else written
         reached = watch.run(sql, parameters)
         if reached:
             found.append(f"seed {seed}: {reached}: {sql!r} {parameters!r}")

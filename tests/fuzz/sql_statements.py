@@ -230,6 +230,26 @@ def statement(seed: int, canaries: Canaries) -> tuple[str, tuple[object, ...]]:
     return _Writer(random.Random(seed), canaries).statement()
 
 
+def ingestion(seed: int, canaries: Canaries) -> str:
+    """Return the statement of a number that writes a datasource, as SQL tasks run it."""
+    return _Writer(random.Random(seed), canaries).ingestion()
+
+
+def flow_query(seed: int, canaries: Canaries) -> str:
+    """Return the query of a number for SparkSQL in a flow."""
+    return _Writer(random.Random(seed), canaries).unbound()
+
+
+def expression(seed: int, canaries: Canaries) -> str:
+    """Return the expression of a number, for a transform of a spec."""
+    return _Writer(random.Random(seed), canaries).expression()
+
+
+def ingestion_of(query: str) -> str:
+    """Return the plainest statement that writes what a query reads."""
+    return f"INSERT INTO t SELECT 0 AS __time, * FROM (\n{query}\n) PARTITIONED BY ALL"
+
+
 class _Writer:
     def __init__(self, rng: random.Random, canaries: Canaries) -> None:
         self._rng = rng
@@ -249,6 +269,55 @@ class _Writer:
         for _ in range(rng.choice((0, 0, 1, 1, 2, 3, 5))):
             text = rng.choice(self._mutations())(text)
         return text[:20_000], tuple(self._parameters)
+
+    def unbound(self) -> str:
+        """Return a statement whose parameters stand in it."""
+        return self._filled(self.statement()[0])
+
+    def ingestion(self) -> str:
+        rng = self._rng
+        query = self.unbound()
+        form = rng.choice(
+            (
+                "{}", "SELECT 0 AS __time, * FROM ({})", "SELECT 0 AS __time, * FROM ({}) AS t", "WITH t AS ({}) SELECT 0 AS __time, * FROM t",
+                "SELECT 0 AS __time UNION ALL {}", "SELECT 0 AS __time WHERE EXISTS ({})", "SELECT 0 AS __time, ({}) AS x",
+                "(SELECT 0 AS __time) UNION ALL ({})", "FROM ({}) |> EXTEND 0 AS __time",
+            )
+        )  # fmt: skip
+        start = rng.choice(
+            (
+                "INSERT INTO t",
+                "REPLACE INTO t OVERWRITE ALL",
+                'INSERT INTO "a b"',
+                "INSERT INTO canary",
+            )
+        )
+        end = rng.choice(("ALL", "DAY", "ALL CLUSTERED BY n", "TIME_FLOOR(__time, 'PT1H')"))
+        text = f"{start} {form.replace('{}', query)} PARTITIONED BY {end}"
+        if rng.random() < 0.2:
+            text = rng.choice(self._mutations())(text)
+        return self._filled(text)[:20_000]
+
+    def expression(self) -> str:
+        rng = self._rng
+        if rng.random() < 0.5:
+            text = self._value(3)
+        else:
+            text, given = rng.choice(self._attacks)
+            self._parameters += given
+            call = re.fullmatch(r"SELECT (\w+\(.*\)|['\"].*['\"])", text, re.DOTALL)
+            text = call[1] if call else f"({text})"
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
+            text = rng.choice(self._mutations())(text)
+        return self._filled(text)[:20_000]
+
+    def _filled(self, text: str) -> str:
+        """Put the parameters into a text, as far as it has places for them."""
+        for value in self._parameters:
+            shown = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+            text = text.replace("?", "NULL" if value is None else shown, 1)
+        self._parameters.clear()
+        return text
 
     def _mutations(self) -> Sequence[Callable[[str], str]]:
         return (

@@ -103,6 +103,16 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),
+        (
+            "INSERT INTO t SELECT 1 AS __time, '${env:HOME}' AS x PARTITIONED BY DAY",
+            "${env:HOME} is not allowed, line 1, column 36",
+        ),
+        (
+            "REPLACE INTO t OVERWRITE ALL SELECT 1 AS __time -- ${system:x}\nPARTITIONED BY ALL",
+            "variable of the host",
+        ),
+        ("INSERT INTO t /* ${x} */ SELECT 1 AS __time PARTITIONED BY DAY", "variable of the host"),
+        ('INSERT INTO "${x}" SELECT 1 AS __time PARTITIONED BY DAY', "variable of the host"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(sql: str, told: str) -> None:

@@ -194,6 +194,28 @@ MISTAKES = [
     ),
     (
         f"{DS}.transformSpec",
+        {"transforms": [{"name": "x", "expression": "concat(\n'${env:HOME}', 'a')"}]},
+        f"{DS}.transformSpec.transforms[0].expression",
+        "${env:HOME} is not allowed, line 2, column 2: Spark could replace it by a variable",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {
+            "transforms": [
+                {"name": "x", "expression": "if(strlen('${x}') == 1 && n == 2, 'a', 'b')"}
+            ]
+        },
+        f"{DS}.transformSpec.transforms[0].expression",
+        "variable of the host",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"filter": {"type": "expression", "expression": "carrier = /* ${x} */ 'AA'"}},
+        f"{DS}.transformSpec.filter.expression",
+        "variable of the host",
+    ),
+    (
+        f"{DS}.transformSpec",
         {"transforms": [{"name": "x", "expression": "(select max(value) from text.`/x`)"}]},
         f"{DS}.transformSpec.transforms[0].expression",
         "a query is not allowed, line 1, column 2",

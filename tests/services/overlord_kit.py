@@ -359,19 +359,28 @@ class OverlordWorld:
 
 
 @contextmanager
-def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
-    """A router before a world whose overlord listens on a port; queries go to the service."""
+def served(world: OverlordWorld) -> Iterator[HostPort]:
+    """The overlord of a world on a port; gives its address."""
     listener = listen(HostPort("127.0.0.1", 0), "--http")
-    address = HostPort("127.0.0.1", listener.getsockname()[1])
     server = HttpServer(world.app, listener)
     server.start()
-    world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
-    directory = LeaseDirectory(world.metadata.leases)
-    parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
-    sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
-    api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
     try:
-        yield api
+        yield HostPort("127.0.0.1", server.port)
     finally:
-        api.close()
         server.stop()
+
+
+@contextmanager
+def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
+    """A router before a world whose overlord listens on a port; queries go to the service."""
+    with served(world) as address:
+        leases = world.metadata.leases
+        leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
+        directory = LeaseDirectory(leases)
+        parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
+        sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
+        api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
+        try:
+            yield api
+        finally:
+            api.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
+from rich.console import Console
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
@@ -28,7 +31,13 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
-from penstock.services.demo.progress import DemoProgress, flow_at_work, tasks_at_work, waiting
+from penstock.services.demo.progress import (
+    DemoProgress,
+    DemoView,
+    flow_at_work,
+    tasks_at_work,
+    waiting,
+)
 from penstock.services.demo.run import fresh_folder, kill_one, processes_of
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import CHILD_MODULE, ServerProcess
@@ -70,6 +79,87 @@ def test_a_line_of_progress_fits_a_terminal() -> None:
     line = progress.line(99_999.0)
     assert line == " 99999 s  336,775 of 336,776 in SQL, 123,457 rows/s, lag 1"
     assert len(DemoProgress(ROWS, published=ROWS, index_rate=9_999_999.0).line(99_999.0)) < 80
+
+
+class Screen(io.StringIO):
+    """A terminal: what it shows after the control sequences that Rich's live displays use."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """Return the lines that are shown and not empty."""
+        shown, row, column = [""], 0, 0
+        for text, control in re.findall(
+            r"([^\x1b\r\n]+)|(\r|\n|\x1b\[[0-9;?]*[A-Za-z])", self.getvalue()
+        ):
+            if text:
+                shown[row] = (
+                    f"{shown[row][:column]:<{column}}{text}{shown[row][column + len(text) :]}"
+                )
+                column += len(text)
+            elif control == "\r":
+                column = 0
+            elif control == "\n":
+                row, column = row + 1, 0
+                shown += [""] * (row + 1 - len(shown))
+            elif control[-1] == "A":
+                row -= int(control[2:-1])
+            elif control == "\x1b[2K":
+                shown[row] = ""
+            else:
+                assert control[-1] in "mhl", control  # colours, and whether the cursor is shown
+        return [line.rstrip() for line in shown if line.strip()]
+
+
+def test_a_terminal_shows_one_bar_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    console = Console(file=screen, force_terminal=True, width=80, height=24, _environ={})
+    progress = DemoProgress(ROWS)
+    shares = []
+    with DemoView(progress, console) as view:
+        assert view._live is not None
+        for part in (0, 1, 2, 4):
+            progress.committed = ROWS // 4 * part
+            progress.published = progress.committed + 1_000
+            progress.index_rate = 123_456.7
+            view.refresh(99_999.0)
+            view._live.refresh()
+            (line,) = screen.lines()
+            assert len(line) < 80
+            shown = re.fullmatch(
+                r" 99999 s +([━╸╺]+) +(\d+)% in SQL, 123,457 rows/s, lag 1,000", line
+            )
+            assert shown, line
+            shares.append(int(shown[2]))
+        view.say("  12.3 s  publish by the flow")
+        progress.still_s, progress.at_work = 12.0, ["a task that starts"]
+        view.refresh(99_999.0)
+        view._live.refresh()
+        stays, bar, waits = screen.lines()
+        assert stays == "  12.3 s  publish by the flow"
+        assert " in SQL, " in bar
+        assert waits.strip() == "no change for 12 s, waiting for a task that starts"
+    assert shares == [0, 25, 50, 100]
+    assert screen.lines() == ["  12.3 s  publish by the flow"]
+
+
+def test_elsewhere_a_line_is_shown_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    progress = DemoProgress(ROWS, published=ROWS, committed=1_000, index_rate=500.0)
+    with DemoView(progress, Console(file=out, highlight=False, width=80)) as view:
+        for second in range(1, 13):
+            progress.still_s = float(second)
+            progress.at_work = ["a task that starts"]
+            view.refresh(float(second))
+    assert out.getvalue().splitlines() == [
+        "     6 s    1,000 of 336,776 in SQL, 500 rows/s, lag 335,776",
+        "          no change for 6 s, waiting for a task that starts",
+        "    11 s    1,000 of 336,776 in SQL, 500 rows/s, lag 335,776",
+        "          no change for 11 s, waiting for a task that starts",
+    ]
 
 
 def test_it_is_shown_where_flowfiles_wait() -> None:

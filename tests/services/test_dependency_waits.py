@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Self
 
 import pytest
-from overlord_kit import OverlordWorld, noop, supervisor_spec
+from batch_kit import index, lines
+from engine_kit import FakeBatchEngine
+from overlord_kit import OverlordWorld, noop, served, supervisor_spec
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
-from penstock.core.waits import DependencyWait
-from penstock.indexing.engine import EngineUnavailable
+from penstock.core.waits import DependencyWait, waits_from_json
+from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.task_kinds import batch_kinds
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import TaskSpec, parse_task
+from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
 from penstock.services.http_errors import error_body, error_from
+from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
+from penstock.services.readiness import Readiness
+from penstock.services.roles.peon import PeonRole
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
 
 P = "/druid/indexer/v1"
 
@@ -41,9 +57,10 @@ def tell(world: OverlordWorld, task_id: str, *waits: DependencyWait) -> None:
     world.worker.check(task_id)
 
 
-def storage_wait(world: OverlordWorld, tries: int) -> DependencyWait:
-    now_ms = world.clock.now_ms()
-    return DependencyWait(Dependency.STORAGE, "publish", now_ms, tries, "s3://b: 503 Slow Down")
+def wait_for(
+    world: OverlordWorld, tries: int, dependency: Dependency = Dependency.STORAGE
+) -> DependencyWait:
+    return DependencyWait(dependency, "publish", world.clock.now_ms(), tries, "503 Slow Down")
 
 
 def test_a_task_names_its_dependency_everywhere_until_it_is_back(world: OverlordWorld) -> None:
@@ -52,7 +69,7 @@ def test_a_task_names_its_dependency_everywhere_until_it_is_back(world: Overlord
     world.runs("t")
     status = lambda: api.get(f"{P}/task/t/status").json()["status"]  # noqa: E731
     assert "waits" not in status()
-    wait = storage_wait(world, 4)
+    wait = wait_for(world, 4)
     tell(world, "t", wait)
     world.until(lambda: "waits" in status())
     assert status()["waits"] == [wait.to_json()]
@@ -61,7 +78,7 @@ def test_a_task_names_its_dependency_everywhere_until_it_is_back(world: Overlord
     (reason,) = api.get(f"{P}/task/t/why").json()["waits"]
     assert reason["kind"] == "dependency"
     assert "deep storage since" in reason["text"]
-    assert "4 tries (publish): s3://b: 503 Slow Down" in reason["text"]
+    assert "4 tries (publish): 503 Slow Down" in reason["text"]
     assert world.overlord.waits() == [wait]
     tell(world, "t")
     world.until(lambda: "waits" not in status())
@@ -70,7 +87,12 @@ def test_a_task_names_its_dependency_everywhere_until_it_is_back(world: Overlord
     world.end("t")
 
 
-def test_a_supervisor_is_unhealthy_while_its_tasks_wait_for_long(world: OverlordWorld) -> None:
+@pytest.mark.parametrize(
+    "dependency", [Dependency.STORAGE, Dependency.METADATA, Dependency.SPARK, Dependency.BROKER]
+)
+def test_a_supervisor_is_unhealthy_while_its_tasks_wait_for_long(
+    world: OverlordWorld, dependency: Dependency
+) -> None:
     api = world.api
     api.post(f"{P}/supervisor", json=supervisor_spec())
     world.until(lambda: bool(world.peons))
@@ -81,7 +103,7 @@ def test_a_supervisor_is_unhealthy_while_its_tasks_wait_for_long(world: Overlord
         (one,) = api.get(f"{P}/supervisor?state=true").json()
         return dict(one)
 
-    wait = storage_wait(world, 1)
+    wait = wait_for(world, 1, dependency)
     tell(world, task_id, wait)
     world.until(lambda: listed()["waits"] == [wait.to_json()])
     assert listed()["healthy"], "one failure is not an outage"
@@ -89,14 +111,14 @@ def test_a_supervisor_is_unhealthy_while_its_tasks_wait_for_long(world: Overlord
     world.until(lambda: not listed()["healthy"])
     found = listed()
     assert found["state"] == "UNHEALTHY_TASKS"
-    assert found["detailedState"] == "WAITING_FOR_STORAGE"
+    assert found["detailedState"] == f"WAITING_FOR_{dependency.name}"
     assert found["waits"][0]["tries"] == 9
     payload = api.get(f"{P}/supervisor/flights/status").json()["payload"]
     assert payload["waits"] == found["waits"]
     assert not payload["healthy"]
     tell(world, task_id)
     world.until(lambda: bool(listed()["healthy"]))
-    assert listed()["detailedState"] != "WAITING_FOR_STORAGE"
+    assert not str(listed()["detailedState"]).startswith("WAITING_FOR_")
     assert listed()["waits"] == []
 
 
@@ -166,12 +188,16 @@ def test_clients_of_processes_that_are_away_name_them() -> None:
 
 
 class Failing(http.server.BaseHTTPRequestHandler):
-    """An object store of S3's protocol that answers 503 to everything."""
+    """An empty object store of S3's protocol that answers 503 to everything until it recovers."""
+
+    is_back = threading.Event()
 
     def do_GET(self) -> None:
-        self.send_response(503, "Slow Down")
-        self.send_header("Content-Length", "0")
+        body = b"<ListBucketResult/>" if self.command == "GET" else b""
+        self.send_response(*((200 if body else 404,) if self.is_back.is_set() else (503, "Slow")))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
@@ -179,10 +205,11 @@ class Failing(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_an_object_store_that_answers_503_is_the_deep_storage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def failing_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a deep storage that answers 503 to everything."""
     s3fs = pytest.importorskip("s3fs")
+    Failing.is_back.clear()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Failing)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -194,13 +221,134 @@ def test_an_object_store_that_answers_503_is_the_deep_storage(
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     s3fs.S3FileSystem.clear_instance_cache()
     try:
-        store = DeepStore("s3://lake/segments")
-        assert dependency_of(store.probe) is Dependency.STORAGE
+        yield "s3://lake/segments"
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+def test_an_object_store_that_answers_503_is_the_deep_storage(failing_storage: str) -> None:
+    assert dependency_of(DeepStore(failing_storage).probe) is Dependency.STORAGE
+
+
+class PeonInThisProcess:
+    """A peon of `roles.peon` for one batch task, without its process, its port and Spark.
+
+    The task reaches the deep storage before its engine writes.
+
+    Args:
+        world: The worker and the overlord that it belongs to.
+        task_id: Its task.
+        overlord: Address of the overlord.
+        storage: Address of the deep storage.
+    """
+
+    def __init__(
+        self, world: OverlordWorld, task_id: str, overlord: HostPort, storage: str
+    ) -> None:
+        self.notices = 0
+        self._world, self._task_id = world, task_id
+        self._folder = world.peons[task_id].folder
+        options = Options(
+            data_dir=world.folder, deep_storage=storage, spark_connect="sc://127.0.0.1:1"
+        )
+        self.role = PeonRole(options, overlord, "w", world.clock, self._notify)
+        self.role._folder = Path(self._folder)
+        self.role._locator = SimpleNamespace(overlord=lambda: overlord)
+        self._engine = FakeBatchEngine(self._refuse)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Failing.is_back.set()
+        self._world.until(lambda: not self._thread.is_alive())
+        self.role.close()
+
+    def _refuse(self, _moment: str) -> None:
+        raise EngineFailure("this engine writes nothing")
+
+    def _notify(self) -> None:
+        self.notices += 1
+        self._world.worker.look(self._task_id)
+
+    def _ports(self, spec: TaskSpec) -> BatchPorts:
+        return dataclasses.replace(self.role._batch_ports(spec), engine=self._engine)
+
+    def _run(self) -> None:
+        folder = TaskFolder(self._folder, OsFileSystem())
+        spec = parse_task(folder.read_json("task.json"))
+        task = TaskKinds(batch_kinds(self._ports)).find(spec.type).make(spec, folder)
+        self.result = task.run()
+
+
+def metrics_of(world: OverlordWorld) -> dict[str, float]:
+    """Return the failed tries by dependency, as the overlord's ``/metrics`` has them."""
+    readiness = Readiness("overlord", [], world.clock, on_ready=int, waits=world.overlord.waits)
+    samples = [one for one in readiness.samples() if one.name == "penstock_waiting_tries"]
+    return {dict(one.labels)["dependency"]: one.value for one in samples if one.value}
+
+
+def test_storage_that_answers_503_is_named_from_the_task_to_the_metric(
+    world: OverlordWorld, failing_storage: str
+) -> None:
+    """A task of the peon's own kinds and ports, its worker, the overlord and its API."""
+    api, task = world.api, {**index(lines((1, "x", 1))), "id": "t"}
+    api.post(f"{P}/task", json=task)
+    world.runs("t")
+
+    def waits() -> list[dict[str, object]]:
+        return list(api.get(f"{P}/task/t/status").json()["status"].get("waits", []))
+
+    with (
+        served(world) as overlord,
+        PeonInThisProcess(world, "t", overlord, failing_storage) as peon,
+    ):
+        world.until(lambda: bool(waits()) and int(str(waits()[0]["tries"])) >= 3)
+        (wait,) = waits()
+        assert wait["dependency"] == "deep storage"
+        assert "Service Unavailable" in str(wait["error"])
+        assert Path(world.peons["t"].folder, "waits.json").stat().st_mode & 0o077 == 0
+        (listed,) = api.get(f"{P}/tasks").json()
+        assert listed["waits"][0]["dependency"] == "deep storage"
+        (reason,) = api.get(f"{P}/task/t/why").json()["waits"]
+        assert reason["kind"] == "dependency"
+        assert "deep storage since" in reason["text"]
+        assert [one.dependency for one in world.overlord.waits()] == [Dependency.STORAGE]
+        assert metrics_of(world).keys() == {"deep storage"}
+        assert metrics_of(world)["deep storage"] >= 3
+        assert peon.notices >= 3
+        Failing.is_back.set()
+        world.until(lambda: not waits())
+    assert metrics_of(world) == {}
+    assert "this engine writes nothing" in peon.result.error
+    world.end("t", peon.result.error)
+
+
+def test_tasks_of_both_kinds_report_their_waits_to_the_worker(tmp_path: Path) -> None:
+    told: list[int] = []
+    options = Options(data_dir=tmp_path, spark_connect="sc://127.0.0.1:1")
+    role = PeonRole(
+        options, HostPort("127.0.0.1", 1), "w", VirtualClock(), lambda: told.append(len(told))
+    )
+    role._folder = tmp_path
+    wait = DependencyWait(Dependency.SPARK, "connect", 5, 2, "nothing answers")
+    spec = parse_task(noop("t"))
+    ports = (role._stream_ports(spec), role._batch_ports(spec))  # type: ignore[arg-type]
+    for number, one in enumerate(ports, 1):
+        for waits in ((wait,), ()):
+            one.waits_changed(waits)
+            content = json.loads((tmp_path / "waits.json").read_text())
+            assert waits_from_json(content["waits"]) == waits
+        assert len(told) == 2 * number
+    shutil.rmtree(tmp_path)
+    ports[0].waits_changed((wait,))  # a full disk, or a folder that is gone, does not end a task
+    assert len(told) == 4
+    role.close()
 
 
 @pytest.mark.postgres

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
+
+from soaksamples import counts_of
+
 TEST: Final = Path(__file__).parent.parent / "system" / "test_soak.py"
 _FAILURE_CHARACTERS_MAX: Final = 4_000
 
@@ -34,6 +38,7 @@ def _run(minutes: range) -> tuple[list[str], dict[str, int]]:
         for name in ("worker", "overlord", "router", "spark"):
             use = samples[-1]["processes"].get(name, {})
             counts |= {f"{name}_{kind}": value for kind, value in use.items() if kind != "pid"}
+        counts |= counts_of(samples[-1])
     failures = [done.stdout[-_FAILURE_CHARACTERS_MAX:]] if done.returncode else []
     return failures, counts
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -35,6 +36,12 @@ Block = Callable[[range], tuple[list[str], dict[str, int]]]
 SUITES: Final = {
     "sql-wall": ("sql_wall_suite", "sql_wall", 1_000),
     "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
+    "sql-task": ("sql_wall_suite", "sql_task", 500),
+    "sql-task-plan": ("sql_wall_suite", "sql_task_plan", 500),
+    "sql-flow": ("sql_wall_suite", "sql_flow", 1_000),
+    "sql-flow-plan": ("sql_wall_suite", "sql_flow_plan", 1_000),
+    "sql-expression": ("sql_wall_suite", "sql_expression", 1_000),
+    "sql-expression-plan": ("sql_wall_suite", "sql_expression_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
     "properties": ("properties_suite", "properties", 1),
     "simulation": ("simulation_suite", "simulation", 50),
@@ -94,8 +101,7 @@ def run_suite(suite: str, total: int | None, until: float, record: Path) -> bool
                 "counts": counts,
                 "failures": failures[:20],
             }
-            with record.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+            _append(record, json.dumps(line, ensure_ascii=False))
             print(f"{suite}: {seeds.stop} of {end}, {counts}", flush=True)
             for failure in failures[:20]:
                 print(failure, flush=True)
@@ -108,9 +114,22 @@ def _lines(record: Path, suite: str, sources: str) -> Iterator[dict[str, list[in
     if not record.exists():
         return
     for text in record.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:  # a run that was killed cut it
+            continue
         if line["suite"] == suite and line["src"] == sources and not line["changed"]:
             yield line
+
+
+def _append(record: Path, line: str) -> None:
+    """Append a line; if the last one was cut, the new one begins below it."""
+    with record.open("a+b") as out:
+        is_cut = out.tell() > 0
+        if is_cut:
+            out.seek(-1, os.SEEK_END)
+            is_cut = out.read() != b"\n"
+        out.write(("\n" * is_cut + line + "\n").encode())
 
 
 def _git(*arguments: str) -> str:

@@ -1,6 +1,8 @@
-"""The suites `sql-wall` and `sql-plan`: random statements against a real Spark, with canaries.
+"""The suites of the SQL wall: random statements against a real Spark, with canaries.
 
-The second one checks no texts, so that all that is held back is held back by the check of plans.
+`sql-wall` gives them as queries, `sql-task` as statements that write, `sql-flow` as queries of a
+flow, and `sql-expression` as expressions of a spec. Each has a suite whose name ends with `-plan`,
+which checks no texts, so that all that is held back is held back by the check of plans.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
@@ -26,8 +29,8 @@ THREADS = 3
 
 
 @contextmanager
-def sql_wall() -> Iterator[object]:
-    """Give what runs the statements of seeds, several at once as a service does."""
+def running_seeds(place: str) -> Iterator[object]:
+    """Give what runs the statements of seeds in a place, several at once as a service does."""
     secret = new_secret()
     with tempfile.TemporaryDirectory(prefix="penstock-soak-") as name:
         folder = Path(name)
@@ -39,7 +42,7 @@ def sql_wall() -> Iterator[object]:
         server.start()
         sessions = SparkSessions(SparkSessionOptions(server.wait_ready(240)))
         try:
-            with watching(sessions, folder / "canaries", secret) as watch:
+            with watching(sessions, folder / "canaries", secret, place) as watch:
 
                 def run(seeds: range) -> tuple[list[str], dict[str, int]]:
                     watch.counts = Counter()
@@ -56,7 +59,14 @@ def sql_wall() -> Iterator[object]:
 
 
 @contextmanager
-def sql_plan() -> Iterator[object]:
-    """Give what runs the statements of seeds without the check of their texts."""
-    with without_text_check(), sql_wall() as run:
+def by_plan_alone(place: str) -> Iterator[object]:
+    """Give what runs the statements of seeds in a place without the check of their texts."""
+    with without_text_check(), running_seeds(place) as run:
         yield run
+
+
+sql_wall, sql_plan = partial(running_seeds, "query"), partial(by_plan_alone, "query")
+sql_task, sql_task_plan = partial(running_seeds, "task"), partial(by_plan_alone, "task")
+sql_flow, sql_flow_plan = partial(running_seeds, "flow"), partial(by_plan_alone, "flow")
+sql_expression = partial(running_seeds, "expression")
+sql_expression_plan = partial(by_plan_alone, "expression")

@@ -282,6 +282,34 @@ def test_the_command_of_the_server(tmp_path: Path) -> None:
     assert "spark.connect.grpc.binding.address 127.0.0.1\n" in conf
 
 
+def test_the_memory_of_the_server_is_bounded_and_returned(tmp_path: Path) -> None:
+    """Each of these was found by a soak: without it the memory of a busy JVM grows for hours."""
+    argv = prepare(server_options(tmp_path, driver_memory="3g"), os.environ).argv
+    for option in (
+        "-Xmx3g",
+        "-XX:MaxMetaspaceSize=512m",
+        "-XX:MinHeapFreeRatio=20",
+        "-XX:MaxHeapFreeRatio=50",
+        "-XX:+ExitOnOutOfMemoryError",
+    ):
+        assert option in argv
+    conf = (tmp_path / "run" / "spark.properties").read_text().splitlines()
+    for line in (
+        # the full collection after which unused memory is returned
+        "spark.cleaner.periodicGC.interval 5min",
+        # what Spark would keep of ended work
+        "spark.connect.execute.manager.abandonedTombstonesSize 0",
+        "spark.connect.session.inactiveOperations.cacheExpiration 0",
+        "spark.sql.hive.filesourcePartitionFileCacheSize 0",
+        "spark.ui.enabled false",
+        "spark.ui.retainedJobs 50",
+        "spark.ui.retainedStages 50",
+        "spark.ui.retainedTasks 1000",
+        "spark.sql.ui.retainedExecutions 20",
+    ):
+        assert line in conf
+
+
 def test_options_of_the_jvm_win_over_those_made_for_it(tmp_path: Path) -> None:
     mine = ("-Xmx7m", "-XX:SharedArchiveFile=mine.jsa", "-Xlog:cds=info")
     argv = prepare(server_options(tmp_path, java_options=mine), os.environ).argv

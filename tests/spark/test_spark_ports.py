@@ -49,17 +49,27 @@ for port in json.loads(sys.argv[1]):
 print(json.dumps(answers))
 """
 
-# A process with a classic session that has run Python workers; it ends with its standard input.
+# A process with a classic session that has run Python workers. At the end of its standard input it
+# prints what Spark makes of a variable, and the secrets of its Spark and of another one.
 CLASSIC = """
 import sys
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
-sessions = SparkSessions(SparkSessionOptions("local[2]"))
+substituted = {"spark.sql.variable.substitute": "true"}
+sessions = SparkSessions(SparkSessionOptions("local[2]", conf=substituted))
 session = sessions.get()
 assert session.range(1).mapInArrow(lambda batches: batches, "id long").count() == 1
 print("ready", flush=True)
 sys.stdin.read()
-sessions.close()
+print(session.sql("SELECT '${env:PATH}' AS x").collect()[0].x)
+for _ in range(2):
+    context = sessions.get().sparkContext
+    # Py4j cannot list the methods of SparkEnv, as classes of theirs are missing.
+    environment = context._jvm.java.lang.Class.forName("org.apache.spark.SparkEnv")
+    field = environment.getDeclaredField("securityManager")
+    field.setAccessible(True)
+    print(field.get(context._jsc.sc().env()).getSecretKey())
+    sessions.close()
 """
 
 
@@ -78,7 +88,7 @@ def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkSe
         assert sorted(refusing + silent) == sorted(answers), answers
 
 
-def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None:
+def test_a_classic_session_has_a_secret_for_each_start_that_its_ports_ask_for() -> None:
     command, pipe = [sys.executable, "-c", CLASSIC], subprocess.PIPE
     # Other tests of this process have chosen Spark Connect in its environment.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("SPARK_")}
@@ -94,7 +104,11 @@ def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None
         answers = answers_to(rpc_without_handshake(), others, answering=2)
         worker_answers = as_somebody_else(WORKER_CLIENT, sorted(of_workers))
         process.stdin.close()
+        text, *secrets = process.stdout.read().splitlines()
         assert process.wait(60) == 0
+    assert text == "${env:PATH}"
+    assert len(set(secrets)) == len(secrets) == 2
+    assert all(len(bytes.fromhex(secret)) == 32 for secret in secrets)
     refusing = [port for port, text in answers.items() if was_refused(text)]
     assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
     assert {answers[port] for port in answers.keys() - refusing} == {"silent"}, answers

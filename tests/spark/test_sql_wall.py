@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sql_canaries import VARIABLE, Watch, run_seeds, watching, without_text_check
-from sql_statements import attacks
+from sql_places import PLACES, FlowQueries, SqlTasks
+from sql_statements import attacks, ingestion_of
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_sizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.spark
 SECRET = "canary-of-the-environment"  # `conftest` gives it to Spark
 SEEDS = range(7_000_000, 7_000_400)
 SEEDS_OF_PLANS = range(8_000_000, 8_000_200)
+SEEDS_ELSEWHERE = range(9_000_000, 9_000_025)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,16 @@ def test_variables_are_not_replaced_where_the_texts_are_not_checked(own: Watch) 
     with without_text_check():
         answer = own.service.query(SqlQuery(f"SELECT '${{env:{VARIABLE}}}' AS x"))
     assert answer.table.to_pylist() == [{"x": f"${{env:{VARIABLE}}}"}]
+
+
+def test_each_session_turns_the_replacement_of_variables_off(sessions: SparkSessions) -> None:
+    """The setting of the server is not enough: Spark may be started by others."""
+    on = sessions.with_conf({"spark.sql.variable.substitute": "true"})
+    with on.use() as spark:
+        assert spark.conf.get("spark.sql.variable.substitute") == "false"
+        (row,) = spark.sql(f"SELECT '${{env:{VARIABLE}}}' AS x").collect()
+    on.close()
+    assert row.x == f"${{env:{VARIABLE}}}"
 
 
 def test_without_walls_each_detector_sees_its_attack(
@@ -201,3 +213,46 @@ def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:
     known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     assert {name for name in known if name[0].isalpha()} - reviewed == set()
     assert reviewed >= FORBIDDEN_FUNCTIONS - {"identifier"}
+
+
+@pytest.fixture(params=list(PLACES))
+def elsewhere(
+    request: pytest.FixtureRequest, sessions: SparkSessions, tmp_path: Path
+) -> Iterator[Watch]:
+    """A watch over a place where users give SQL besides queries."""
+    with watching(sessions.another(), tmp_path / "wall", SECRET, request.param) as made:
+        yield made
+
+
+def written_for(watch: Watch, query: str) -> str:
+    """Return a query in the form that a place takes."""
+    if isinstance(watch.place, SqlTasks):
+        return ingestion_of(query)
+    return query if isinstance(watch.place, FlowQueries) else f"({query})"
+
+
+def attacks_of(watch: Watch) -> list[str]:
+    c = watch.canaries
+    return [
+        f"SELECT TRANSFORM(1) USING '{c.script}' AS (x string)",
+        f"SELECT * FROM text.`{c.file}`",
+        f"SELECT reflect('java.lang.System', 'getenv', '{c.variable}') AS x",
+        "SELECT input_file_name() AS x FROM canary",
+    ]
+
+
+def test_nothing_is_reached_in_other_places(elsewhere: Watch) -> None:
+    assert run_seeds(elsewhere, SEEDS_ELSEWHERE) == []
+    assert elsewhere.counts["refused by text"]
+
+
+def test_the_check_of_plans_alone_holds_in_other_places(elsewhere: Watch) -> None:
+    with without_text_check():
+        for query in attacks_of(elsewhere):
+            assert elsewhere.run(written_for(elsewhere, query)) == []
+        assert elsewhere.counts["answered"] == 0
+        assert elsewhere.counts["refused by plan"] >= 2
+        assert run_seeds(elsewhere, SEEDS_ELSEWHERE) == []
+        variable = f"SELECT '${{env:{VARIABLE}}}' AS x"
+        assert VARIABLE in elsewhere.place.run(written_for(elsewhere, variable))
+    assert elsewhere.state() == []

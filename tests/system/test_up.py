@@ -102,8 +102,8 @@ def counts(rig: Rig) -> list[object]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    # A path that URLs and lists must escape, and the second JVM that users have by default.
-    folder = tmp_path_factory.mktemp("a b#ü%") / "a b#ü%"
+    # With the second JVM that users have by default.
+    folder = tmp_path_factory.mktemp("up") / "data"
     with running_rig(folder, {"PENSTOCK_QUERY_MEMORY": "1g"}) as made:
         with BrokerClient(made.server.broker_http) as broker:
             broker.create_topic("system", 2)

@@ -5,6 +5,7 @@ The commands run in an empty folder, without make, without a checkout and withou
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -115,10 +116,20 @@ def test_every_module_can_be_imported(home: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("home", DEMO, ids=lambda home: home.name)
+def test_doctor_finds_a_machine_on_which_up_would_start(home: Path, folder: Path) -> None:
+    """It starts Spark once, with the settings of `penstock up`."""
+    found = json.loads(penstock(home, folder, "doctor", "--json"))
+    verdicts = {one["subject"]: one["verdict"] for one in found}
+    assert verdicts["Java"] == verdicts["Spark starts"] == "ok"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("home", DEMO, ids=lambda home: home.name)
 def test_the_demo_runs_without_a_checkout(home: Path, folder: Path) -> None:
     shown = penstock(home, folder, "demo")
     assert "✗" not in shown
     assert "distance flown, miles: 350,217,607" in shown
     progress = [line for line in shown.splitlines() if " rows/s, lag " in line]
+    assert progress, shown
     assert all(len(line) < 80 for line in progress), shown
     assert {path.name for path in folder.iterdir()} == {"demo-data"}
