@@ -1,11 +1,13 @@
 """Exceptions of every kind in the allocation of segment ids, at each call of a port and inside.
 
 `attempt` has one caller, whose rounds run at once. `attempt_round` has several callers on threads
-of their own, which wait for one round that runs on the thread of the test.
+of their own, which wait for one round that runs on the thread of the test. A test runs a sample of
+the cases of `attempt`, and the soak suite `faults` all of them.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,6 +17,8 @@ from dataclasses import dataclass, field
 from action_kit import DAY, NEXT_DAY, batch
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
+from countedcases import FaultPlan, counting, single_cases
+from faultcases import DrawnCases, DrawnPair
 from mailbox_kit import InlineLanes
 
 from penstock.core.errors import Conflict, PenstockError
@@ -27,8 +31,9 @@ from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PendingRow
 from penstock.testing.clock import VirtualClock
 
+INSIDE = (segment_allocator.__name__,)
 # Rounds complete the futures of callers, and that may fail, too.
-INSIDE = (segment_allocator.__name__, "concurrent.futures._base")
+INSIDE_ROUND = (*INSIDE, "concurrent.futures._base")
 _BOUND_S = 20.0
 
 
@@ -165,31 +170,58 @@ def check(world: AllocatorWorld, where: str) -> None:
     assert len(set(ids)) == len(ids), f"{where}: {ids}"
 
 
-def attempt(
-    operation: Operation, armed: Callable[[Faults], AbstractContextManager[None]], where: str
-) -> str:
-    """Do an operation with faults, check, and return where they were raised, if they were."""
+def attempt(operation: Operation, plan: FaultPlan) -> Faults:
+    """Do an operation with faults, check, and return what was raised."""
     world = AllocatorWorld()
     try:
-        with armed(world.faults):
+        with plan.armed(world.faults):
             operation(world)
     except PenstockError:  # An answer: the caller asks again.
         if not world.faults.raised:
             raise
-    raised = world.faults.raised
-    check(world, f"{operation.__name__}, {where} ({raised})")
+    check(world, f"{operation.__name__}: {plan} ({world.faults.raised})")
     world.database.close()
-    return raised
+    return world.faults
 
 
-def attempt_round(
-    armed: Callable[[Faults], AbstractContextManager[None]], where: str, *, is_bad: bool = False
-) -> str:
+@functools.cache
+def count(operation: Operation, inside: tuple[str, ...] = ()) -> int:
+    """Return how many calls of ports, or of functions inside, an operation makes."""
+    plan = counting(inside)
+    return plan.calls(attempt(operation, plan))
+
+
+def is_met(operation: Operation, plan: FaultPlan) -> bool:
+    """Carry a case of one fault out; say whether the fault was raised."""
+    return bool(attempt(operation, plan).raised)
+
+
+def pair(number: int) -> str:
+    """Raise two errors during one operation; both and the operation follow from the number."""
+    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=3)
+    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+    return attempt(drawn.operation, plan).raised
+
+
+PAIRS = DrawnCases(lambda number: ", then " in pair(number), 10_000)
+
+
+def singles() -> DrawnCases:
+    """Return the cases of one exception at a call of a port."""
+    return single_cases(OPERATIONS, count, is_met)
+
+
+def insides() -> DrawnCases:
+    """Return the cases in which memory runs out in a function."""
+    counted = functools.partial(count, inside=INSIDE)
+    return single_cases(OPERATIONS, counted, is_met, inside=INSIDE)
+
+
+def attempt_round(plan: FaultPlan, *, is_bad: bool = False) -> str:
     """Let one round serve three callers with faults; return where they were raised.
 
     Args:
-        armed: Arms the faults for the round.
-        where: What is armed, for messages.
+        plan: What is raised in the round.
         is_bad: The shared transaction is refused, so that the requests are served one by one.
     """
     lanes = HeldLanes()
@@ -197,14 +229,14 @@ def attempt_round(
     callers = [world.call(name) for name in ("a", "b", "c")]
     if is_bad:
         world.allocator._metadata = OneByOne(world.truth)
-    lanes.run(armed(world.faults))
-    raised = world.faults.raised
+    lanes.run(plan.armed(world.faults))
+    where = f"{plan} ({world.faults.raised})"
     for caller in callers:
         caller.thread.join(_BOUND_S)
-        assert not caller.thread.is_alive(), f"{where} ({raised}): {caller.thread.name} waits"
-        assert caller.places or caller.errors, f"{where} ({raised}): {caller.thread.name}"
-    assert raised or all(caller.places for caller in callers), where
+        assert not caller.thread.is_alive(), f"{where}: {caller.thread.name} waits"
+        assert caller.places or caller.errors, f"{where}: {caller.thread.name}"
+    assert world.faults.raised or all(caller.places for caller in callers), where
     world.allocator._lanes = InlineLanes()
-    check(world, f"{where} ({raised})")
+    check(world, where)
     world.database.close()
-    return raised
+    return world.faults.raised
