@@ -230,6 +230,7 @@ def attempt(operation: Operation, plan: FaultPlan) -> Faults:
                     break
             step = world.start
     raised = world.faults.raised
+    assert not world.faults.unclosed, f"{operation.__name__}: {plan} ({raised}): not closed"
     check(world, f"{operation.__name__}: {plan} ({raised})")
     return world.faults
 
