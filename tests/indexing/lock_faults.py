@@ -1,16 +1,18 @@
 """Exceptions of every kind at every call of the lockboxes' ports, one at a time and in pairs.
 
-`single` and `pair` are plain functions, so that a test runs a sample and the soak runs all.
+A test runs a sample of the cases, and the soak suite `faults` all of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from call_faults_kit import Faults
-from faultcases import DrawnCases, DrawnPair, count_single
+from countedcases import FaultPlan, counting, single_cases
+from faultcases import DrawnCases, DrawnPair
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 from mailbox_kit import StepLanes
@@ -177,37 +179,41 @@ def check(world: LockWorld, where: str) -> None:
     assert by_text(world.locks()) == held, f"{where}: another term has other locks"
 
 
-def attempt(
-    operation: Operation,
-    error: type[BaseException],
-    at: int,
-    *,
-    after: bool = False,
-    then: tuple[type[BaseException], int] | None = None,
-) -> str:
-    """Do an operation with a fault, check, and return where the fault was raised, if it was."""
+def attempt(operation: Operation, plan: FaultPlan) -> Faults:
+    """Do an operation with a fault, check, and return what was raised."""
     world = LockWorld()
-    with world.faults.armed(error, at, after=after, then=then):
+    with plan.armed(world.faults):
         try:
             operation(world)
         finally:
             world.run()
     raised = world.faults.raised
-    check(world, f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}")
-    return raised
+    check(world, f"{operation.__name__}: {plan} ({raised})")
+    return world.faults
 
 
-def single(
-    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
-) -> int:
-    """Raise an error at each call of an operation in turn; return the number of the last call."""
-    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
+@functools.cache
+def count(operation: Operation) -> int:
+    """Return how many calls of ports an operation makes."""
+    plan = counting()
+    return plan.calls(attempt(operation, plan))
+
+
+def is_met(operation: Operation, plan: FaultPlan) -> bool:
+    """Carry a case of one fault out; say whether the fault was raised."""
+    return bool(attempt(operation, plan).raised)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, calls=4, gaps=2)
-    return attempt(drawn.operation, drawn.first, drawn.at, after=drawn.after, then=drawn.then)
+    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=2)
+    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+    return attempt(drawn.operation, plan).raised
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
+
+
+def singles() -> DrawnCases:
+    """Return the cases of one exception at a call of a port."""
+    return single_cases(OPERATIONS, count, is_met)

@@ -1,19 +1,22 @@
 """Exceptions of every kind at every call of the ports of a supervisor.
 
 A supervisor runs over a real task queue and metadata store; its tasks are `ReadingPeon`s, which
-publish offsets through the real action handler but no rows. `single` and `pair` are plain
-functions, so that a test runs a sample and the soak runs all.
+publish offsets through the real action handler but no rows. A test runs a sample of the cases, and
+the soak suite `faults` all of them.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from faultcases import DrawnCases, DrawnPair, count_single
+from countedcases import FaultPlan, counting, single_cases
+from faultcases import DrawnCases, DrawnPair
 from indexing_kit import FakeBroker, spec_json
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker
@@ -451,6 +454,12 @@ def make_topic_anew(world: SupervisorWorld) -> Future[object]:
     return world.change(lambda: None)
 
 
+# Modules whose functions run out of memory.
+INSIDE = (
+    "penstock.indexing.supervisor",
+    "penstock.indexing.overlord.supervisor_registry",
+    "penstock.indexing.overlord.supervisor_ends",
+)
 Operation = Callable[[SupervisorWorld], Future[object]]
 OPERATIONS: Sequence[Operation] = (
     *(submit, look, hand_off, suspend, resume, reset, terminate, backfill, fail, fail_all),
@@ -577,19 +586,11 @@ def check(world: SupervisorWorld, operation: Operation, where: str) -> None:
     world.wait(lambda: not world.truth.supervisors.ending(), f"{where}: the end is noted")
 
 
-def attempt(
-    operation: Operation,
-    error: type[BaseException],
-    at: int,
-    *,
-    after: bool = False,
-    then: tuple[type[BaseException], int] | None = None,
-    replicas: int = 2,
-) -> str:
-    """Do an operation with a fault, start anew if the loop ended, check; return where it was."""
+def attempt(operation: Operation, plan: FaultPlan, *, replicas: int = 2) -> Faults:
+    """Do an operation with a fault, start anew if the loop ended, check; return what was raised."""
     world = prepare(operation, replicas)
     done: Future[object] | None = None
-    with world.faults.armed(error, at, after=after, then=then):
+    with plan.armed(world.faults):
         for _ in range(4):
             try:
                 # Nobody serves commands before a term has begun: it would know no supervisor.
@@ -607,7 +608,7 @@ def attempt(
                 if not world.has_begun:
                     world.start()
     raised = world.faults.raised
-    where = f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}"
+    where = f"{operation.__name__}: {plan} ({raised}), {replicas} replicas"
     assert done is not None, where
     if not world.has_begun:
         world.start()
@@ -620,7 +621,7 @@ def attempt(
     check(world, operation, where)
     check_in_step(world, where)
     world.database.close()
-    return raised
+    return world.faults
 
 
 def is_done(done: Future[object]) -> bool:
@@ -629,24 +630,40 @@ def is_done(done: Future[object]) -> bool:
     return error is None or "already" in str(error) or isinstance(error, NotFound)
 
 
-def single(
-    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
-) -> int:
-    """Raise an error at each call of an operation in turn; return the number of the last call."""
-    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
+@functools.cache
+def count(operation: Operation, replicas: int = 2, inside: tuple[str, ...] = ()) -> int:
+    """Return how many calls of ports, or of functions inside, an operation makes."""
+    plan = counting(inside)
+    return plan.calls(attempt(operation, plan, replicas=replicas))
+
+
+Case = tuple[Operation, int]
+# Operations and numbers of replicas.
+CASES: Sequence[Case] = tuple(itertools.product(OPERATIONS, (1, 2)))
+
+
+def is_met(case: Case, plan: FaultPlan) -> bool:
+    """Carry a case of one fault out; say whether the fault was raised."""
+    operation, replicas = case
+    return bool(attempt(operation, plan, replicas=replicas).raised)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, calls=120, gaps=20)
-    return attempt(
-        drawn.operation,
-        drawn.first,
-        drawn.at,
-        after=drawn.after,
-        then=drawn.then,
-        replicas=drawn.dice.choice((1, 2)),
-    )
+    drawn = DrawnPair.of(number, CASES, lambda case: count(*case), gaps=20)
+    operation, replicas = drawn.operation
+    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+    return attempt(operation, plan, replicas=replicas).raised
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
+
+
+def singles() -> DrawnCases:
+    """Return the cases of one exception at a call of a port."""
+    return single_cases(CASES, lambda case: count(*case), is_met)
+
+
+def insides() -> DrawnCases:
+    """Return the cases in which memory runs out in a function."""
+    return single_cases(CASES, lambda case: count(*case, INSIDE), is_met, inside=INSIDE)

@@ -1,18 +1,19 @@
 """Exceptions of every kind at every call of the ports of task queue and workers.
 
-`single` and `pair` are plain functions, so that a test runs a sample and the soak runs all.
+A test runs a sample of the cases, and the soak suite `faults` all of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import TypeVar
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from faultcases import DrawnCases, DrawnPair, count_single
+from countedcases import FaultPlan, counting, single_cases
+from faultcases import DrawnCases, DrawnPair
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
@@ -120,6 +121,8 @@ def begin_anew(world: QueueWorld) -> None:
     world.start()
 
 
+# Modules whose functions run out of memory.
+INSIDE = ("penstock.indexing.overlord",)
 Operation = Callable[[QueueWorld], None]
 OPERATIONS: Sequence[Operation] = (
     *(submit, shut_down, shut_down_all, end, fail, wait, begin_anew),
@@ -150,18 +153,11 @@ def check(world: QueueWorld, where: str) -> None:
     assert not queue.index.all(), where
 
 
-def attempt(
-    operation: Operation,
-    error: type[BaseException],
-    at: int,
-    *,
-    after: bool = False,
-    then: tuple[type[BaseException], int] | None = None,
-) -> str:
-    """Do an operation with a fault, start anew if the loop ended, check; return where it was."""
+def attempt(operation: Operation, plan: FaultPlan) -> Faults:
+    """Do an operation with a fault, start anew if the loop ended, check; return what was raised."""
     world = QueueWorld()
-    with world.faults.armed(error, at, after=after, then=then):
-        step: Callable[[], None] = partial(operation, world)
+    with plan.armed(world.faults):
+        step: Callable[[], None] = functools.partial(operation, world)
         for _ in range(3):  # Two faults may end the loop twice.
             try:
                 step()
@@ -172,25 +168,42 @@ def attempt(
                     raise
             step = world.start
     raised = world.faults.raised
-    where = f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}"
+    where = f"{operation.__name__}: {plan} ({raised})"
     if not world.has_begun():
         world.start()
     check(world, where)
     world.database.close()
-    return raised
+    return world.faults
 
 
-def single(
-    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
-) -> int:
-    """Raise an error at each call of an operation in turn; return the number of the last call."""
-    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
+@functools.cache
+def count(operation: Operation, inside: tuple[str, ...] = ()) -> int:
+    """Return how many calls of ports, or of functions inside, an operation makes."""
+    plan = counting(inside)
+    return plan.calls(attempt(operation, plan))
+
+
+def is_met(operation: Operation, plan: FaultPlan) -> bool:
+    """Carry a case of one fault out; say whether the fault was raised."""
+    return bool(attempt(operation, plan).raised)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, calls=20, gaps=6)
-    return attempt(drawn.operation, drawn.first, drawn.at, after=drawn.after, then=drawn.then)
+    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=6)
+    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+    return attempt(drawn.operation, plan).raised
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
+
+
+def singles() -> DrawnCases:
+    """Return the cases of one exception at a call of a port."""
+    return single_cases(OPERATIONS, count, is_met)
+
+
+def insides() -> DrawnCases:
+    """Return the cases in which memory runs out in a function."""
+    counted = functools.partial(count, inside=INSIDE)
+    return single_cases(OPERATIONS, counted, is_met, inside=INSIDE)

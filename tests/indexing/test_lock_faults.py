@@ -8,7 +8,8 @@ from concurrent.futures import Future
 import pytest
 from action_kit import Desk, allocate, batch
 from call_faults_kit import FAULTS
-from lock_faults import OPERATIONS, LockWorld, Operation, check, pair, single
+from countedcases import FaultPlan
+from lock_faults import OPERATIONS, LockWorld, Operation, attempt, check, count, pair
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 
@@ -27,7 +28,8 @@ def test_no_exception_at_any_call_of_a_port_loses_a_lock_or_an_answer(
     operation: Operation, *, after: bool
 ) -> None:
     for error in FAULTS:
-        assert single(operation, error, after=after)
+        for at in range(count(operation)):
+            assert attempt(operation, FaultPlan(error, at, after)).raised
 
 
 def test_no_two_exceptions_lose_a_lock_or_an_answer() -> None:

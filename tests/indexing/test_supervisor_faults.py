@@ -6,24 +6,28 @@ import itertools
 
 import pytest
 from call_faults_kit import FAULTS
+from countedcases import FaultPlan
 from supervisor_faults import (
+    INSIDE,
     OPERATIONS,
     Operation,
     adopt,
     attempt,
+    backfill,
+    count,
     fail,
     hand_off,
     look,
     pair,
     prepare,
-    single,
+    resume,
     submit,
     terminate,
 )
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import PenstockError, Unavailable
 
-# Each operation meets one kind of error here; the soak has pairs of all kinds.
+# Each operation meets one kind of error here; the soak has all kinds, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))
 
 
@@ -31,12 +35,34 @@ SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, T
 def test_no_exception_at_any_call_of_a_port_loses_or_doubles_a_message(
     operation: Operation, error: type[BaseException], *, after: bool
 ) -> None:
-    assert single(operation, error, after=after, stride=31)
+    for at in range(0, count(operation), 31):
+        assert attempt(operation, FaultPlan(error, at, after)).raised
 
 
-@pytest.mark.parametrize("number", [*range(20), 760, 1311, 1783, 2455, 2521])
+@pytest.mark.parametrize("number", range(20))
 def test_no_two_exceptions_lose_or_double_a_message(number: int) -> None:
     pair(number)
+
+
+# Pairs that lost or delayed messages once: operation, first fault, second one, and replicas.
+FOUND = [
+    (hand_off, FaultPlan(OSError, 13, after=True, then=(KeyboardInterrupt, 12)), 2),
+    (hand_off, FaultPlan(KeyboardInterrupt, 11, then=(KeyboardInterrupt, 2)), 1),
+    (backfill, FaultPlan(RuntimeError, 27, after=True, then=(PenstockError, 1)), 1),
+    (backfill, FaultPlan(MemoryError, 29, then=(PenstockError, 3)), 1),
+    (resume, FaultPlan(MemoryError, 1, after=True, then=(Unavailable, 3)), 2),
+]
+
+
+@pytest.mark.parametrize(("operation", "plan", "replicas"), FOUND)
+def test_pairs_that_failed_once(operation: Operation, plan: FaultPlan, replicas: int) -> None:
+    assert ", then " in attempt(operation, plan, replicas=replicas).raised
+
+
+@pytest.mark.parametrize(("operation", "at"), [*zip(OPERATIONS, itertools.count(40, 35))])
+def test_memory_may_run_out_in_a_function(operation: Operation, at: int) -> None:
+    """One function of each operation; the soak has all of them."""
+    assert attempt(operation, FaultPlan(MemoryError, at, inside=INSIDE)).raised
 
 
 # The number of a call in an operation, and which call that is: where a failure is an answer, so
@@ -61,13 +87,13 @@ ANSWERED = [
 
 @pytest.mark.parametrize(("operation", "at", "call"), ANSWERED)
 def test_a_call_that_fails_leaves_nobody_waiting(operation: Operation, at: int, call: str) -> None:
-    assert attempt(operation, Unavailable, at) == call
+    assert attempt(operation, FaultPlan(Unavailable, at)).raised == call
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_group_whose_only_task_does_not_answer_is_asked_again_for_its_end(*, after: bool) -> None:
-    raised = attempt(hand_off, Unavailable, 9, after=after, replicas=1)
-    assert raised == "SupervisorWorld.pause"
+    faults = attempt(hand_off, FaultPlan(Unavailable, 9, after), replicas=1)
+    assert faults.raised == "SupervisorWorld.pause"
 
 
 def test_a_supervisor_that_has_ended_is_reported_once() -> None:

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 from call_faults_kit import FAULTS
-from task_queue_faults import OPERATIONS, Operation, pair, single
+from countedcases import FaultPlan
+from task_queue_faults import INSIDE, OPERATIONS, Operation, attempt, count, pair
 
-# Each operation meets one kind of error here; the soak has all of them, before and after each call.
+# Each operation meets one kind of error here; the soak has all kinds, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))
 
 
@@ -16,9 +17,16 @@ SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, T
 def test_no_exception_at_any_call_of_a_port_loses_or_holds_up_a_task(
     operation: Operation, error: type[BaseException], *, after: bool
 ) -> None:
-    assert single(operation, error, after=after, stride=3)
+    for at in range(0, count(operation), 3):
+        assert attempt(operation, FaultPlan(error, at, after)).raised
 
 
 @pytest.mark.parametrize("number", range(20))
 def test_no_two_exceptions_lose_or_hold_up_a_task(number: int) -> None:
     pair(number)
+
+
+@pytest.mark.parametrize(("operation", "at"), [*zip(OPERATIONS, itertools.count(30, 60))])
+def test_memory_may_run_out_in_a_function(operation: Operation, at: int) -> None:
+    """One function of each operation; the soak has all of them."""
+    assert attempt(operation, FaultPlan(MemoryError, at, inside=INSIDE)).raised

@@ -1,15 +1,16 @@
 """Exceptions of every kind at every call of the ports of a worker.
 
-`single` and `pair` are plain functions, so that a test runs a sample and the soak runs all.
+A test runs a sample of the cases, and the soak suite `faults` all of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from call_faults_kit import Faults
-from faultcases import DrawnCases, DrawnPair, count_single
+from countedcases import FaultPlan, counting, single_cases
+from faultcases import DrawnCases, DrawnPair
 from indexing_kit import make_task
 from mailbox_kit import StepLanes, settle
 
@@ -19,10 +20,12 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.mailbox import MailboxProcessor
+from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 
 FOLDER = "/tasks"
+_DISK = ("CrashableFileSystem.", "_AppendFile.", "_ReadFile.")
 OPTIONS = WorkerOptions(3, deaths_max=10, forget_delay_ms=5_000, shutdown_grace_ms=2_000)
 
 
@@ -80,12 +83,15 @@ class WorkerWorld:
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         faults = self.faults
+        fs = faults.port(self.fs, {"create", "open_append", "open_read", "lock_folder"})
+        # Each step of an atomic write is a call of its own.
+        vars(fs)["write_atomically"] = functools.partial(FileSystem.write_atomically, fs)
         self.worker = Worker(
             [FOLDER],
-            faults.port(self.fs),
+            fs,
             self,
             self.processor,
-            self.clock,
+            faults.port(self.clock),
             faults.port(self.lanes),
             OPTIONS,
         )
@@ -139,6 +145,14 @@ def die(world: WorkerWorld) -> None:
         peon.code = 1
 
 
+def lose(world: WorkerWorld) -> None:
+    """Have the peon of a task that cannot continue die, and leave a log."""
+    folder = TaskFolder(f"{FOLDER}/runs", world.fs)
+    world.fs.write_atomically(f"{folder.path}/log", b"the last line\n")
+    TaskAttempts(folder, world.fs).begin(restorable=False)
+    die(world)
+
+
 def restore(world: WorkerWorld) -> None:
     world.start()
 
@@ -152,9 +166,11 @@ def report(world: WorkerWorld) -> None:
     world.worker.report()
 
 
+# Modules whose functions run out of memory.
+INSIDE = ("penstock.indexing.worker", "penstock.indexing.task")
 Operation = Callable[[WorkerWorld], None]
 OPERATIONS: Sequence[Operation] = (
-    *(take, take_again, shut_down, forget, end, die, restore, disable, report),
+    *(take, take_again, shut_down, forget, end, die, lose, restore, disable, report),
 )
 
 
@@ -185,47 +201,68 @@ def check(world: WorkerWorld, where: str) -> None:
     assert world.tasks() == found, f"{where}: the next worker has other tasks"
 
 
-def attempt(
-    operation: Operation,
-    error: type[BaseException],
-    at: int,
-    *,
-    after: bool = False,
-    then: tuple[type[BaseException], int] | None = None,
-) -> str:
-    """Do an operation with a fault, start anew if the loop ended, check; return where it was."""
+def attempt(operation: Operation, plan: FaultPlan) -> Faults:
+    """Do an operation with a fault, start anew if the loop ended, check; return what was raised."""
     world = WorkerWorld()
-    with world.faults.armed(error, at, after=after, then=then):
-        step: Callable[[], None] = partial(operation, world)
+    with plan.armed(world.faults):
+        step: Callable[[], None] = functools.partial(operation, world)
         for _ in range(4):
+            is_start = step == world.start or operation is restore
             try:
                 step()
-                world.settle(10)
-                if not world.started.done() or world.started.exception() is None:
-                    break
             except BaseException as ended:
                 if not world.faults.raised:
                     raise
-                if isinstance(ended, PenstockError):  # An answer: the worker goes on.
-                    step = partial(world.settle, 10)
+                if is_start or not isinstance(ended, PenstockError):
+                    step = world.start
                     continue
+                # An answer: the worker goes on.
+            try:
+                world.settle(10)
+            except BaseException as ended:
+                if not world.faults.raised:
+                    raise
+                if isinstance(ended, PenstockError) and world.faults.raised.startswith(_DISK):
+                    text = f"{operation.__name__}: {plan} ({world.faults.raised})"
+                    raise AssertionError(f"{text}: the disk ended the worker") from ended
+            else:
+                if not world.started.done() or world.started.exception() is None:
+                    break
             step = world.start
     raised = world.faults.raised
-    check(world, f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}")
-    return raised
+    assert not world.faults.unclosed, f"{operation.__name__}: {plan} ({raised}): not closed"
+    check(world, f"{operation.__name__}: {plan} ({raised})")
+    return world.faults
 
 
-def single(
-    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
-) -> int:
-    """Raise an error at each call of an operation in turn; return the number of the last call."""
-    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
+@functools.cache
+def count(operation: Operation, inside: tuple[str, ...] = ()) -> int:
+    """Return how many calls of ports, or of functions inside, an operation makes."""
+    plan = counting(inside)
+    return plan.calls(attempt(operation, plan))
+
+
+def is_met(operation: Operation, plan: FaultPlan) -> bool:
+    """Carry a case of one fault out; say whether the fault was raised."""
+    return bool(attempt(operation, plan).raised)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, calls=25, gaps=6)
-    return attempt(drawn.operation, drawn.first, drawn.at, after=drawn.after, then=drawn.then)
+    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=6)
+    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+    return attempt(drawn.operation, plan).raised
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
+
+
+def singles() -> DrawnCases:
+    """Return the cases of one exception at a call of a port."""
+    return single_cases(OPERATIONS, count, is_met)
+
+
+def insides() -> DrawnCases:
+    """Return the cases in which memory runs out in a function."""
+    counted = functools.partial(count, inside=INSIDE)
+    return single_cases(OPERATIONS, counted, is_met, inside=INSIDE)

@@ -251,9 +251,21 @@ class DrawnPair(Generic[Op]):
     dice: random.Random
 
     @classmethod
-    def of(cls, number: int, operations: Sequence[Op], calls: int, gaps: int) -> DrawnPair[Op]:
-        """Draw a pair within the given numbers of calls."""
+    def of(
+        cls, number: int, operations: Sequence[Op], count: Callable[[Op], int], gaps: int
+    ) -> DrawnPair[Op]:
+        """Draw a pair; its first fault is at any call of the operation.
+
+        Args:
+            number: The number of the case.
+            operations: The operations.
+            count: Returns the number of calls of an operation.
+            gaps: More calls than most operations make to handle the first fault. Half of the
+                second faults come within them, and half at any later call.
+        """
         dice = random.Random(number)
         operation, first, then = dice.choice(operations), dice.choice(FAULTS), dice.choice(FAULTS)
+        calls = count(operation)
         at, after = dice.randrange(calls), dice.random() < 0.5
-        return cls(operation, first, at, after, (then, dice.randrange(gaps)), dice)
+        gap = dice.randrange(dice.choice((gaps, max(gaps, calls))))
+        return cls(operation, first, at, after, (then, gap), dice)

@@ -4,7 +4,9 @@ make soak ARGS="faults"
 make soak ARGS="faults-journal"
 
 A suite ends when all cases of its part are done. The counts say in how many all of their faults
-were raised. To add a part, give a module of tests a `PAIRS`, and list it here.
+were raised. The cases of a part NAME-one are all kinds of exceptions at all calls of ports in all
+operations, one at a time; those of NAME-inside are a MemoryError at all calls of functions. To add
+a part, give a module of tests a `PAIRS`, and list it here.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from faultcases import DrawnCases, FaultCases
 
 TESTS: Final = Path(__file__).parents[1]
-# The part, and the module that has its cases as `PAIRS`.
+# The part, and the module that has its cases as `PAIRS`, or as what the function after the colon
+# returns.
 PARTS: Final = {
     "broker": "broker/broker_faults_suite",
     "locks": "indexing/lock_faults",
@@ -36,6 +39,16 @@ PARTS: Final = {
     "queue": "flow/test_queue_faults",
     "repository": "flow/test_repository_faults",
     "session": "flow/test_session_faults",
+    "allocator": "indexing/allocator_faults",
+    "allocator-one": "indexing/allocator_faults:singles",
+    "allocator-inside": "indexing/allocator_faults:insides",
+    "locks-one": "indexing/lock_faults:singles",
+    "task-queue-one": "indexing/task_queue_faults:singles",
+    "task-queue-inside": "indexing/task_queue_faults:insides",
+    "supervisor-one": "indexing/supervisor_faults:singles",
+    "supervisor-inside": "indexing/supervisor_faults:insides",
+    "worker-one": "indexing/worker_faults:singles",
+    "worker-inside": "indexing/worker_faults:insides",
 }
 # All suites of this module.
 FAULT_SUITES: Final = tuple(f"faults-{part}" for part in PARTS)
@@ -66,4 +79,6 @@ def faults(suite: str) -> Iterator[PartSuite]:
         if str(path) not in sys.path:
             sys.path.insert(0, str(path))
     logging.disable(logging.CRITICAL)  # each fault is logged
-    yield PartSuite(importlib.import_module(module).PAIRS)
+    stem, _, function = module.partition(":")
+    found = importlib.import_module(stem)
+    yield PartSuite(getattr(found, function)() if function else found.PAIRS)

@@ -353,45 +353,56 @@ class SegmentAllocator:
                 )
             ]
         )
-        with self._mutex:
-            inbox = self._inboxes.setdefault(task.datasource, [])
-            inbox.append(allocation)
-            is_first = len(inbox) == 1
-        if is_first:
-            self._post(task.datasource)
+        self._enqueue(task.datasource, allocation)
         return allocation.rows.result()
 
-    def _post(self, datasource: str) -> None:
-        """Submit a round to the lane; if that fails, refuse the requests that wait for it."""
+    def _enqueue(self, datasource: str, allocation: _WaitingAllocation) -> None:
+        """Add requests to the inbox; the first ones submit the round that serves all of them."""
+        is_first = False
         try:
-            round_ = self._lanes.submit(lane_of(datasource), partial(self._serve, datasource))
+            with self._mutex:
+                inbox = self._inboxes.setdefault(datasource, [])
+                is_first = not inbox
+                inbox.append(allocation)
+            if is_first:
+                self._post(datasource)
         except BaseException as error:
-            self._refuse(datasource, error)
+            if is_first:  # Otherwise all later requests would wait for a round that never begins.
+                self._refuse_waiting(datasource, error)
             raise
-        round_.add_done_callback(partial(self._begun, datasource))
 
-    def _begun(self, datasource: str, round_: Future[None]) -> None:
+    def _post(self, datasource: str) -> None:
+        round_ = self._lanes.submit(lane_of(datasource), partial(self._serve, datasource))
+        round_.add_done_callback(partial(self._round_ended, datasource))
+
+    def _round_ended(self, datasource: str, round_: Future[None]) -> None:
         error = Closed("the overlord ends") if round_.cancelled() else round_.exception()
-        if error is not None:  # A round that has started raises nothing.
-            self._refuse(datasource, error)
+        if error is not None:  # The round could not begin, or could not take the inbox.
+            self._refuse_waiting(datasource, error)
 
-    def _refuse(self, datasource: str, error: BaseException) -> None:
-        """Fail all waiting requests of a datasource."""
+    def _refuse_waiting(self, datasource: str, error: BaseException) -> None:
+        """Fail the requests of a datasource that no round has taken."""
+        with self._mutex:
+            allocations = self._inboxes.pop(datasource, [])
         if not isinstance(error, PenstockError):
             text = f"segment ids of {datasource} could not be requested: try again ({error!r})"
             error = Unavailable(text)
-        with self._mutex:
-            allocations = self._inboxes.pop(datasource, [])
-        for allocation in allocations:
-            allocation.rows.set_exception(error)
+        _fail_unanswered(allocations, error)
 
     def _serve(self, datasource: str) -> None:
-        with self._mutex:
-            allocations = self._inboxes.pop(datasource, [])
-        for begin in range(0, len(allocations), _ALLOCATIONS_PER_TRANSACTION):
-            self._serve_batch(allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION])
+        """Answer all waiting requests of a datasource: a round on its lane."""
+        allocations: list[_WaitingAllocation] = []
+        try:
+            with self._mutex:
+                allocations = self._inboxes.pop(datasource, [])
+            for begin in range(0, len(allocations), _ALLOCATIONS_PER_TRANSACTION):
+                self._serve_batch(allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION])
+        except BaseException as error:
+            _fail_unanswered(allocations, error)
+            raise
 
     def _serve_batch(self, allocations: Sequence[_WaitingAllocation]) -> None:
+        """Answer requests in one transaction; if it raises, some may have no answer."""
         try:
             rows = self._metadata.allocate_segments(
                 [r for allocation in allocations for r in allocation.requests]
@@ -408,15 +419,26 @@ class SegmentAllocator:
             for allocation in allocations:
                 self._serve_batch([allocation])
             return
-        except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
-            for allocation in allocations:
-                allocation.rows.set_exception(error)
-            return
         begin = 0
         for allocation in allocations:
             end = begin + len(allocation.requests)
             allocation.rows.set_result(rows[begin:end])
             begin = end
+
+
+def _fail_unanswered(allocations: Iterable[_WaitingAllocation], error: BaseException) -> None:
+    """Fail the requests that have no answer, with bugs, too."""
+    waiting = iter(allocations)
+    for allocation in waiting:
+        try:
+            if not allocation.rows.done():
+                allocation.rows.set_exception(error)
+        except BaseException:
+            # A request that could not be failed must not leave itself or others without an answer.
+            if not allocation.rows.done():
+                allocation.rows.set_exception(error)
+            _fail_unanswered(waiting, error)
+            raise
 
 
 def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:

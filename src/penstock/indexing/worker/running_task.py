@@ -78,14 +78,17 @@ class RunningTask:
         task_id: The task.
         folder: Its folder, which holds ``task.json``.
         worker: The context that it shares with the worker's other tasks.
+        since_s: When the worker took the task, on the worker's clock.
     """
 
-    def __init__(self, task_id: str, folder: TaskFolder, worker: WorkerContext) -> None:
+    def __init__(
+        self, task_id: str, folder: TaskFolder, worker: WorkerContext, since_s: float
+    ) -> None:
         self._id = task_id
         self.folder = folder
         self._worker = worker
         self._attempts = TaskAttempts(folder, worker.fs)
-        self._since_s = worker.clock.monotonic_s()
+        self._since_s = since_s
         self._process: PeonProcess | None = None
         self._start_again_s = 0.0
         self._deaths_s: list[float] = []
@@ -283,15 +286,17 @@ class RunningTask:
         self._update = replace(self._update, is_changed=True)
 
     def _log_end(self) -> str:
+        """Return the last lines of the log, empty if it cannot be read: the task ends anyway."""
         try:
             file = self._worker.fs.open_read(f"{self.folder.path}/log")
-        except PenstockError:
+            try:
+                size = file.size()
+                end = file.pread(_LOG_END_BYTES, max(0, size - _LOG_END_BYTES))
+            finally:
+                file.close()
+        except PenstockError as error:
+            _log.debug("task %s: its log cannot be read: %s", self._id, error)
             return ""
-        try:
-            size = file.size()
-            end = file.pread(_LOG_END_BYTES, max(0, size - _LOG_END_BYTES))
-        finally:
-            file.close()
         text = end.decode(errors="replace").strip()
         return f". Its log ends with: {text}" if text else ""
 

@@ -236,8 +236,10 @@ class RunningTasks:
             self._ended.clearing(task.id)
             return False
         running = self._state.running
+        since_s = self._context.clock.monotonic_s()
+        # Nothing may raise between the two: the next worker would start a task that was refused.
         folder = self._folders.make(task, [one.folder for one in running.values()])
-        running[task.id] = RunningTask(task.id, folder, self._context)
+        running[task.id] = RunningTask(task.id, folder, self._context, since_s)
         self._long_poll.changed(task.id)
         self.check(task.id)
         return True
@@ -272,7 +274,8 @@ class RunningTasks:
 
     def _take_over(self, task_id: str, folder: TaskFolder, end: AttemptEnd | None) -> None:
         if end is None:
-            self._state.running[task_id] = RunningTask(task_id, folder, self._context)
+            since_s = self._context.clock.monotonic_s()
+            self._state.running[task_id] = RunningTask(task_id, folder, self._context, since_s)
         else:
             write_end(folder, task_id, end)
             self._ended.keep(task_id, folder, end)
