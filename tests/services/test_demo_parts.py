@@ -133,7 +133,7 @@ def test_a_terminal_shows_one_bar_that_moves(monkeypatch: pytest.MonkeyPatch) ->
             )
             assert shown, line
             shares.append(int(shown[2]))
-        view.say("  12.3 s  publish by the flow")
+        view.print_line("  12.3 s  publish by the flow")
         progress.still_s, progress.at_work = 12.0, ["a task that starts"]
         view.refresh(99_999.0)
         view._live.refresh()

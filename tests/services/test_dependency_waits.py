@@ -274,7 +274,7 @@ class PeonInThisProcess:
 
     def _notify(self) -> None:
         self.notices += 1
-        self._world.worker.look(self._task_id)
+        self._world.worker.check(self._task_id)
 
     def _ports(self, spec: TaskSpec) -> BatchPorts:
         return dataclasses.replace(self.role._batch_ports(spec), engine=self._engine)

@@ -41,10 +41,10 @@ class Process:
             options=options,
             clock=SystemClock(),
             listener=self.listener,
-            say_ready=self.is_ready.set,
-            ask_stop=self.stop_asked.set,
+            report_ready=self.is_ready.set,
+            request_stop=self.stop_asked.set,
             emitter=self.alerts,
-            say_waiting=self._waits,
+            report_waiting=self._waits,
         )
 
     def host(self) -> flow.FlowHost:

@@ -65,7 +65,7 @@ def test_a_line_is_added_for_each_block(runner: Runner) -> None:
     assert runner.ran == [range(10), range(10, 20), range(20, 25)]
     first, _, last = runner.lines()
     assert first.keys() == {
-        *("at", "commit", "src", "changed", "suite", "seeds", "seconds", "counts", "failures")
+        *("at", "commit", "src", "changed", "suite", "seeds", "of", "seconds", "counts", "failures")
     }
     assert (first["commit"], first["src"], first["changed"]) == ("commit1", "tree1", False)
     assert (last["suite"], last["seeds"]) == ("fake", [20, 25])

@@ -208,14 +208,23 @@ class LockLanes:
             entry.postponed, entry.waiting = [], []
             return works
 
-    def take_waiting(self, lane: LockLane) -> list[_LockWork]:
-        """Take only the work that waits; postponed commands stay for the next round."""
+    def postpone_waiting(
+        self, lane: LockLane
+    ) -> tuple[Sequence[_LockWork], Sequence[_WaitingCommand]]:
+        """Take the work that waits for a round that cannot begin; return it to be refused.
+
+        The second result are the commands that callers do not repeat, as the next round executes
+        them. They are postponed in the same step: in between, a round could end and find no work.
+        """
         with self._mutex:
             entry = self._find(lane)
             if entry is None:
-                return []
-            waiting, entry.waiting = entry.waiting, []
-            return waiting
+                return [], []
+            waiting, later = entry.waiting, _never_lost(entry.waiting)
+            postponed: list[_WaitingCommand] = [*entry.postponed, *later]
+            nothing: list[_LockWork] = []
+            entry.postponed, entry.waiting = postponed, nothing
+            return waiting, later
 
     def postpone(self, lane: LockLane, commands: Sequence[_WaitingCommand]) -> None:
         """Keep commands of a round that could not start: the next round executes them first."""
@@ -332,6 +341,23 @@ _NEVER_LOST: Final = (AddTask, RemoveTask, PlaceTask)
 """Commands that are executed later if their round cannot start: callers do not repeat them."""
 
 
+def _never_lost(works: Iterable[_LockWork]) -> list[_WaitingCommand]:
+    """Return the commands to execute later if this work is refused; nobody waits for them then."""
+    return [
+        _WaitingCommand(work.command, Future())
+        for work in works
+        if isinstance(work, _WaitingCommand)
+        and isinstance(work.command, _NEVER_LOST)
+        and not work.future.done()
+    ]
+
+
+def _removed(commands: Iterable[_WaitingCommand]) -> frozenset[str]:
+    """Return the tasks that commands remove."""
+    found = (one.command for one in commands)
+    return frozenset(command.task_id for command in found if isinstance(command, RemoveTask))
+
+
 class LockLane:
     """The locks of one datasource, and the rounds that execute its work.
 
@@ -375,28 +401,20 @@ class LockLane:
 
     def refuse_waiting(self, error: BaseException) -> None:
         """Refuse the work that waits for a round, because it cannot begin."""
-        waiting = self._lanes.take_waiting(self)
-        self._notify(LocksChanged(self.box.datasource, self._refuse(waiting, error)))
+        waiting, later = self._lanes.postpone_waiting(self)
+        self._refuse(waiting, error)
+        self._notify(LocksChanged(self.box.datasource, _removed(later)))
 
-    def _refuse(self, works: Sequence[_LockWork], error: BaseException) -> frozenset[str]:
-        """Refuse unanswered work; return the tasks whose removal is executed later."""
-        left = [work for work in works if not work.future.done()]
-        later = [
-            _WaitingCommand(work.command, Future())
-            for work in left
-            if isinstance(work, _WaitingCommand) and isinstance(work.command, _NEVER_LOST)
-        ]
-        self._lanes.postpone(self, later)
+    def _refuse(self, works: Sequence[_LockWork], error: BaseException) -> None:
+        """Fail the futures that have no answer."""
         if not isinstance(error, PenstockError):
             error = Unavailable(
                 f"the locks of {self.box.datasource} could not be requested: try again ({error!r})"
             )
-        for work in left:
-            if work.future.running() or work.future.set_running_or_notify_cancel():
-                work.future.set_exception(error)
-        return frozenset(
-            one.command.task_id for one in later if isinstance(one.command, RemoveTask)
-        )
+        for work in works:
+            future = work.future
+            if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+                future.set_exception(error)
 
     # --- the lane
 
@@ -415,7 +433,10 @@ class LockLane:
         try:
             self._do_all(works, change)
         except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
-            change.released |= self._refuse(works, error)
+            later = _never_lost(works)
+            self._lanes.postpone(self, later)
+            self._refuse(works, error)
+            change.released |= _removed(later)
         self._lanes.finish(self, must_stay=self._broken is not None or self._rows.in_doubt)
         self._notify(change)
 
@@ -432,7 +453,7 @@ class LockLane:
             self._do(batch, change)
             batch = []
             if isinstance(work, _WaitingCall):
-                self._require_whole()
+                self._require_intact()
                 work.answer(self.box)
         self._do(batch, change)
 
@@ -440,7 +461,7 @@ class LockLane:
         """Execute commands in one transaction and answer them; add what others must learn."""
         if not batch:
             return
-        self._require_whole()
+        self._require_intact()
         commands = [work.command for work in batch]
         now_ms = self._ports.clock.now_ms()
         is_handled = False
@@ -499,7 +520,7 @@ class LockLane:
             self._broken = error
             self._ports.on_failure(error)
 
-    def _require_whole(self) -> None:
+    def _require_intact(self) -> None:
         if self._broken is not None:
             raise Unavailable(
                 f"the locks of {self.box.datasource} must be read again after an error"

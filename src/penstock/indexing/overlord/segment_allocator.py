@@ -391,15 +391,18 @@ class SegmentAllocator:
 
     def _serve(self, datasource: str) -> None:
         """Answer all waiting requests of a datasource: a round on its lane."""
-        allocations: list[_WaitingAllocation] = []
+        with self._mutex:
+            allocations = self._inboxes.pop(datasource, [])
+        # From here on nothing is raised: requests that came later have a round of their own.
         try:
-            with self._mutex:
-                allocations = self._inboxes.pop(datasource, [])
             for begin in range(0, len(allocations), _ALLOCATIONS_PER_TRANSACTION):
-                self._serve_batch(allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION])
-        except BaseException as error:
+                batch = allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION]
+                try:
+                    self._serve_batch(batch)
+                except BaseException as error:  # noqa: BLE001 - callers must get bugs, too
+                    _fail_unanswered(batch, error)
+        except BaseException as error:  # noqa: BLE001 - the same
             _fail_unanswered(allocations, error)
-            raise
 
     def _serve_batch(self, allocations: Sequence[_WaitingAllocation]) -> None:
         """Answer requests in one transaction; if it raises, some may have no answer."""

@@ -95,6 +95,10 @@ class RowMapper(Generic[R]):
             stored |= {"start_ms": "interval.start_ms", "end_ms": "interval.end_ms"}
         self._stored = tuple(stored)
         self._fields = attrgetter(*stored.values())
+        # A struct gives its fields at once, several times faster than one by one.
+        is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        assert not is_struct or len(fields) == len(_field_names(kind)), "all are columns"
+        self._asdict: Callable[..., dict[str, object]] | None = asdict if is_struct else None
 
     def record(self, found: Row[tuple[object, ...]]) -> R:
         """Return the record of a row, which has the columns of this mapper in their order."""
@@ -107,10 +111,11 @@ class RowMapper(Generic[R]):
 
     def values(self, record: R) -> dict[str, object]:
         """Return the values of a record by column; the writer adds those of further columns."""
-        if isinstance(record, msgspec.Struct):
-            values = asdict(record)
+        if self._asdict is not None:
+            values = self._asdict(record)
             if self._interval_at is not None:
                 interval = values.pop("interval")
+                assert isinstance(interval, Interval)
                 values["start_ms"], values["end_ms"] = interval.start_ms, interval.end_ms
         else:
             # A strict zip takes half as long again, and the two have one length by construction.
@@ -122,14 +127,17 @@ class RowMapper(Generic[R]):
 
 def _stored(kind: Callable[..., object], columns: Sequence[str]) -> Sequence[str]:
     """Return the fields of a class that have a column."""
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        names = list(kind.__struct_fields__)
-    else:
-        assert is_dataclass(kind)
-        names = [field.name for field in fields(kind)]
+    names = _field_names(kind)
     while names[-1] not in columns:
         names.pop()
     return names
+
+
+def _field_names(kind: Callable[..., object]) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    assert is_dataclass(kind)
+    return [field.name for field in fields(kind)]
 
 
 _NO_STATUS: Final[JsonObject] = MappingProxyType({})
