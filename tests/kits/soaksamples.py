@@ -15,17 +15,19 @@ WARM_UP_SHARE = 1 / 3
 # Processes that live as long as Penstock; peons and Spark's Python workers come and go.
 LASTING = ("launcher", "broker", "overlord", "flow", "worker", "router", "spark", "queries")
 
-# Files that each hand-off adds for good, by their folder in the data folder.
+# A task ends every 20 s and with each hand-off: up to five in a minute, each with a segment of each
+# of four hours. What is counted for each hand-off is twice of that.
+# Files that stay, by their folder in the data folder.
 FILES_PER_HAND_OFF: Mapping[str, int] = {
-    "segments": 16,  # a file and its checksum of each hour and stream partition
-    "log": 6,  # of each task: its log, its report and its status
+    "segments": 80,  # a file and its checksum for each segment
+    "log": 30,  # of each task its log, its report and its status
 }
-# Rows that each hand-off adds for good, or for longer than a soak lasts, by their table.
+# Rows that stay, at least for longer than a soak lasts, by their table.
 ROWS_PER_HAND_OFF: Mapping[str, int] = {
-    "penstock_segments": 8,
-    "penstock_pending": 8,  # kept for six hours, in case that their task still publishes
-    "penstock_tasks": 2,  # kept for 90 days
-    "penstock_published": 2,
+    "penstock_segments": 40,
+    "penstock_pending": 40,  # kept for six hours, in case that their task still publishes
+    "penstock_tasks": 10,  # kept for 90 days
+    "penstock_published": 10,
 }
 
 
@@ -118,7 +120,7 @@ def require_bounded(samples: Sequence[Sample]) -> None:
             assert min(getattr(one, kind) for one in after) <= most, (name, kind, before, after)
         most_mb = max(one.rss_mb for one in before) * 1.3 + 50
         assert min(one.rss_mb for one in after) <= most_mb, (name, before, after)
-    handoffs = late[0].handoffs - warm[0].handoffs
+    handoffs = late[0].handoffs - warm[-1].handoffs
     for kind, per_hand_off in (("files", FILES_PER_HAND_OFF), ("rows", ROWS_PER_HAND_OFF)):
         for name in sorted({name for one in late for name in getattr(one, kind)}):
             then = [getattr(one, kind).get(name, 0) for one in warm]
