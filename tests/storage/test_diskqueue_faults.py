@@ -25,13 +25,13 @@ PRODUCER = 7
 NEW = b"x" * 100
 # A sample of the calls of long operations; `make soak` has all of them.
 STRIDES = {
-    **dict.fromkeys(("append_much", "append_of_producer", "reopen", "verify"), 11),
+    **dict.fromkeys(("append_much", "append_of_producer", "reopen", "verify"), 13),
     "read": 29,
     "offset_at": 90,
     "retain": 2,
     "clear": 2,
 }
-STRIDE_INSIDE = 79
+STRIDE_INSIDE = 157
 
 
 class World:
