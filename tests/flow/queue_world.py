@@ -91,10 +91,10 @@ class FakeHome:
         self.number += 1
         name = f"{self.number}.swap"
         summary = write_swap_file(self.fs, f"/swap/{name}", queue, order, flowfiles)
+        file = SwapFileInfo(name, summary)  # from here on nothing raises, as in the real one
         for one in flowfiles:
             assert one.id in self.journal or one.id in self.rows, one.id
             self._leave(one.id)
-        file = SwapFileInfo(name, summary)
         self.files[name] = FileState(file, ids(flowfiles))
         return file
 

@@ -23,7 +23,7 @@ from penstock.flow.swap import columns
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)
 # A sample of the calls of functions; `make soak` has all.
-EVERY = 37
+EVERY = 53
 Jobs = list[Callable[[], None]]
 Operation = Callable[[World, Jobs], Polled | None]
 

@@ -45,7 +45,7 @@ SUITES: Final = {
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
     "properties": ("properties_suite", "properties", 1),
     "simulation": ("simulation_suite", "simulation", 50),
-    **dict.fromkeys(FAULT_SUITES, ("faults_suite", "faults", 5_000)),
+    **dict.fromkeys(FAULT_SUITES, ("faults_suite", "faults", 2_000)),
 }
 ALL_FAULTS: Final = "faults"
 TOTAL: Final = 100_000  # of a suite without an end

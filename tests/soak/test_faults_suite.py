@@ -102,5 +102,5 @@ def test_files_that_nobody_closed_are_known() -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_the_module_of_each_part_exists(part: str) -> None:
     module, _, function = PARTS[part].partition(":")
-    expected = f"def {function}(" if function else "PAIRS = "
-    assert expected in Path(TESTS, f"{module}.py").read_text(encoding="utf-8")
+    wanted = f"def {function}(" if function else "PAIRS = "
+    assert wanted in Path(TESTS, f"{module}.py").read_text(encoding="utf-8")

@@ -25,13 +25,13 @@ PRODUCER = 7
 NEW = b"x" * 100
 # A sample of the calls of long operations; `make soak` has all of them.
 STRIDES = {
-    **dict.fromkeys(("append_much", "append_of_producer", "reopen", "verify"), 11),
+    **dict.fromkeys(("append_much", "append_of_producer", "reopen", "verify"), 13),
     "read": 29,
     "offset_at": 90,
     "retain": 2,
     "clear": 2,
 }
-STRIDE_INSIDE = 79
+STRIDE_INSIDE = 157
 
 
 class World:
@@ -165,6 +165,7 @@ OPERATIONS: Mapping[str, Callable[[World], None]] = {
 }
 DELETES = ("retain", "drop_oldest", "clear")
 INSIDE = ("penstock.storage",)
+UNSYNCED = 1  # the call of `drop_oldest` that makes its first deletion durable
 
 
 def check(case: FaultCase) -> Faults:
@@ -248,6 +249,45 @@ PAIRS = FaultCases(OPERATIONS, check, calls=300, inside=INSIDE, inside_calls=1_5
 def test_what_was_synced_is_read_after_a_pair_of_exceptions() -> None:
     failures = PAIRS.sample(25)
     assert not failures, failures[0]
+
+
+@pytest.mark.parametrize("name", DELETES)
+def test_a_deletion_that_took_effect_and_raised_leaves_a_queue_that_is_read(name: str) -> None:
+    """The messages of the deleted file are not offered any more."""
+    deletions = 0
+    for at in range(30):
+        world = World()
+        with world.faults.armed(MemoryError, at, after=True):
+            OPERATIONS[name](world)
+        deletions += world.faults.raised.endswith("unlink")
+        expected = from_offset(dict(enumerate(world.messages)), world.queue.earliest)
+        assert messages_in(world.queue) == expected, world.faults.raised
+    assert deletions
+
+
+def test_a_power_loss_after_deletions_that_were_not_synced_leaves_no_gap() -> None:
+    """One file is deleted, and another one in the next round; no round is synced."""
+    for at in range(4):
+        for seed in range(40):
+            world = World()
+            world.queue.sync()
+            with world.faults.armed(OSError, UNSYNCED):
+                drop_oldest(world)
+            assert world.faults.raised.endswith("fsync_folder")
+            with world.faults.armed(OSError, at):
+                world.queue.retention.drop_oldest(1)
+            lost = world.open(world.fs.crash(seed))
+            assert not lost.verify().messages_lost, world.faults.raised
+            lost.close()
+
+
+def test_a_close_whose_sync_and_file_raise_leaves_nothing_open() -> None:
+    for error in FAULTS:
+        world = World()
+        with world.faults.armed(OSError, 0, then=(error, 0)):
+            world.queue.close()
+        assert world.faults.raised == "_AppendFile.sync, then _AppendFile.close"
+        assert not world.faults.unclosed
 
 
 @pytest.mark.parametrize("error", FAULTS)
