@@ -200,6 +200,13 @@ def json_many_keys(path: Path) -> None:
     )
 
 
+def json_a_million_keys(path: Path) -> None:
+    """Write an object of 1,000,000 keys, one of 1,000,001 of which one does not fit, and a row."""
+    keys = ",".join(f'"k{number}":1' for number in range(999_998))
+    many, more = f'{{"at":"2013-01-01","size":1,{keys}}}', f'{{"at":"2013-01-01","size":"x",{keys}'
+    path.write_text(f'{many}\n{more},"":1}}\n{{"at":"2013-01-01","name":"a"}}\n')
+
+
 def json_keys_of_their_own(path: Path) -> None:
     """Write rows of which each has another key."""
     path.write_text("".join(f'{{"k{number}":1}}\n' for number in range(KEYS)))
