@@ -33,6 +33,7 @@ SUITES: Final = {
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
     "faults": ("faults_suite", "faults", 7_000),
     "properties": ("properties_suite", "properties", 1),
+    "bombs": ("bombs_suite", "suite", 10),
     "simulation": ("simulation_suite", "simulation", 50),
 }
 

@@ -56,6 +56,12 @@ def child() -> Iterator[bombs.Child]:
             "a.parquet: the values of column 'name' in row group 0 take 545,",
         ),
         (
+            "parquet",
+            "a.parquet",
+            bombs.parquet_null_values,
+            "in row group 0 take 214,748,364,800 bytes",
+        ),
+        (
             "delimited",
             "a.csv",
             bombs.csv_many_columns,

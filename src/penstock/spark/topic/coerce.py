@@ -102,7 +102,7 @@ def loads(message: bytes) -> Json:
     """
     try:
         value: Json = orjson.loads(message)
-    except orjson.JSONDecodeError as error:
+    except orjson.JSONDecodeError as error:  # narrow: restores nothing
         if error.msg.startswith(_NO_MEMORY):
             raise MemoryError from None
         raise
