@@ -23,10 +23,13 @@ from penstock.spark.batch.input.discovery import look_at
 from penstock.spark.batch.input.input_work import InputWork, reports_of
 from penstock.spark.batch.input.open_files import codec_of
 from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 # As small as bombs allow that take little time.
 LINE_BYTES_MAX = 8 << 20
+# The product's, for what is large by the number of keys.
+LONG_LINE_BYTES_MAX = SparkBatchOptions().line_bytes_max
 CPU_S = 40
 
 
@@ -77,7 +80,8 @@ def work_of(kind: str, path: Path, scratch: str) -> InputWork:
     if source.header:
         columns = header_of(file, source) or ()
         file = InputFile(file.path, file.shown, file.size, 0, file.codec, columns)
-    return InputWork(((Split(file),),), (source,), scratch, 3, None, LINE_BYTES_MAX)
+    longest = LONG_LINE_BYTES_MAX if "keys" in path.name else LINE_BYTES_MAX
+    return InputWork(((Split(file),),), (source,), scratch, 3, None, longest)
 
 
 def batch(kind: str, path: Path, found: dict[str, object]) -> None:

@@ -141,10 +141,22 @@ def parquet_huge_values(path: Path) -> None:
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
 
 
-def parquet_dictionary(path: Path) -> None:
-    """Write `DICTIONARY_ROWS` rows of one value of 1 MiB, which is stored once."""
-    name = pa.DictionaryArray.from_arrays(pa.array([0] * DICTIONARY_ROWS, pa.int32()), ["0" * _MIB])
-    table = pa.table({"at": ["2013-01-01"] * DICTIONARY_ROWS, "name": name})
+def parquet_null_values(path: Path) -> None:
+    """Write a row with a list of 8,192 nulls of 25 MiB: 667 bytes for 200 GiB."""
+    size, count = 25 * _MIB, 8_192
+    # Nulls are not read when they are written.
+    data = pa.foreign_buffer(64, size * count)
+    buffers = [pa.py_buffer(bytes(count // 8)), data]
+    nulls = pa.Array.from_buffers(pa.binary(size), count, buffers, null_count=count)
+    name = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), nulls)
+    table = pa.table({"at": ["2013-01-01"], "name": name})
+    pq.write_table(table, path, use_dictionary=False, write_statistics=False)
+
+
+def parquet_dictionary(path: Path, rows: int = DICTIONARY_ROWS) -> None:
+    """Write rows of one value of 1 MiB, which is stored once."""
+    name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["0" * _MIB])
+    table = pa.table({"at": ["2013-01-01"] * rows, "name": name})
     # Without the schema, readers know no dictionary.
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
@@ -193,11 +205,18 @@ def arrow_many_rows(path: Path) -> None:
         writer.write_batch(batch)
 
 
-def json_many_keys(path: Path) -> None:
-    """Write an object of `KEYS` keys."""
+def json_many_keys(path: Path, keys: int = KEYS) -> None:
+    """Write an object of one more key than that."""
     path.write_text(
-        '{"at":"2013-01-01",' + ",".join(f'"k{number}":1' for number in range(KEYS)) + "}\n"
+        '{"at":"2013-01-01",' + ",".join(f'"k{number}":1' for number in range(keys)) + "}\n"
     )
+
+
+def json_a_million_keys(path: Path) -> None:
+    """Write an object of 1,000,000 keys, one of 1,000,001 of which one does not fit, and a row."""
+    keys = ",".join(f'"k{number}":1' for number in range(999_998))
+    many, more = f'{{"at":"2013-01-01","size":1,{keys}}}', f'{{"at":"2013-01-01","size":"x",{keys}'
+    path.write_text(f'{many}\n{more},"":1}}\n{{"at":"2013-01-01","name":"a"}}\n')
 
 
 def json_keys_of_their_own(path: Path) -> None:
@@ -293,10 +312,10 @@ def csv_values_of_one_line(path: Path) -> None:
     path.write_text(f"at,name\n2013-01-01{',1' * 1_500_000}\n2013-01-01,b\n")
 
 
-def csv_many_columns(path: Path) -> None:
-    """Write a header of 200,000 columns, and a row."""
-    names = ",".join(f"c{number}" for number in range(200_000))
-    path.write_text(f"at,{names}\n2013-01-01{',1' * 200_000}\n")
+def csv_many_columns(path: Path, columns: int = 200_000) -> None:
+    """Write a header of one more column than that, and a row."""
+    names = ",".join(f"c{number}" for number in range(columns))
+    path.write_text(f"at,{names}\n2013-01-01{',1' * columns}\n")
 
 
 def csv_many_values(path: Path) -> None:
@@ -304,11 +323,11 @@ def csv_many_values(path: Path) -> None:
     path.write_text(f"at,name\n2013-01-01{',ŀ' * 2_700_000}\n2013-01-01,b\n", "utf-8")
 
 
-def csv_open_quote(path: Path) -> None:
-    """Write a quote that does not end within 20 MiB of lines."""
+def csv_open_quote(path: Path, mib: int = 20) -> None:
+    """Write a quote that does not end within some MiB of lines."""
     with path.open("wb") as file:
         file.write(b'at,name\n2013-01-01,a\n2013-01-02,"b\n')
-        for _ in range(20):
+        for _ in range(mib):
             file.write(b"2013-01-03,cccccc\n" * (_MIB // 18))
 
 

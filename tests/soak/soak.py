@@ -44,6 +44,7 @@ SUITES: Final = {
     "sql-expression-plan": ("sql_wall_suite", "sql_expression_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
     "properties": ("properties_suite", "properties", 1),
+    "bombs": ("bombs_suite", "suite", 10),
     "simulation": ("simulation_suite", "simulation", 50),
     **dict.fromkeys(FAULT_SUITES, ("faults_suite", "faults", 2_000)),
 }

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bombs
+import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.orc as po
 import pyarrow.parquet as pq
@@ -18,9 +20,12 @@ import pytest
 from penstock.core import orc_bounds
 from penstock.core.avro_bounds import endless_array, is_empty
 from penstock.core.errors import InvalidRequest
+from penstock.core.out_of_memory import is_out_of_memory
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.spark.batch.input.columnar import groups_of, read_columns
+from penstock.spark.batch.input.discovery import found_one_by_one
 from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.topic import coerce, parse
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 LONG = "longer than 8388608 bytes"
@@ -49,6 +54,12 @@ def child() -> Iterator[bombs.Child]:
             "a.parquet",
             bombs.parquet_huge_values,
             "a.parquet: the values of column 'name' in row group 0 take 545,",
+        ),
+        (
+            "parquet",
+            "a.parquet",
+            bombs.parquet_null_values,
+            "in row group 0 take 214,748,364,800 bytes",
         ),
         (
             "delimited",
@@ -111,20 +122,72 @@ def test_a_quote_without_end_costs_its_line_alone(child: bombs.Child, tmp_path: 
     assert found.reasons[0].startswith("2: not delimited text")
 
 
+def test_an_object_of_very_many_keys_is_a_row_or_a_bad_one(
+    child: bombs.Child, tmp_path: Path
+) -> None:
+    bombs.json_a_million_keys(tmp_path / "keys.json")
+    found = child.read("batch", "json", tmp_path / "keys.json")
+    assert found == bombs.Read(2, 1, ("1: more than 1,000,000 keys",))
+
+
+def test_columns_of_an_object_in_an_object_are_one(child: bombs.Child, tmp_path: Path) -> None:
+    bombs.json_nested_keys(tmp_path / "a.json")
+    found = child.read("look", "json", tmp_path / "a.json", memory_mb=500)
+    assert (found.columns, found.error) == (2, "")
+
+
 @pytest.mark.parametrize(
-    ("make", "columns"),
+    ("make", "place"),
     [
-        (bombs.json_many_keys, 100_000),
-        (bombs.json_keys_of_their_own, 100_000),
-        (bombs.json_nested_keys, 2),
+        (bombs.json_many_keys, "keys.json:1:"),
+        (bombs.json_a_million_keys, "keys.json:1:"),
+        (bombs.json_keys_of_their_own, r"keys.json:100\d\d\d:"),
     ],
 )
-def test_columns_are_found_in_small_pieces(
-    child: bombs.Child, tmp_path: Path, make: bombs.Make, columns: int
+def test_more_columns_than_can_be_found_have_a_place(
+    child: bombs.Child, tmp_path: Path, make: bombs.Make, place: str
 ) -> None:
-    make(tmp_path / "a.json")
-    found = child.read("look", "json", tmp_path / "a.json", memory_mb=500)
-    assert (found.columns, found.error) == (columns, "")
+    make(tmp_path / "keys.json")
+    found = child.read("look", "json", tmp_path / "keys.json", memory_mb=500)
+    assert re.match(place + " more than 100,000 different columns up to here", found.error)
+
+
+def test_too_little_memory_for_a_message_does_not_make_it_a_bad_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(text: bytes) -> object:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+
+    monkeypatch.setattr(coerce.orjson, "loads", no_memory)
+    with pytest.raises(MemoryError):
+        coerce.object_of(b"{}")
+    error = SystemError("<built-in function loads> returned a result with an exception set")
+    assert not is_out_of_memory(error)
+    error.__cause__ = MemoryError()
+    assert is_out_of_memory(error)
+
+
+def test_messages_of_very_many_keys_are_refused_wherever_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coerce, "KEYS_MAX", 3)
+    monkeypatch.setattr(coerce, "KEYS_BYTES_MIN", 15)
+    monkeypatch.setattr(parse, "KEYS_BYTES_MIN", 15)
+    parser = parse.MessageParser(RowShape((("a", FieldType.STRING),), None))
+    few, many = b'{"a":"::\\":","b":{"c":1}}', b'{"a":"1","b":{"c":1,"d":2}}'
+    for messages, bad in (([few] * 3, []), ([few, many, few], [1]), ([many] * 2, [0, 1])):
+        parsed = parser.parse(pa.array(messages, pa.binary()))
+        assert [(one.index, one.reason) for one in parsed.bad] == [
+            (index, "more than 3 keys") for index in bad
+        ]
+        assert parsed.rows.num_rows == len(messages) - len(bad)
+        ends = np.cumsum([len(one) + 1 for one in messages]) - 1
+        starts = ends - [len(one) for one in messages]
+        text = pa.py_buffer(b"\n".join(messages))
+        assert [one.index for one in parser.parse_lines(text, starts, ends).bad] == bad
+    assert list(found_one_by_one(pa.array([many, few], pa.binary()))) == [
+        {"a": "string", "b": "json"}
+    ]
 
 
 def test_memory_that_runs_out_is_reported_with_the_file_and_the_limit(

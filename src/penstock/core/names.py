@@ -71,6 +71,9 @@ COMPONENT: Final = NameRule(
     "name", characters_max=200, reserved=("/", "a slash separates a group from its components")
 )
 
+CONNECTION: Final = NameRule("connection name", characters_max=500)
+"""May have slashes, as the names that connections have by their ends."""
+
 
 def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
     """Return a name in normal form C if it is valid for something new.

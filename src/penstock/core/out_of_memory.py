@@ -12,7 +12,7 @@ from typing import Final
 
 _MIB: Final = 1 << 20
 # Python raises SystemError if C code failed without an exception: orjson returns no result and sets
-# no exception when an allocation fails.
+# no exception when an allocation fails. If Python had set one meanwhile, it is the cause.
 _WITHOUT_EXCEPTION: Final = re.compile("without (setting an )?exception")
 
 
@@ -20,7 +20,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports that an allocation failed."""
     if isinstance(error, MemoryError):  # including `pa.ArrowMemoryError`
         return True
-    return isinstance(error, SystemError) and _WITHOUT_EXCEPTION.search(str(error)) is not None
+    if not isinstance(error, SystemError):
+        return False
+    return (
+        isinstance(error.__cause__, MemoryError)
+        or _WITHOUT_EXCEPTION.search(str(error)) is not None
+    )
 
 
 def memory_limit_bytes() -> int | None:

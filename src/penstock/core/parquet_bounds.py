@@ -181,14 +181,17 @@ class _RowBounds:
             plain += _VALUE_BYTES * per_row
             if column.physical_type in _FIXED:
                 continue
+            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":  # nulls take as much
+                row_bytes = self._metadata.schema.column(number).length * per_row
+                _check_values(self._shown, group, path, row_bytes)
+                plain += row_bytes
+                continue
             size = column.total_uncompressed_size
             _check_values(self._shown, group, path, size / count)
             plain += size / found.num_rows * _UNEVEN
             if _OF_DICTIONARY.intersection(column.encodings):
-                if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-                    plain += self._metadata.schema.column(number).length * per_row
-                else:  # No value is larger than the whole chunk.
-                    coded.append(_Coded(number, path, per_row, size))
+                # No value is larger than the whole chunk.
+                coded.append(_Coded(number, path, per_row, size))
             elif _OF_PREFIXES in column.encodings:
                 plain += BATCH_BYTES_MAX / _PREFIX_ROWS
         left = BATCH_BYTES_MAX / min(self._rows_max, found.num_rows) - plain

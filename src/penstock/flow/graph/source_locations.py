@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import escaped
 
 Path = tuple[str | int, ...]
 
@@ -37,9 +38,8 @@ class SourceLocation:
 
     def __str__(self) -> str:
         position = f"{self.line}:{self.column}" if self.line else ""
-        return ": ".join(
-            part for part in (":".join(p for p in (self.file, position) if p), self.path) if part
-        )
+        at = ":".join(part for part in (self.file, position) if part)
+        return escaped(": ".join(part for part in (at, self.path) if part))
 
 
 @dataclass(frozen=True, slots=True, order=True)

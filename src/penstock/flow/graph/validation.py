@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.names import normalised
+from penstock.core.errors import InvalidRequest
+from penstock.core.names import CONNECTION, check_stored_name, normalised
 from penstock.flow.graph.check_context import CheckContext, PrioritizerCheck
 from penstock.flow.graph.declarations import ProcessorTypes
 from penstock.flow.graph.flow_index import (
@@ -36,6 +37,11 @@ def connection_problems(check: CheckContext) -> Iterator[FlowProblem]:
     """Find errors of connections."""
     for placed in check.index.connections:
         connection, path = placed.connection, placed.path
+        if connection.name:
+            try:
+                check_stored_name(connection.name, CONNECTION)
+            except InvalidRequest as error:  # narrow: restores nothing
+                yield check.problem((*path, "name"), str(error))
         yield from _source_problems(check, placed)
         yield from _destination_problems(check, placed)
         yield from check.period_problems(placed.group, (*path, "expiration"), connection.expiration)

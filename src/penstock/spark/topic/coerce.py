@@ -27,12 +27,20 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
+from penstock.core.json_signs import count_keys
 from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat
 
 Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None
 Value = str | int | float | bool | Sequence["Value"] | None
 
+KEYS_MAX: Final = 1_000_000
+"""Maximum number of keys of a message, including those of nested objects."""
+KEYS_BYTES_MIN: Final = 5 * KEYS_MAX
+"""No shorter message has more than `KEYS_MAX` keys: each takes at least `"":1,`."""
+
+# orjson's message if an allocation fails, which does not show that the text is wrong.
+_NO_MEMORY: Final = "Not enough memory"
 _WHOLE: Final = re.compile(r"[+-]?\d+(?:\.0*)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _LONG_MIN: Final = -(2**63)
@@ -74,13 +82,36 @@ def object_of(message: bytes) -> Mapping[str, Json]:
     Raises:
         UnparseableError: The message is not an object.
     """
+    if has_too_many_keys(message):
+        raise UnparseableError(f"more than {KEYS_MAX:,} keys")
     try:
-        value: Json = orjson.loads(message)
+        value = loads(message)
     except orjson.JSONDecodeError as error:
         raise UnparseableError(f"not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise UnparseableError(f"not a JSON object but {_kind(value)}")
     return value
+
+
+def loads(message: bytes) -> Json:
+    """Parse a message.
+
+    Raises:
+        orjson.JSONDecodeError: It is not JSON.
+        MemoryError: An allocation failed, which orjson reports as an error of the text.
+    """
+    try:
+        value: Json = orjson.loads(message)
+    except orjson.JSONDecodeError as error:  # narrow: restores nothing
+        if error.msg.startswith(_NO_MEMORY):
+            raise MemoryError from None
+        raise
+    return value
+
+
+def has_too_many_keys(message: bytes) -> bool:
+    """Return whether objects of a message have more than `KEYS_MAX` keys together."""
+    return len(message) >= KEYS_BYTES_MIN and count_keys(message) > KEYS_MAX
 
 
 def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:

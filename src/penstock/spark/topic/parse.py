@@ -27,7 +27,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.core.time_patterns import TimePattern
-from penstock.spark.topic.coerce import UnparseableError, Value, row_of
+from penstock.spark.topic.coerce import (
+    KEYS_BYTES_MIN,
+    UnparseableError,
+    Value,
+    has_too_many_keys,
+    row_of,
+)
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 from penstock.spark.topic.times import (
     WHOLE,
@@ -284,6 +290,10 @@ def _check_braces(
     data = np.frombuffer(text, np.uint8)
     if not (ends - starts >= len("{}")).all():
         raise NotCleanError
+    # Refused one by one, whether or not their fields are wanted.
+    for index in np.flatnonzero(ends - starts >= KEYS_BYTES_MIN).tolist():
+        if has_too_many_keys(data[int(starts[index]) : int(ends[index])].tobytes()):
+            raise NotCleanError
     if not ((data[starts] == _OPEN_BRACE).all() and (data[ends - 1] == _CLOSE_BRACE).all()):
         raise NotCleanError
 

@@ -33,6 +33,7 @@ from penstock.spark.batch.input.input_work import InputWork
 from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.splits import Source, Split
+from penstock.spark.topic.coerce import has_too_many_keys, loads
 from penstock.spark.topic.parse import CELLS_MAX, cut_out
 from penstock.spark.topic.times import NotCleanError
 
@@ -143,18 +144,19 @@ def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             for split in work.pieces[number]:
                 source = work.sources[split.file.source]
                 with translated(split.file):
-                    for columns in _columns(split, source, work.line_bytes_max):
-                        merge_found(found, columns)
+                    for place, columns in _columns(split, source, work.line_bytes_max):
+                        merge_found(found, columns, f"{split.file.shown}{place}")
             text = json.dumps({"piece": number, "columns": found})
             yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 
 
-def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Found]:
+def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[tuple[str, Found]]:
+    """Yield columns of a split, each time with the place in the file as it is shown."""
     if source.kind == "avro":
-        yield dict(avro_columns(split.file))
+        yield "", dict(avro_columns(split.file))
         return
     if source.kind in {"parquet", "orc"}:
-        yield {field.name: _declared_type(field) for field in schema_of(split.file, source)}
+        yield "", {field.name: _declared_type(field) for field in schema_of(split.file, source)}
         return
     skip = 0 if split.start else source.skip
     for lines in read_text(split, source, line_bytes_max=line_bytes_max):
@@ -162,11 +164,17 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         if not len(kept.starts):
             continue
         if source.kind == "json":
-            yield from _json_columns(kept)
+            for last, found in _json_columns(kept):
+                yield _place_of(split, int(kept.numbers[last])), found
         else:
             columns = split.file.columns or source.columns
             typed = typed_columns(kept, columns, source.separator)
-            yield {name: type_of(type_) for name, type_ in typed.items()}
+            place = _place_of(split, int(kept.numbers[0]))
+            yield place, {name: type_of(type_) for name, type_ in typed.items()}
+
+
+def _place_of(split: Split, number: int) -> str:
+    return f", line {number + 1} from byte {split.start}" if split.start else f":{number + 1}"
 
 
 def _declared_type(field: pa.Field) -> FoundType:
@@ -175,8 +183,11 @@ def _declared_type(field: pa.Field) -> FoundType:
     return _TOLD.get(told) or type_of(field.type)
 
 
-def _json_columns(lines: Lines) -> Iterator[Found]:
-    """Yield the columns that Arrow finds in lines, or those of each line if it finds none."""
+def _json_columns(lines: Lines) -> Iterator[tuple[int, Found]]:
+    """Yield the columns that Arrow finds in lines, or those of each line if it finds none.
+
+    Each time with the index of the last line to which they belong.
+    """
     is_wide = False
     alike = Alike()
     for first, last in small_pieces(lines.starts, lines.text.size):
@@ -191,10 +202,13 @@ def _json_columns(lines: Lines) -> Iterator[Found]:
             with contextlib.suppress(NotCleanError):
                 columns = inferred(text, alike=alike)
         if columns is None:
-            yield from found_one_by_one(cut_out(text, starts, ends))
+            parts = cut_out(text, starts, ends)
+            for index in range(len(parts)):
+                for one in found_one_by_one(parts.slice(index, 1)):
+                    yield first + index, one
         else:
             is_wide = is_too_wide(columns, last - first)
-            yield columns
+            yield last - 1, columns
 
 
 def is_too_wide(columns: Found, rows: int) -> bool:
@@ -278,22 +292,33 @@ def inferred(text: pa.Buffer, rows: int | None = None, alike: Alike | None = Non
 def found_one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
     """Yield the columns of each JSON object; other values have no columns."""
     for message in messages:
+        text = message.as_py() or b""
+        if has_too_many_keys(text):
+            continue
         try:
-            value = orjson.loads(message.as_py())
+            value = loads(text)
         except orjson.JSONDecodeError:
             continue  # not a row: it will be counted, or stored, as bad
         if isinstance(value, dict):
             yield {name: type_of_value(inner) for name, inner in value.items()}
 
 
-def merge_found(found: Found, columns: Mapping[str, FoundType]) -> None:
+def merge_found(found: Found, columns: Mapping[str, FoundType], place: str | None = None) -> None:
     """Add columns to the found ones, each with a type that fits the values of both.
 
-    Beyond `FOUND_MAX` columns, later ones are left out: no spec may have as many.
+    Beyond `FOUND_MAX` columns, later ones are left out where there is no `place`.
+
+    Raises:
+        InvalidRequest: There are more than `FOUND_MAX` columns at this place of the input.
     """
     for name, type_ in columns.items():
         before = found.get(name, "null")
         if len(found) >= FOUND_MAX and name not in found:
+            if place is not None:
+                raise InvalidRequest(
+                    f"{place}: more than {FOUND_MAX:,} different columns up to here: list the"
+                    " dimensions that you need, or check the program that wrote the file"
+                )
             continue
         if before in {"null", type_}:
             found[name] = type_

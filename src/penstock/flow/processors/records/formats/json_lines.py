@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
+from penstock.core.json_signs import signs_outside
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
@@ -44,7 +44,6 @@ DEPTH_MAX: Final = 500
 Arrow's parser recurses for each level: 100,000 levels exhaust its stack and end the process.
 """
 _PIECE_BYTES: Final = 32 << 10
-_NOT_QUOTE: Final = bytes(set(range(256)) - set(b'"'))
 _KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 # Values of all fields that are created at once: a record of two bytes becomes a row with all
 # fields, and so does an object of two bytes in a list.
@@ -220,7 +219,7 @@ def _unified(known: pa.Schema, more: pa.Schema) -> pa.Schema:
 
 def _check_fields(line: bytes) -> None:
     """Refuse a long record with very many fields, including those of nested objects."""
-    signs = _signs_outside(line, b":{")
+    signs = signs_outside(line, b":{")
     count = int(np.count_nonzero(signs == ord(":")))
     if count > FIELDS_MAX:
         raise BadRecords(
@@ -267,21 +266,9 @@ def _check_depth(chunk: bytes) -> None:
 
 def _depth(line: bytes) -> int:
     """Return the maximum number of arrays and objects that are open at once."""
-    signs = _signs_outside(line, b"[]{}")
+    signs = signs_outside(line, b"[]{}")
     opens = (signs == ord("[")) | (signs == ord("{"))
     return int(np.cumsum(np.where(opens, np.int8(1), np.int8(-1)), dtype=np.int32).max(initial=0))
-
-
-def _signs_outside(line: bytes, signs: bytes) -> npt.NDArray[np.uint8]:
-    """Return which of these signs a line has outside of texts, in order."""
-    if b"\\" in line:
-        line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    others = _NOT_QUOTE.translate(None, signs)
-    found = np.frombuffer(line.translate(None, others), np.uint8)
-    quotes = found == ord('"')
-    is_outside = np.cumsum(quotes, dtype=np.int32) & 1 == 0
-    outside: npt.NDArray[np.uint8] = found[is_outside & ~quotes]
-    return outside
 
 
 def _end_of_lines(chunk: bytes, start: int, size: int) -> int:
@@ -399,7 +386,7 @@ def _of_few_cells(chunk: bytes, width: _Width) -> Iterator[bytes]:
         yield from _of_few_cells(chunk[:cut], width)
         yield from _of_few_cells(chunk[cut:], width)
         return
-    objects = int(np.count_nonzero(_signs_outside(chunk, b"{") == ord("{")))
+    objects = int(np.count_nonzero(signs_outside(chunk, b"{") == ord("{")))
     if width.listed and objects * width.listed > _RECORD_CELLS_MAX:
         raise _too_many_objects(objects, width.listed)
     yield chunk
