@@ -1,20 +1,17 @@
-"""Cases for the fault injector over a broker: one fault, or two, in one operation.
-
-`run_case` is a plain function of a case's number, for soaks.
-"""
+"""Cases for the fault injector over a broker: one fault, or two, in one operation."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import functools
-import random
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from call_faults_kit import FAULTS
+from call_faults_kit import FAULTS, Faults
 from fault_world import Client, FaultyLoop, World, turns
 from faultcases import DrawnCases
 
@@ -22,6 +19,7 @@ from penstock.broker.topics.placement import ANYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from contextlib import AbstractContextManager
 
 Operation = Callable[[World], Awaitable[None]]
 
@@ -217,17 +215,39 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 )
 
 
+# Whose functions are made to raise a `MemoryError`, too.
+INSIDE: Final = ("penstock.broker.channel", "penstock.broker.topics")
+
+
 @dataclass(frozen=True)
 class Case:
+    """One fault, or two, while an operation is carried out.
+
+    Attributes:
+        operation: The operation.
+        error: The first exception.
+        at: Number of calls before it, of ports, or of functions if it is raised inside.
+        after: Raise it when the call of the port has taken effect.
+        then: The second exception, and the number of calls of ports between the two.
+        inside: Raise it at a call of a function of `INSIDE` instead of a port.
+    """
+
     operation: Operation
     error: type[BaseException]
     at: int
     after: bool = False
     then: tuple[type[BaseException], int] | None = None
+    inside: bool = False
+
+    def armed(self, faults: Faults) -> AbstractContextManager[None]:
+        """Return the context in which the faults are raised."""
+        if self.inside:
+            return faults.armed_inside(INSIDE, self.error, self.at)
+        return faults.armed(self.error, self.at, after=self.after, then=self.then)
 
     def __str__(self) -> str:
         second = f", then {self.then[0].__name__} {self.then[1]} later" if self.then else ""
-        when = "after" if self.after else "before"
+        when = "inside" if self.inside else "after" if self.after else "before"
         name = getattr(self.operation, "__name__", "")
         return f"{name}: {self.error.__name__} {when} call {self.at}{second}"
 
@@ -259,7 +279,7 @@ def play(case: Case) -> tuple[str, list[str]]:
 async def _live(world: World, case: Case, unhandled: list[dict[str, object]]) -> bool:
     world.open()
     await world.fill()
-    with world.faults.armed(case.error, case.at, after=case.after, then=case.then):
+    with case.armed(world.faults):
         try:
             await case.operation(world)
             await turns()
@@ -327,46 +347,86 @@ def _run(loop: FaultyLoop, work: Coroutine[object, object, bool]) -> bool:
 
 
 @functools.cache
-def call_count(operation: Operation) -> int:
-    """Return how many calls of ports an operation makes."""
+def call_count(operation: Operation, *, inside: bool = False) -> int:
+    """Return how many calls of ports an operation makes, or of functions of `INSIDE`."""
     world = World()
+    case = Case(operation, RuntimeError, _NEVER, inside=inside)
+    counted = 0
 
     async def count() -> bool:
+        nonlocal counted
         world.open()
         await world.fill()
-        with world.faults.armed(RuntimeError, _NEVER):
+        with case.armed(world.faults):
             await operation(world)
             await turns()
-            world.number = _NEVER - world.faults._left
+            counted = world.faults.inside_calls if inside else _NEVER - world.faults._left
         return True
 
     assert _run(FaultyLoop(world.clock, world.faults), count())
-    return world.number
+    return counted
 
 
-def case_of(number: int) -> Case:
-    """Return the case of a number: half of them are pairs."""
-    rng = random.Random(number)
-    operation = OPERATIONS[number % len(OPERATIONS)]
-    count = call_count(operation)
-    then = None
-    if rng.random() < 0.5:
-        # Ctrl-C while an error is handled ends the process, which the first fault shows already.
-        then = (
-            rng.choice([one for one in FAULTS if one is not KeyboardInterrupt]),
-            rng.randrange(6),
-        )
-    return Case(
-        operation, rng.choice(FAULTS), rng.randrange(count), after=rng.random() < 0.5, then=then
-    )
+# Ctrl-C while an error is handled ends the process, which the first fault shows already.
+SECOND: Final = tuple(one for one in FAULTS if one is not KeyboardInterrupt)
+GAPS: Final = 6
+# Neighbouring numbers are different cases, so that any range of numbers is a sample.
+_STRIDE: Final = 1_000_003
 
 
-def run_case(number: int) -> bool:
-    """Insist that nothing is wrong after the case of a number; say whether it raised two faults."""
-    case = case_of(number)
-    raised, problems = play(case)
-    assert not problems, f"{case}, at {raised}: {'; '.join(problems)}"
-    return ", then " in raised
+class AllCases:
+    """All single faults at every call of each operation, and all pairs of them.
+
+    In this order, before the numbers are mixed: an exception of each kind before and after each
+    call of a port, then the same with each second exception in each of the next calls, and a
+    `MemoryError` at each call of a function.
+    """
+
+    @functools.cached_property
+    def total(self) -> int:
+        """Number of cases."""
+        total = sum(count * size for _, count, size, _ in self._parts)
+        assert math.gcd(total, _STRIDE) == 1
+        return total
+
+    @functools.cached_property
+    def _parts(self) -> list[tuple[Operation, int, int, bool]]:
+        """Operations with their calls, the cases of each call, and whether they are inside."""
+        of_call = len(FAULTS) * 2 * (1 + len(SECOND) * GAPS)
+        parts = []
+        for one in OPERATIONS:
+            parts.append((one, call_count(one), of_call, False))
+            parts.append((one, call_count(one, inside=True), 1, True))
+        return parts
+
+    def case(self, number: int) -> Case:
+        """Return the case of a number below `total`."""
+        rest = number * _STRIDE % self.total
+        parts = iter(self._parts)
+        operation, count, size, is_inside = next(parts)
+        while rest >= count * size:
+            rest -= count * size
+            operation, count, size, is_inside = next(parts)
+        at, rest = divmod(rest, size)
+        if is_inside:
+            return Case(operation, MemoryError, at, inside=True)
+        rest, place = divmod(rest, len(FAULTS))
+        second, after = divmod(rest, 2)
+        then = None
+        if second:
+            gap, kind = divmod(second - 1, len(SECOND))
+            then = SECOND[kind], gap
+        return Case(operation, FAULTS[place], at, after=bool(after), then=then)
+
+    def run(self, numbers: Collection[int]) -> tuple[list[str], int]:
+        """Carry cases out; return what failed, and in how many two faults were raised."""
+        return DrawnCases(self._check).run(numbers)
+
+    def _check(self, number: int) -> bool:
+        case = self.case(number)
+        raised, problems = play(case)
+        assert not problems, f"{case}, at {raised}: {'; '.join(problems)}"
+        return ", then " in raised
 
 
-PAIRS = DrawnCases(run_case)
+PAIRS = AllCases()

@@ -18,7 +18,8 @@ pytestmark = [
 ]
 
 CALLS = 3
-SAMPLE = 45
+CALLS_INSIDE = 4
+SAMPLE = 40
 
 
 @pytest.fixture
@@ -44,6 +45,31 @@ def test_a_fault_at_any_call_of_an_operation_loses_and_stops_nothing(operation: 
         if problems:
             failed.append(f"{case}, at {raised}: {'; '.join(problems)}")
     assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
+def test_no_memory_in_a_function_of_topics_or_channels_loses_and_stops_nothing(
+    operation: Operation,
+) -> None:
+    failed = []
+    count = call_count(operation, inside=True)
+    for at in range(0, count, max(1, -(-count // CALLS_INSIDE))):
+        case = Case(operation, MemoryError, at, inside=True)
+        raised, problems = play(case)
+        if problems:
+            failed.append(f"{case}, at {raised}: {'; '.join(problems)}")
+    assert not failed, "\n".join(failed)
+
+
+def test_a_sync_that_fails_before_it_begins_does_not_block_the_loop() -> None:
+    """A journal at its close waited for a task that had ended, and never let the loop go on."""
+    operation = next(one for one in OPERATIONS if one.__name__ == "dead_letters")
+    met = set()
+    for at in range(call_count(operation, inside=True) - 30, call_count(operation, inside=True)):
+        raised, problems = play(Case(operation, MemoryError, at, inside=True))
+        assert not problems, (at, raised, problems)
+        met.add(raised.rpartition(".")[2])
+    assert {"_sync", "_sync_all"} <= met, met
 
 
 def test_a_sample_of_faults_and_pairs_of_faults() -> None:

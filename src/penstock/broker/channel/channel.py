@@ -193,8 +193,10 @@ class Channel:
         self._ready_consumers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
             # Due at once, and without reading the clock: no failure may prevent the redelivery.
-            self.state.release(subscriber.number, self._time.last_ms)
-            self.schedule()
+            try:
+                self.state.release(subscriber.number, self._time.last_ms)
+            finally:
+                self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Finish messages; return those that were not in flight for this consumer."""
@@ -246,16 +248,20 @@ class Channel:
 
     def pass_over(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Finish undelivered messages between two offsets of each stream partition."""
-        for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            progress = self.state.progress[partition]
-            if max(start, progress.next) < end:
-                self.state.skip(partition, max(start, progress.next), end)
-        self.schedule()
+        try:
+            for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+                progress = self.state.progress[partition]
+                if max(start, progress.next) < end:
+                    self.state.skip(partition, max(start, progress.next), end)
+        finally:
+            self.schedule()  # also reports a state that is half changed
 
     def trim_below(self, partition: int, offset: int) -> None:
         """Finish and count messages that were deleted before they were delivered or finished."""
-        self.counters.trimmed += self.state.drop_below(partition, offset)
-        self.schedule()
+        try:
+            self.counters.trimmed += self.state.drop_below(partition, offset)
+        finally:
+            self.schedule()
 
     async def keep(self, *, durable: bool = False) -> None:
         """Return when the current state survives the death of the broker.
@@ -271,12 +277,14 @@ class Channel:
 
     def seek(self, offsets: Sequence[int | None]) -> None:
         """Continue at an offset of each stream partition, back or forward; None: no change."""
-        for partition, offset in enumerate(offsets):
-            if offset is not None:
-                self.state.seek(partition, offset)
-        for subscriber in self.subscribers.values():
-            self._ready_consumers.look(subscriber)  # no message is in flight for it any longer
-        self.schedule()
+        try:
+            for partition, offset in enumerate(offsets):
+                if offset is not None:
+                    self.state.seek(partition, offset)
+            for subscriber in self.subscribers.values():
+                self._ready_consumers.look(subscriber)  # no message is in flight for it any longer
+        finally:
+            self.schedule()
 
     def set_paused(self, *, paused: bool) -> None:
         """Pause or resume deliveries."""

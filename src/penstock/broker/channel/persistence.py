@@ -189,9 +189,16 @@ class JournalSyncs:
         self._timer = None
         try:
             self._round = start_job("journal syncs", self._sync_all())
+            self._round.add_done_callback(self._round_ended)
         except Exception:
             # The outermost handler of a callback: the round is planned again.
             _logger.exception("cannot begin a round of fsyncs of the channels' journals")
+            self._plan()
+
+    def _round_ended(self, task: asyncio.Task[None]) -> None:
+        """Forget a round that ended before its body began; its body forgets all others."""
+        if self._round is task:
+            self._round = None
             self._plan()
 
     async def _sync_all(self) -> None:
@@ -343,8 +350,23 @@ class ChannelJournal:
             self._sync_wanted = True
 
     def _begin_sync(self) -> asyncio.Task[bool]:
-        self._background = start_awaited(self._sync())
-        return self._background
+        return self._set_background(start_awaited(self._sync()))
+
+    def _set_background(self, task: asyncio.Task[bool]) -> asyncio.Task[bool]:
+        self._background = task
+        task.add_done_callback(self._background_ended)
+        return task
+
+    def _background_ended(self, task: asyncio.Task[bool]) -> None:
+        """Forget a task that ended before its body began, because of an exception or a cancel.
+
+        Its body forgets all others. `_at_rest` would wait for it without end, and block the loop.
+        """
+        if self._background is not task:
+            return
+        self._background, self._compacting = None, False
+        self._sync_wanted = False
+        self._want_sync()
 
     async def _sync(self) -> bool:
         """Fsync records that were appended before; appends continue meanwhile.
@@ -375,7 +397,7 @@ class ChannelJournal:
             return  # a partial change must not become the journal's snapshot
         try:
             base = snapshot(self._state)
-            self._background = start_job("journal compaction", self._compact(base))
+            self._set_background(start_job("journal compaction", self._compact(base)))
         except Exception as error:  # noqa: BLE001 - the journal grows further, as after a failure
             self._compaction_failed(error)
         else:

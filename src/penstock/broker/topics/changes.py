@@ -78,7 +78,11 @@ class TopicChanges:
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
-        await _to_its_end(self._set_paused(self._topics.get(name), paused=paused))
+        topic = self._topics.get(name)
+        await _to_its_end(
+            self._set_paused(topic, paused=paused),
+            lambda: topic.set_paused(paused=topic.file.paused),
+        )
 
     async def _set_paused(self, topic: Topic, *, paused: bool) -> None:
         held = topic.position() if paused or not topic.channels else None
@@ -100,7 +104,7 @@ class TopicChanges:
             InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        await _to_its_end(self._configure(topic, texts))
+        await _to_its_end(self._configure(topic, texts), lambda: self._topics.parts.obey(topic))
 
     async def _configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
         try:
@@ -196,9 +200,22 @@ class TopicChanges:
         dropping.add_done_callback(partial(_forget, self._dropping, (topic, name)))
         self._dropping[topic, name] = dropping
         # Detach it before its files are deleted, so that nothing is written to them any longer.
-        topic.detach(name)
+        try:
+            topic.detach(name)
+        except BaseException:
+            dropping.cancel()  # it has not begun
+            raise
         self._notify(topic.name)
-        await asyncio.shield(dropping)
+        try:
+            await asyncio.shield(dropping)
+        except BaseException:
+            is_left = name in topic.file.channels and name not in topic.channels
+            if dropping.done() and is_left and not topic.closed:
+                # The task failed before it began.
+                with contextlib.suppress(Exception):
+                    await channel.shut()
+                await self._attach_again(topic, name)
+            raise
         await self._delete_unused(topic)
 
     async def _drop_channel(self, topic: Topic, channel: Channel) -> None:
@@ -211,6 +228,8 @@ class TopicChanges:
         except BaseException:
             if name in topic.file.channels and not topic.closed:
                 # `topic.json` still lists it; messages in flight or not written are redelivered.
+                with contextlib.suppress(Exception):
+                    await channel.shut()  # again: two journals must not write one file
                 await self._attach_again(topic, name)
             raise
 
@@ -228,7 +247,11 @@ class TopicChanges:
             NotFound: The topic has no channel of this name.
             Unavailable: The disk is full.
         """
-        await _to_its_end(self._set_channel_paused(topic, topic.channel(name), paused=paused))
+        channel = topic.channel(name)
+        await _to_its_end(
+            self._set_channel_paused(topic, channel, paused=paused),
+            lambda: channel.set_paused(paused=topic.file.channels.get(name, channel.paused)),
+        )
 
     async def _set_channel_paused(self, topic: Topic, channel: Channel, *, paused: bool) -> None:
         name = channel.name
@@ -307,7 +330,11 @@ class TopicChanges:
         if topic.closed:
             await channel.shut()
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
-        self._attach(topic, channel)
+        try:
+            self._attach(topic, channel)
+        except BaseException:
+            self._attach(topic, channel)  # it exists on disk
+            raise
         return channel
 
     async def _attach_again(self, topic: Topic, name: str) -> None:
@@ -352,10 +379,24 @@ class TopicChanges:
         return await run_on_thread(change, self._thread)
 
 
-async def _to_its_end(change: Coroutine[object, object, T]) -> T:
-    """Wait until a change has ended; it continues even if its request is cancelled."""
+async def _to_its_end(
+    change: Coroutine[object, object, T], follow: Callable[[], None] = lambda: None
+) -> T:
+    """Wait until a change has ended; it continues even if its request is cancelled.
+
+    Args:
+        change: The change.
+        follow: Has memory follow the disk, once more after a change that failed. If that fails,
+            too, the event loop's exception handler ends the process; its restart reads the disk.
+    """
+
+    def ended(task: asyncio.Task[T]) -> None:
+        _read_exception(task)
+        if not task.cancelled() and task.exception() is not None:
+            follow()
+
     task = start_awaited(change)
-    task.add_done_callback(_read_exception)
+    task.add_done_callback(ended)
     return await asyncio.shield(task)
 
 
