@@ -20,6 +20,7 @@ from penstock.client import (
     Producer,
     ProducerOptions,
 )
+from penstock.client.v2.connection import NsqConnection
 from penstock.core.errors import Closed, PenstockError
 
 CLIENT = ("penstock.client",)
@@ -86,6 +87,55 @@ def test_a_consumer_whose_task_fails_closes_with_that_error(task: str) -> None:
                         await wait
                     assert isinstance(found.value.__cause__, MemoryError)
                 await until(lambda: all(peer.ended for peer in server.peers))
+
+    run(story())
+
+
+def test_a_consumer_that_dies_logs_why(caplog: pytest.LogCaptureFixture) -> None:
+    """A program whose code is all in the handler awaits nothing that would raise it."""
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            world = FailingWorld(ROTATE_S)
+            async with Consumer(
+                "t", "c", fail, addresses=[server.address], environment=world.environment
+            ) as c:
+                await c._stopped.wait()
+
+    run(story())
+    (record,) = [one for one in caplog.records if one.name == "penstock.client.consumer"]
+    assert record.levelname == "ERROR"
+    assert "the consumer of t/c failed: rotation" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], MemoryError)
+
+
+@pytest.mark.parametrize("name", ["_flush", "close"])
+def test_a_consumer_stops_though_closing_its_connection_raises(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It waited for ever for the end of a connection that was never closed."""
+    original = getattr(NsqConnection, name)
+    errors = [MemoryError("no room")]
+
+    def fail_once(connection: NsqConnection) -> None:
+        if errors:
+            raise errors.pop()
+        original(connection)
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            c = Consumer("t", "c", addresses=[server.address], environment=World().environment)
+            c.start()
+            peer = await server.peer()
+            await peer.wait_for("RDY")
+            await c._connections.start_close()
+            await until(lambda: all(one.quiet for one in c._connections._joined))
+            monkeypatch.setattr(NsqConnection, name, fail_once)
+            with pytest.raises(MemoryError):
+                await c.stop()
+            await c.wait_stopped()
+            await until(lambda: peer.ended)
 
     run(story())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -10,13 +11,13 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
-from penstock.client import Message
+from penstock.client import Consumer, Message
 from penstock.core import threads
-from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.core.threads import Deaths
+from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from penstock.core.threads import Death, Deaths
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.consume_topic import ConsumeTopic
+from penstock.flow.processors.topics.consume_topic import ConsumeTopic, _Arrived
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -175,6 +176,68 @@ def test_a_consumer_that_fails_is_replaced_and_its_processor_says_so(
         assert take(runner, 2) == [b"a", b"b"]
         assert deaths.counts() == {"consumer": 1}
         assert not deaths.down()
+
+
+def test_a_consumer_that_cannot_be_replaced_is_replaced_at_the_next_restart(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, deaths: Deaths
+) -> None:
+    """The restart after it took messages from a consumer that was never started."""
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 0.01)
+    errors = [MemoryError("no room")]
+    start = Consumer.start
+
+    def fail_once(consumer: Consumer) -> None:
+        if errors:
+            raise errors.pop()
+        start(consumer)
+
+    with runner_of(broker, "restarts") as runner:
+        receiver = runner.processor._receiver
+        failed = receiver._consumer
+        assert failed is not None
+        monkeypatch.setattr(Consumer, "start", fail_once)
+        failing = MemoryError("no room")
+        receiver._loop.post(lambda: failed._connections.task_failed("rotation", failing))
+        while errors or receiver._consumer in (failed, None):
+            with suppress(ProcessError):
+                runner.run()
+        publish(broker, "restarts", b"a", b"b")
+        assert take(runner, 2) == [b"a", b"b"]
+        assert deaths.counts() == {"consumer": 2}
+        assert not deaths.down()
+
+
+class _TakenInBetween(deque[_Arrived]):
+    """Another thread takes the last element after a check of the length."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_a_trigger_may_take_messages_while_a_failed_consumer_gives_them_back(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, deaths: Deaths
+) -> None:
+    """An IndexError replaced the error, and the failed consumer was never stopped."""
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 3_600.0)
+    died: list[Death] = []
+    has_died = threading.Event()
+
+    def note(death: Death) -> None:
+        died.append(death)
+        has_died.set()
+
+    forget = deaths.listen(note)
+    with runner_of(broker, "race") as runner:
+        receiver = runner.processor._receiver
+        failed = receiver._consumer
+        assert failed is not None
+        receiver._waiting = _TakenInBetween()
+        failing = MemoryError("no room")
+        receiver._loop.post(lambda: failed._connections.task_failed("rotation", failing))
+        assert has_died.wait(20)
+        assert isinstance(died[0].error, Closed)
+        assert failed._stopped.is_set()
+    forget()
 
 
 def test_a_processor_whose_consumer_waits_to_restart_says_why_and_stops_at_once(

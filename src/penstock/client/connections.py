@@ -113,9 +113,14 @@ class ConsumerConnections:
 
     async def close(self) -> None:
         """Send pending output, and disconnect."""
-        leaving, steps = list(self._joined), CleanupSteps()
-        for subscription in leaving:
-            steps.take(subscription.close)
+        steps = CleanupSteps()
+        # Tried twice, because a call may raise before it has closed anything. A connection that
+        # cannot be closed is not waited for: it may last for ever.
+        leaving = [
+            subscription
+            for subscription in list(self._joined)
+            if steps.take(subscription.close) or steps.take(subscription.close)
+        ]
         await asyncio.gather(*(subscription.ended for subscription in leaving))
         steps.finish()
 

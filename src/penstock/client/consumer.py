@@ -260,3 +260,6 @@ class Consumer:
         except BaseException:
             self._stopped.set()  # `stop` can be called again
             raise
+        finally:
+            # A program whose code is all in the handler awaits nothing that would raise it.
+            _logger.error("%s", error, exc_info=error.__cause__)

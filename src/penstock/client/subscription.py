@@ -105,13 +105,14 @@ class Subscription:
             self._connection.send(wire.START_CLOSE)
             self._closing = True
 
-    def close(self) -> None:
-        """Send pending output, and close the connection."""
+    def close(self) -> bool:
+        """Send pending output, and close the connection; return True. Idempotent."""
         if self._connection is not None:
             try:
                 self._flush()
             finally:
                 self._connection.close()
+        return True
 
     @property
     def is_open(self) -> bool:

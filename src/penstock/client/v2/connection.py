@@ -79,7 +79,7 @@ class NsqConnection(asyncio.Protocol):
             if self._handshake is not None:
                 self._transport.write(self._handshake.begin())
         except Exception as error:  # noqa: BLE001 - the server waits for this command
-            self._task_failed("handshake", error)
+            self._fail("handshake", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the listener."""
@@ -121,16 +121,20 @@ class NsqConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send pending output, and close the connection."""
-        self._flush()
-        self._end(Closed(f"the connection to {self.address} was closed here"))
-        if self._transport is not None:
-            self._transport.close()
+        try:
+            self._flush()
+            self._end(Closed(f"the connection to {self.address} was closed here"))
+        finally:
+            if self._transport is not None:
+                self._transport.close()
 
     def abort(self, reason: PenstockError) -> None:
         """Close the connection immediately."""
-        self._end(reason)
-        if self._transport is not None:
-            self._transport.abort()
+        try:
+            self._end(reason)
+        finally:
+            if self._transport is not None:
+                self._transport.abort()
 
     # -- the handshake
 
@@ -148,7 +152,7 @@ class NsqConnection(asyncio.Protocol):
         self._opened = True
         self._heard = False
         watch = self._watch_peer(environment)
-        self._watch = start_owned("heartbeat check", watch, self._task_failed)
+        self._watch = start_owned("heartbeat check", watch, self._fail)
 
     def _take(self, data: bytes) -> None:
         while self._handshake is not None:
@@ -174,7 +178,7 @@ class NsqConnection(asyncio.Protocol):
             case handshake.StartTls():
                 assert self._options.tls is not None
                 upgrade = self._start_tls(self._options.tls)
-                self._upgrade = start_owned("TLS handshake", upgrade, self._task_failed)
+                self._upgrade = start_owned("TLS handshake", upgrade, self._fail)
             case handshake.StartCompression():
                 self._codec = _codec(self._handshake.features)
                 compressed = self._parser.take_rest()
@@ -243,7 +247,7 @@ class NsqConnection(asyncio.Protocol):
         text = f"{self.address}: no heartbeat for {silence_s:g} s: check that the server runs"
         self.abort(Unavailable(text))
 
-    def _task_failed(self, name: str, error: BaseException) -> None:
+    def _fail(self, name: str, error: BaseException) -> None:
         self.abort(Unavailable(f"{self.address}: the {name} failed: {error!r}; try again"))
 
 

@@ -63,7 +63,7 @@ class TopicReceiver:
         context: The processor's context, which is woken when messages can be taken.
 
     Attributes:
-        failure: Why no messages arrive; empty if they do.
+        failure: Why the last consumer failed; empty once another one was started.
     """
 
     def __init__(
@@ -130,10 +130,7 @@ class TopicReceiver:
         if self._paused:
             self._paused = False
             self._loop.post(lambda: self._set_in_flight(self._max_in_flight))
-        try:
-            return self._waiting.popleft().messages
-        except IndexError:
-            return ()
+        return self._pop()
 
     def finish(self, messages: Sequence[Message]) -> None:
         """Finish messages at the broker."""
@@ -145,22 +142,29 @@ class TopicReceiver:
 
     async def _consume(self) -> None:
         """Take messages until the consumer is stopped; at a restart, from a new consumer."""
-        consumer = self._consumer or self._begin()
-        self.failure = ""
         try:
+            consumer = self._consumer or self._begin()
+            self.failure = ""
             await self._take_all(consumer)
         except InvalidRequest as error:
             self.failure = f"the broker refuses: {error}"
             self._context.wake()
         except Exception as error:  # narrow: a cancelled task ends with the processor
             self.failure = f"no messages can be consumed, will be retried: {error!r}"
-            self._context.wake()
-            self._requeue_waiting()
             try:
-                await consumer.stop()
+                self._context.wake()
+                self._requeue_waiting()
             finally:
-                self._consumer = None
+                await self._discard_consumer()
             raise
+
+    async def _discard_consumer(self) -> None:
+        """Stop the consumer, so that the next restart creates another one."""
+        try:
+            if self._consumer is not None:
+                await self._consumer.stop()
+        finally:
+            self._consumer = None
 
     async def _take_all(self, consumer: Consumer) -> None:
         loop = asyncio.get_running_loop()
@@ -187,8 +191,15 @@ class TopicReceiver:
             self._consumer.set_max_in_flight(count)
 
     def _requeue_waiting(self) -> None:
-        while self._waiting:
-            self._requeue(self._waiting.popleft().messages)
+        while messages := self._pop():
+            self._requeue(messages)
+
+    def _pop(self) -> Sequence[Message]:
+        """Remove messages that arrived together, and return them; empty if there are none."""
+        try:
+            return self._waiting.popleft().messages
+        except IndexError:  # not checked before: another thread may take them in between
+            return ()
 
     @staticmethod
     def _requeue(messages: Sequence[Message]) -> None:
