@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import threading
 
@@ -254,6 +255,20 @@ def test_an_exception_at_any_call_leaves_each_timer_that_was_set_and_no_other() 
         met.add(faults.raised.rpartition(".")[2])
         at += 1
     assert met >= {"_register", "_prune", "set", "_add"}
+
+
+def test_an_exception_after_a_timer_is_added_leaves_its_number_to_no_other_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two timers with one number and one due time cannot be compared."""
+    timed, faults = Timed(), Faults()
+    with monkeypatch.context() as patch, faults.armed(KeyboardInterrupt, 0, after=True):
+        patch.setattr(heapq, "heappush", faults.port(heapq.heappush))
+        timed.timers.schedule_after(1_000, timed.say("interrupted"))
+    assert faults.raised
+    for name in "ab":
+        timed.timers.schedule_after(1_000, timed.say(name))
+    assert timed.run(1)[-2:] == ["a@1", "b@1"]
 
 
 def test_an_exception_while_timers_are_posted_posts_each_of_them_once() -> None:

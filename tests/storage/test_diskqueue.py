@@ -12,6 +12,7 @@ import pytest
 
 from penstock.core.errors import Closed, Conflict, Full, InvalidRequest, NotFound, Unavailable
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.queue.cursors import CursorStore
 from penstock.storage.queue.disk_queue import (
     DiskQueue,
     DiskQueueOptions,
@@ -541,6 +542,23 @@ def test_a_cursor_whose_delete_failed_is_still_there_and_can_be_deleted_again(
     cursor.delete()
     assert queue.statistics().cursors == {}
     assert "reader" not in open_queue(fs.crash(1)).statistics().cursors
+
+
+@pytest.mark.parametrize("failing", ["delete", "fsync"])
+def test_a_cursor_whose_delete_failed_keeps_its_saved_position(fs, failing):
+    """The next save wrote a lower one, as the log of a queue that was killed is less durable."""
+    fs.mkdir(FOLDER)
+    cursors = CursorStore(fs, FOLDER)
+    cursors.create("reader", 5, 5)
+    fs.fail_next(failing)
+    with pytest.raises(Unavailable):
+        cursors.delete("reader")
+    assert cursors.unsaved
+    cursors.save(durable=0)
+    assert not cursors.unsaved
+    found = CursorStore(fs, FOLDER)
+    found.load(fs.listdir(FOLDER), 0, 9)
+    assert found.all_positions() == {"reader": 5}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ class World:
             self.queue.cursor(name).advance(position)
         self.queue.sync()
         self.queue.append(self.messages[-1:])
-        # What an operation may have done: each cursor is at one of these positions.
+        # What an operation may have done: each cursor is at one of these positions; -1: absent.
         self.possible = {name: {position} for name, position in self.cursors.items()}
         self.earliest = self.queue.earliest
         self.before = self.queue.latest
@@ -116,7 +117,7 @@ def verify(world: World) -> None:
 
 
 def new_cursor(world: World) -> None:
-    world.possible["new"] = {5}
+    world.possible["new"] = {-1, 5}
     assert world.queue.cursor("new", 5).position == 5
 
 
@@ -196,7 +197,7 @@ def check(case: FaultCase) -> Faults:
     assert messages_in(queue) == from_offset(everything, queue.earliest), where
     cursors = queue.statistics().cursors
     for name, positions in world.possible.items():
-        assert max(cursors.get(name, -1), -1) in positions or name == "new", where
+        assert cursors.get(name, -1) in positions, where
     sequence = queue.last_sequence(PRODUCER)
     assert sequence is not None, where
     assert sequence >= 1 + new * (case.operation == "append_of_producer"), where
@@ -304,6 +305,27 @@ def test_an_opening_that_raised_leaves_the_folder_unlocked(error: type[BaseExcep
         DiskQueue.open(FOLDER, OPTIONS, fs=fs, clock=VirtualClock()).close()
         at += 1
     assert at > 1
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_close_whose_sync_failed_closes_each_file(error: type[BaseException]) -> None:
+    """One file that could not be closed left the other one open."""
+    options = replace(OPTIONS, sync_every_messages=99)
+    at, raised = 0, ", then "
+    while ", then " in raised:
+        faults, fs = Faults(), CrashableFileSystem()
+        port = faults.port(fs, results=PORTS)
+        queue = DiskQueue.open(FOLDER, options, fs=port, clock=VirtualClock())
+        queue.append([bytes(options.max_bytes_per_file)])
+        fs.fail_next("fsync")
+        queue.append([b"in the next file"])
+        assert len(faults.unclosed) == 3  # the lock of the folder, too
+        with faults.armed(OSError, 0, then=(error, at)):
+            queue.close()
+        raised = faults.raised
+        assert not faults.unclosed, raised
+        at += 1
+    assert at > 3
 
 
 def test_a_block_that_could_not_be_cut_off_is_cut_off_without_another_append(

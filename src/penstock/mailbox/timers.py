@@ -242,13 +242,14 @@ class MailboxTimers:
             return
         if len(self._heap) >= self._prune_at:
             self._prune()
-        entry = _Entry(timer.due_s, self._next_number, timer)
+        number = self._next_number
+        self._next_number += 1  # first: an exception below must not leave the number to two timers
+        entry = _Entry(timer.due_s, number, timer)
         if not self._heap or entry < self._heap[0]:
             # First: without its alarm, a timer in the heap might never be posted. An alarm without
             # its timer only sets the next one.
             self._mailbox.alarm.set(timer.due_s, self._ring)
         heapq.heappush(self._heap, entry)
-        self._next_number += 1
 
     def _prune(self) -> None:
         """Remove cancelled timers; the next pruning comes when the heap has doubled."""

@@ -29,7 +29,7 @@ import re
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
@@ -46,9 +46,6 @@ _MAGIC = b"PNSTCURS"
 _FORMAT_NUMBER = 1
 _NAME = re.compile(r"[.a-zA-Z0-9_#-]{1,100}", re.ASCII)
 
-# In place of a saved position: the file may be missing.
-_NOT_SAVED: Final = -1
-
 
 class CursorStore:
     """The cursors of one queue.
@@ -57,7 +54,16 @@ class CursorStore:
     during I/O; a second one lets one thread at a time write files.
     """
 
-    __slots__ = ("_folder", "_fs", "_mutex", "_positions", "_save_mutex", "_saved", "reset")
+    __slots__ = (
+        "_folder",
+        "_fs",
+        "_missing",
+        "_mutex",
+        "_positions",
+        "_save_mutex",
+        "_saved",
+        "reset",
+    )
 
     def __init__(self, fs: FileSystem, folder: str) -> None:
         self._fs = fs
@@ -66,6 +72,8 @@ class CursorStore:
         self._save_mutex = threading.Lock()
         self._positions: dict[str, int] = {}
         self._saved: dict[str, int] = {}
+        # Cursors whose files may be missing, because their deletion failed.
+        self._missing: set[str] = set()
         self.reset = 0
 
     def load(self, names: Sequence[str], earliest: int, latest: int) -> None:
@@ -164,13 +172,14 @@ class CursorStore:
             with self._mutex:
                 if name not in self._positions:
                     return
-                # If the deletion fails after the unlink, the next save writes the file again.
-                self._saved[name] = _NOT_SAVED
+            # If the deletion fails, the next save writes the file again.
+            self._missing.add(name)
             with suppress(NotFound):  # deleted by an earlier attempt that could not be synced
                 self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
             self._fs.fsync_folder(self._folder)
             with self._mutex:
                 del self._positions[name], self._saved[name]
+                self._missing.discard(name)
 
     def save(self, durable: int) -> None:
         """Save changed positions, none further than `durable`.
@@ -188,7 +197,7 @@ class CursorStore:
                 moved = [
                     (name, target)
                     for name, target in targets.items()
-                    if target != self._saved[name]
+                    if target != self._saved[name] or name in self._missing
                 ]
             for name, position in moved:
                 self._write(name, position)
@@ -196,9 +205,9 @@ class CursorStore:
 
     @property
     def unsaved(self) -> bool:
-        """Return whether a cursor has moved since it was saved."""
+        """Return whether a cursor has moved since it was saved, or its file may be missing."""
         with self._mutex:
-            return self._positions != self._saved
+            return self._positions != self._saved or bool(self._missing)
 
     def all_positions(self) -> dict[str, int]:
         """Return every cursor's position."""
@@ -213,6 +222,7 @@ class CursorStore:
 
     def _write(self, name: str, position: int) -> None:
         self._fs.write_atomically(f"{self._folder}/{name}{_SUFFIX}", _encode(position))
+        self._missing.discard(name)
 
 
 class Cursor:

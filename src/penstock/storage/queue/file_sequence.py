@@ -16,7 +16,7 @@ Not thread-safe: the queue's mutex guards it, unless a method states otherwise.
 from __future__ import annotations
 
 import posixpath
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
@@ -190,9 +190,10 @@ class LogFileSequence:
             self.active.park()
 
     def close(self) -> None:
-        """Close the files."""
-        for writer in self.unsynced:
-            writer.close()
+        """Close the files, each one even if closing another one raises."""
+        with ExitStack() as steps:
+            for writer in self.unsynced:
+                steps.callback(writer.close)
 
     # -- deleting
 
