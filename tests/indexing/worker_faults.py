@@ -222,7 +222,8 @@ def attempt(operation: Operation, plan: FaultPlan) -> Faults:
             except BaseException as ended:
                 if not world.faults.raised:
                     raise
-                if isinstance(ended, PenstockError) and world.faults.raised.startswith(_DISK):
+                last = world.faults.raised.split(", then ")[-1]
+                if isinstance(ended, PenstockError) and last.startswith(_DISK):
                     text = f"{operation.__name__}: {plan} ({world.faults.raised})"
                     raise AssertionError(f"{text}: the disk ended the worker") from ended
             else:
