@@ -1,0 +1,189 @@
+"""A role as a real process under real limits: memory, file descriptors, threads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+KINDS: Final = ("memory", "files", "threads")
+WAIT_S: Final = 60.0
+# Of requests while the process is limited.
+_ANSWER_S: Final = 1.0
+_PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one request.
+
+    Attributes:
+        status: Its status; 0 if there was none.
+        body: Its JSON, or the reason why there is none.
+    """
+
+    status: int
+    body: object
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+
+class LimitedRole:
+    """A role's process in a data folder, and those that follow it there.
+
+    Args:
+        folder: A new folder.
+        role: The role.
+        options: More of its options.
+    """
+
+    def __init__(self, folder: Path, role: str, *options: str) -> None:
+        self.data = folder / "data"
+        self.log = folder / f"{role}.log"
+        self._folder, self._role, self._options = folder, role, options
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, and wait until it answers."""
+        paths = (str(Path(__file__).parent / "limiting"), os.environ.get("PYTHONPATH", ""))
+        variables = {
+            "PYTHONPATH": os.pathsep.join(one for one in paths if one),
+            "PENSTOCK_TEST_LIMITED": str(self._folder),
+        }
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "penstock", "server", self._role),
+                    *("--data-dir", str(self.data), "--http", "127.0.0.1:0", *self._options),
+                ],
+                stdout=stream,
+                stderr=stream,
+                env=os.environ | variables,
+            )
+        self.url = ""
+        until(lambda: self._finds_address(begin), self)
+        until(lambda: self.ask("GET", "/status/health", timeout_s=WAIT_S).ok, self)
+
+    def _finds_address(self, begin: int) -> bool:
+        text = self.log.read_bytes()[begin:].decode()
+        if found := re.search(r"listens on (127\.0\.0\.1:\d+)", text):
+            self.url = f"http://{found[1]}"
+        return bool(self.url)
+
+    def ask(
+        self, method: str, path: str, body: object = None, timeout_s: float = _ANSWER_S
+    ) -> Answer:
+        """Send a request."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                return Answer(answer.status, json.loads(answer.read() or b"null"))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode())
+        except (OSError, ValueError) as error:
+            return Answer(0, repr(error))
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def said(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-4_000:]
+
+
+@contextlib.contextmanager
+def limited(process: subprocess.Popen[Any], kind: str) -> Iterator[None]:
+    """Take nearly all that is left of something from a process."""
+    place = Path(f"/proc/{process.pid}")
+    if kind == "threads":
+        process.send_signal(signal.SIGUSR1)
+        until(lambda: bool(re.search(r"Max processes +0 ", (place / "limits").read_text())))
+        yield
+        if process.poll() is None:
+            process.send_signal(signal.SIGUSR2)
+        return
+    if kind == "memory":
+        used = int((place / "statm").read_text().split()[0]) * resource.getpagesize()
+        what, most = resource.RLIMIT_AS, used
+    else:
+        taken = {int(one.name) for one in (place / "fd").iterdir()}
+        what, most = resource.RLIMIT_NOFILE, max(taken) + 1
+    before = resource.prlimit(process.pid, what)
+    resource.prlimit(process.pid, what, (most, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, what, before)
+
+
+@dataclass
+class Asked:
+    """What was asked of a process under a limit.
+
+    Attributes:
+        acknowledged: What was answered with success.
+        failed: How many requests were not.
+    """
+
+    acknowledged: set[str] = field(default_factory=set)
+    failed: int = 0
+
+    def note(self, what: str, answer: Answer) -> bool:
+        if answer.ok:
+            self.acknowledged.add(what)
+        else:
+            self.failed += 1
+        return answer.ok
+
+
+def until(condition: Callable[[], bool], role: LimitedRole | None = None) -> None:
+    """Wait for a condition on processes, which tell nobody."""
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        said = "" if role is None else role.said()
+        assert role is None or not role.has_ended, f"it ended: {said}"
+        assert time.monotonic() < end_s, f"not within {WAIT_S:g} s: {said}"
+        time.sleep(_PAUSE_S)
+
+
+def works_again(role: LimitedRole, works: Callable[[], bool]) -> bool:
+    """Wait until a process works again, or has ended; say whether it works."""
+    until(lambda: role.has_ended or works())
+    return not role.has_ended
+
+
+@contextlib.contextmanager
+def limit_folder() -> Iterator[Path]:
+    """Return a folder that a user without rights can reach and write."""
+    with tempfile.TemporaryDirectory(prefix="penstock-limits-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)

@@ -1,0 +1,36 @@
+"""Lets a test forbid threads to a process of Penstock: put before the modules of Penstock.
+
+At SIGUSR1 the process starts no more threads until SIGUSR2. Root becomes a user whom the limit
+binds, and that user gets the folder that the environment names.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from types import FrameType
+
+NOBODY = 65_534
+
+
+def _limit(_number: int, _frame: FrameType | None) -> None:
+    if os.getuid() == 0:
+        top = Path(os.environ["PENSTOCK_TEST_LIMITED"])
+        for place in (top, *top.rglob("*")):
+            os.chown(place, NOBODY, NOBODY)
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+
+
+def _lift(_number: int, _frame: FrameType | None) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+
+
+if "PENSTOCK_TEST_LIMITED" in os.environ:
+    signal.signal(signal.SIGUSR1, _limit)
+    signal.signal(signal.SIGUSR2, _lift)
