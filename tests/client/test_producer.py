@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
-from fake_server import FakeServer, Manners, World, run, until
+from fake_server import FakeServer, Manners, World, run, until, use_loop
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
 from penstock.client.producer import SendWindow
@@ -305,6 +307,65 @@ def test_a_window_lets_one_large_thing_through_alone() -> None:
         large.cancel()
         await asyncio.wait([large])
         assert window.try_enter(1)
+
+    run(story())
+
+
+def test_a_waiter_that_cannot_be_woken_gives_its_place_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its place was lost, so a window of one place admitted no item any longer."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        window = SendWindow(1, 100)
+        assert window.try_enter(10)
+        first = asyncio.ensure_future(window.enter(20))
+        second = asyncio.ensure_future(window.enter(30))
+        await until(lambda: len(window.waiting) == 2)
+        call_soon, errors = loop.call_soon, [MemoryError("no room")]
+
+        def fail_once(*arguments: Any, **named: Any) -> asyncio.Handle:
+            if errors:
+                raise errors.pop()
+            return call_soon(*arguments, **named)
+
+        monkeypatch.setattr(loop, "call_soon", fail_once)
+        with pytest.raises(MemoryError):
+            window.leave(10)
+        await second
+        assert (window.count, window.bytes) == (1, 30)
+        window.leave(30)
+        assert not first.done()  # its loop has lost it
+        first.cancel()
+        del first
+        gc.collect()
+        assert (window.count, window.bytes) == (0, 0)
+
+    use_loop("asyncio")  # uvloop's methods cannot be replaced
+    run(story())
+
+
+def test_a_publish_leaves_the_window_once_though_admitting_others_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It left again when its connection ended, and the window admitted too many publishes."""
+    admit, errors = SendWindow.admit, [MemoryError("no room")]
+
+    def fail_once(window: SendWindow) -> None:
+        if errors:
+            raise errors.pop()
+        admit(window)
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            options = ProducerOptions(max_in_flight_count=1)
+            environment = World().environment
+            async with Producer(server.address, options=options, environment=environment) as p:
+                monkeypatch.setattr(SendWindow, "admit", fail_once)
+                await asyncio.gather(p.publish("t", b"1"), p.publish("t", b"2", retry=True))
+                assert not errors
+                assert (p._window.count, p._window.bytes) == (0, 0)
 
     run(story())
 

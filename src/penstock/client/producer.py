@@ -36,12 +36,32 @@ if TYPE_CHECKING:
     from penstock.client.v2.wire import Frame
 
 
+class _Waiter:
+    """An item that waits to enter a window.
+
+    Attributes:
+        size: Size of the item.
+        turn: Completed when the item was admitted.
+        is_admitted: The item counts in the window.
+    """
+
+    __slots__ = ("is_admitted", "size", "turn")
+
+    def __init__(self, size: int, turn: asyncio.Future[None]) -> None:
+        self.size = size
+        self.turn = turn
+        self.is_admitted = False
+
+
 class SendWindow:
     """Window of concurrent work. A single item larger than the window is admitted alone.
 
     Args:
         max_count: Maximum number of items.
         max_bytes: Maximum total size of the items.
+
+    Attributes:
+        waiting: Items that wait, in the order in which they are admitted.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -49,16 +69,21 @@ class SendWindow:
         self._max_bytes = max_bytes
         self._count = 0
         self._bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiting: deque[_Waiter] = deque()
 
     @property
     def count(self) -> int:
         """Number of admitted items."""
         return self._count
 
+    @property
+    def bytes(self) -> int:
+        """Total size of the admitted items."""
+        return self._bytes
+
     def try_enter(self, size: int) -> bool:
         """Enter if the item fits and no other one waits."""
-        if self._waiting or not self._fits(size):
+        if self.waiting or not self._fits(size):
             return False
         self._take(size)
         return True
@@ -67,20 +92,56 @@ class SendWindow:
         """Wait until the item fits, and enter."""
         if self.try_enter(size):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        waiter = _Waiter(size, asyncio.get_running_loop().create_future())
+        self.waiting.append(waiter)
         try:
-            await turn
+            await waiter.turn
         except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.leave(size)
-            else:
-                self._free(0, 0)  # later waiters may fit
+            if waiter.is_admitted:
+                self.free(size)
+                waiter.is_admitted = False
+            self.admit()  # later waiters may fit
             raise
 
     def leave(self, size: int) -> None:
         """Leave, and admit waiting items."""
-        self._free(1, size)
+        self.free(size)
+        if self.waiting:
+            self.admit()
+
+    def free(self, size: int) -> None:
+        """Leave without admitting waiting items; call `admit` if there are some.
+
+        It calls nothing. So the item has left if this returns, and has not if it raises.
+        """
+        self._count -= 1
+        self._bytes -= size
+
+    def admit(self) -> None:
+        """Admit waiting items that fit.
+
+        A waiter that cannot be woken, because its event loop raises, gives its place back. The
+        first such exception is raised after the others were admitted.
+        """
+        failure: BaseException | None = None
+        while self.waiting:
+            waiter = self.waiting[0]
+            if not waiter.turn.done():  # its task was not cancelled
+                if not self._fits(waiter.size):
+                    break
+                self._take(waiter.size)
+                try:
+                    waiter.is_admitted = True
+                    waiter.turn.set_result(None)
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    self.free(waiter.size)
+                    waiter.is_admitted = False
+                    if not waiter.turn.done():
+                        waiter.turn.set_exception(error)
+                    failure = failure or error
+            self.waiting.popleft()
+        if failure is not None:
+            raise failure
 
     def _fits(self, size: int) -> bool:
         return not self._count or (
@@ -90,21 +151,6 @@ class SendWindow:
     def _take(self, size: int) -> None:
         self._count += 1
         self._bytes += size
-
-    def _free(self, count: int, size: int) -> None:
-        """Give back places, and admit waiting items. It calls no function that could raise."""
-        self._count -= count
-        self._bytes -= size
-        while self._waiting:
-            size, turn = self._waiting[0]
-            if not turn.done():
-                is_full = self._count >= self._max_count or self._bytes + size > self._max_bytes
-                if self._count and is_full:
-                    return
-                self._count += 1
-                self._bytes += size
-                turn.set_result(None)
-            self._waiting.popleft()
 
 
 _logger = logging.getLogger(__name__)
@@ -218,7 +264,7 @@ class Producer:
             InvalidRequest: The server refuses the message permanently.
             Unavailable: It was not published, because there is no connection or the server cannot
                 accept it now. Not with `retry`.
-            Closed: The producer was closed.
+            Closed: The producer was closed, or failed.
         """
         size = len(message)
         if not 0 < size <= self._options.max_message_bytes:
@@ -246,7 +292,7 @@ class Producer:
             AnswerLost: As in `publish`.
             InvalidRequest: As in `publish`, or the batch is too large.
             Unavailable: As in `publish`. nsqd may have stored the first part.
-            Closed: The producer was closed.
+            Closed: The producer was closed, or failed.
         """
         sizes = list(map(len, messages))
         if not sizes:
@@ -335,12 +381,12 @@ class Producer:
     def _check_hope(self, *, retry: bool) -> None:
         """Refuse a publish that would have to wait for the next attempt to connect."""
         if self._closed is not None:
-            raise Closed(str(self._closed))
+            raise Closed(str(self._closed)) from self._closed.__cause__
         if self._down is not None and not retry:
             raise Unavailable(f"not published, because there is no connection: {self._down}")
 
     def _complete(self, publish: _Publish, error: PenstockError | None) -> None:
-        """Complete a publish, and free its place. Its caller may no longer wait."""
+        """Complete a publish, and free its place. Its caller may no longer wait. Idempotent."""
         try:
             if not publish.answer.done():
                 if error is None:
@@ -349,8 +395,10 @@ class Producer:
                     publish.answer.set_exception(error)
         finally:
             if publish.in_window:
-                self._window.leave(len(publish.data))
+                self._window.free(len(publish.data))
                 publish.in_window = False
+            if self._window.waiting:
+                self._window.admit()
 
     def _wrong_size(self, size: int) -> InvalidRequest:
         if not size:
@@ -439,6 +487,7 @@ class Producer:
         text = f"the producer for {self.address} failed: {name}: {error!r}: create a new one"
         _logger.error("%s", text, exc_info=error)
         self._closed = Closed(text)
+        self._closed.__cause__ = error
         self._fail_unsent(self._closed)
 
     def _fail_unsent(self, reason: Closed) -> None:
@@ -448,7 +497,7 @@ class Producer:
         steps.finish()
 
     def _fail(self, publish: _Publish, error: PenstockError, steps: CleanupSteps) -> None:
-        """Complete a publish with an error, even if freeing its place in the window fails."""
-        if not publish.answer.done():
-            publish.answer.set_exception(error)
+        """Complete a publish with an error. It is dropped afterwards, so this is tried twice."""
         steps.take(self._complete, publish, error)
+        if publish.in_window or not publish.answer.done():
+            steps.take(self._complete, publish, error)
