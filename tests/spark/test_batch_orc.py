@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,3 +28,17 @@ def test_a_union_is_refused_with_its_column_if_that_is_read(tmp_path: Path) -> N
     mixed = Source("orc", RowShape((("mixed", FieldType.STRING),)))
     with pytest.raises(InvalidRequest, match=r"rows\.orc: column 'mixed' has a union type"):
         list(read_columns(split, mixed))
+
+
+def test_damaged_statistics_of_stripes_do_not_prevent_reading(tmp_path: Path) -> None:
+    """Arrow does not read them."""
+    path = tmp_path / "rows.orc"
+    po.write_table(pa.table({"name": ["a"] * 1_000}), path, compression="uncompressed")
+    whole, file = path.read_bytes(), po.ORCFile(path)
+    end = len(whole) - file.file_footer_length - file.file_postscript_length - 1
+    source = Source("orc", RowShape((("name", FieldType.STRING),)))
+    split = Split(InputFile(str(path), "rows.orc", len(whole), 0))
+    for at in range(end - file.stripe_statistics_length, end):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :])
+        batches = [batch for _, batch in read_columns(split, source)]
+        assert [*chain(*(batch["name"].to_pylist() for batch in batches))] == ["a"] * 1_000, at

@@ -67,6 +67,10 @@ class _UnknownFormError(Exception):
     """A tail that is damaged, or has a codec or a layout that this module does not support."""
 
 
+class _TooLargeError(Exception):
+    """A section of the tail that exceeds `TAIL_BYTES_MAX` or `FIELDS_MAX`."""
+
+
 class _Stripe(NamedTuple):
     """The entry of a stripe in the footer, and its number of rows."""
 
@@ -81,6 +85,44 @@ class _Sizes(NamedTuple):
     text: int | None
 
 
+class _Footer(NamedTuple):
+    """The footer of a file, with the postscript, which has the codec.
+
+    Attributes:
+        begins_at: Position of the footer; the metadata section ends there.
+        metadata_at: Position of the metadata section; the stripes end there.
+        postscript: Its fields.
+        fields: The fields of the footer.
+        stripes: Entries and numbers of rows of the stripes.
+        types: The fields of each column's type.
+        top_level: Number and name of each top-level column.
+        sizes: The sizes of each column in the whole file.
+    """
+
+    begins_at: int
+    metadata_at: int
+    postscript: _Fields
+    fields: _Fields
+    stripes: list[_Stripe]
+    types: list[_Fields]
+    top_level: list[tuple[int, str]]
+    sizes: list[_Sizes]
+
+    @property
+    def codec(self) -> int:
+        """Return the codec of the sections of the tail."""
+        return _number(self.postscript, _PS_CODEC)
+
+
+def check_tail(stored: pa.NativeFile, shown: str) -> None:
+    """Check the footer of a file, without its metadata section.
+
+    Raises:
+        InvalidRequest: As `OrcTail.open`.
+    """
+    _read_footer(stored, shown)
+
+
 class OrcTail:
     """Stripes and statistics of a file.
 
@@ -88,71 +130,32 @@ class OrcTail:
     in depth-first order.
     """
 
-    def __init__(
-        self,
-        stored: pa.NativeFile,
-        content_end: int,
-        postscript: _Fields,
-        footer: _Fields,
-        metadata: _Fields,
-    ) -> None:
+    def __init__(self, stored: pa.NativeFile, footer: _Footer, of_stripes: list[bytes]) -> None:
         self._stored = stored
-        self._content_end = content_end
-        self._postscript = postscript
         self._footer = footer
-        self._types = [_fields(one) for one in _messages(footer, _FOOTER_TYPES)]
-        self._stripes = [
-            _Stripe(entry, _number(_fields(entry), _STRIPE_ROWS))
-            for entry in _messages(footer, _FOOTER_STRIPES)
-        ]
-        self._of_file = [*map(_sizes, _messages(footer, _FOOTER_STATISTICS))]
-        self._of_stripes = list(_messages(metadata, 1))
+        self._of_stripes = of_stripes
 
     @classmethod
     def open(cls, stored: pa.NativeFile, shown: str) -> OrcTail | None:
         """Return the tail; None if it cannot be interpreted: Arrow reports damage.
 
+        A metadata section that cannot be interpreted is ignored, because Arrow does not read it.
+
         Raises:
             InvalidRequest: The footer is too large, or announces too many rows.
         """
-        size = stored.size()
-        try:
-            length = bytes(stored.read_at(1, size - 1))[0] if size else 0
-            postscript_at = size - 1 - length
-            if postscript_at < len(_MAGIC):
-                return None
-            postscript = _fields(bytes(stored.read_at(length, postscript_at)))
-            if not any(value == _MAGIC for _, _, value in postscript):
-                return None
-            footer_at = postscript_at - _number(postscript, _PS_FOOTER)
-            metadata_at = footer_at - _number(postscript, _PS_METADATA)
-            if not 0 <= metadata_at <= footer_at:
-                return None
-            codec, block = _number(postscript, _PS_CODEC), _number(postscript, _PS_BLOCK)
-            footer = _section(stored, footer_at, postscript_at, codec, block or _BLOCK_BYTES)
-            metadata: _Fields = []
-            # Arrow does not read it.
-            with contextlib.suppress(_TooLargeError, _UnknownFormError):
-                metadata = _section(stored, metadata_at, footer_at, codec, block or _BLOCK_BYTES)
-            tail = cls(stored, metadata_at, postscript, footer, metadata)
-        except _UnknownFormError:
+        footer = _read_footer(stored, shown)
+        if footer is None:
             return None
-        except _TooLargeError:
-            raise InvalidRequest(
-                f"{shown}: the footer has more than {TAIL_BYTES_MAX:,} bytes, or {FIELDS_MAX:,}"
-                " fields: write larger stripes, or fewer columns"
-            ) from None
-        rows = sum(stripe.rows for stripe in tail._stripes)
-        if rows > ROWS_PER_BYTE_MAX * size:
-            raise InvalidRequest(
-                f"{shown}: the footer announces {rows:,} rows in {size:,} bytes, more than"
-                f" {ROWS_PER_BYTE_MAX:,} for each byte: check the program that wrote the file"
-            )
-        return tail
+        of_stripes: list[bytes] = []
+        with contextlib.suppress(_TooLargeError, _UnknownFormError):
+            metadata = _section(stored, footer.metadata_at, footer.begins_at, footer.postscript)
+            of_stripes = [*_messages(metadata, 1)]
+        return cls(stored, footer, of_stripes)
 
     def rows_before(self, stripe: int) -> int:
         """Return the number of rows of all stripes before one."""
-        return sum(before.rows for before in self._stripes[:stripe])
+        return sum(before.rows for before in self._footer.stripes[:stripe])
 
     def rows_at_once(self, stripe: int, names: Sequence[str] | None, shown: str) -> int | None:
         """Return how many rows of a stripe may be read at once; None: all.
@@ -165,13 +168,14 @@ class OrcTail:
         Raises:
             InvalidRequest: A value is too large to be read.
         """
-        rows = max(self._stripes[stripe].rows, 1) if stripe < len(self._stripes) else 1
+        stripes = self._footer.stripes
+        rows = max(stripes[stripe].rows, 1) if stripe < len(stripes) else 1
         known = self._sizes_of(stripe)
         total = 0
         for column, name in self._columns(names):
             sizes = known[column] if column < len(known) else _Sizes(rows, None)
             text = 0
-            if _number(self._types[column], _TYPE_KIND) in _TEXT_KINDS:
+            if _number(self._footer.types[column], _TYPE_KIND) in _TEXT_KINDS:
                 text = rows * _UNKNOWN_BYTES if sizes.text is None else sizes.text
             if text > VALUE_BYTES_MAX * max(sizes.values, 1):
                 raise InvalidRequest(
@@ -186,41 +190,36 @@ class OrcTail:
 
     def with_stripe(self, stripe: int) -> io.RawIOBase:
         """Return a view of the file with one of its stripes only."""
-        footer = [
-            field for field in self._footer if field[0] not in {_FOOTER_STRIPES, _FOOTER_ROWS}
-        ]
-        entry, rows = self._stripes[stripe]
-        footer += [(_FOOTER_STRIPES, _BYTES, entry), (_FOOTER_ROWS, _VARINT, rows)]
-        stored = _plain_chunks(_encoded(footer), _number(self._postscript, _PS_CODEC))
-        replaced = {_PS_FOOTER: len(stored), _PS_METADATA: 0}
+        footer = self._footer
+        replaced = {_FOOTER_STRIPES, _FOOTER_ROWS}
+        fields = [field for field in footer.fields if field[0] not in replaced]
+        entry, rows = footer.stripes[stripe]
+        fields += [(_FOOTER_STRIPES, _BYTES, entry), (_FOOTER_ROWS, _VARINT, rows)]
+        stored = _plain_chunks(_encoded(fields), footer.codec)
+        lengths = {_PS_FOOTER: len(stored), _PS_METADATA: 0}
         postscript = _encoded(
-            (field, kind, replaced.get(field, value)) for field, kind, value in self._postscript
+            (field, kind, lengths.get(field, value)) for field, kind, value in footer.postscript
         )
         tail = stored + postscript + bytes([len(postscript)])
-        return _View(self._stored, self._content_end, tail)
+        return _View(self._stored, footer.metadata_at, tail)
 
     def _sizes_of(self, stripe: int) -> list[_Sizes]:
-        """Return the sizes of the columns of a stripe, or of the file if it has no others."""
+        """Return the sizes of the columns of a stripe, or of the file if there are no others."""
         if stripe < len(self._of_stripes):
-            found = [*map(_sizes, _messages(_fields(self._of_stripes[stripe]), 1))]
-            if len(found) == len(self._types):
-                return found
-        return self._of_file
+            # Not before, because a file may have very many stripes.
+            with contextlib.suppress(_TooLargeError, _UnknownFormError):
+                found = [*map(_sizes, _messages(_fields(self._of_stripes[stripe]), 1))]
+                if len(found) == len(self._footer.types):
+                    return found
+        return self._footer.sizes
 
     def _columns(self, names: Sequence[str] | None) -> Iterator[tuple[int, str]]:
         """Yield the number of each column to read, with nested ones, and its top-level name."""
-        if not self._types:
-            return
-        root = self._types[0]
-        begins = list(_packed_numbers(root, _TYPE_SUBTYPES))
-        shown = [one.decode(errors="replace") for one in _messages(root, _TYPE_NAMES)]
-        for begin, end, name in zip(begins, [*begins[1:], len(self._types)], shown, strict=False):
+        found, total = self._footer.top_level, len(self._footer.types)
+        ends = [*(begin for begin, _ in found[1:]), total]
+        for (begin, name), end in zip(found, ends, strict=False):
             if names is None or name in names:
-                yield from ((column, name) for column in range(begin, min(end, len(self._types))))
-
-
-class _TooLargeError(Exception):
-    """A section of the tail that exceeds `TAIL_BYTES_MAX` or `FIELDS_MAX`."""
+                yield from ((column, name) for column in range(begin, min(end, total)))
 
 
 class _View(io.RawIOBase):
@@ -269,6 +268,59 @@ class _View(io.RawIOBase):
         target[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+def _read_footer(stored: pa.NativeFile, shown: str) -> _Footer | None:
+    """Return the footer of a file; None if it cannot be interpreted. Raises as `OrcTail.open`."""
+    try:
+        footer = _parsed_footer(stored)
+    except _UnknownFormError:
+        return None
+    except _TooLargeError:
+        raise InvalidRequest(
+            f"{shown}: the footer has more than {TAIL_BYTES_MAX:,} bytes, or {FIELDS_MAX:,}"
+            " fields: write larger stripes, or fewer columns"
+        ) from None
+    rows, size = sum(stripe.rows for stripe in footer.stripes), stored.size()
+    if rows > ROWS_PER_BYTE_MAX * size:
+        raise InvalidRequest(
+            f"{shown}: the footer announces {rows:,} rows in {size:,} bytes, more than"
+            f" {ROWS_PER_BYTE_MAX:,} for each byte: check the program that wrote the file"
+        )
+    return footer
+
+
+def _parsed_footer(stored: pa.NativeFile) -> _Footer:
+    """Return the footer of a file.
+
+    Raises:
+        _UnknownFormError: The file has none, or it is damaged, or its codec is not supported.
+        _TooLargeError: It exceeds `TAIL_BYTES_MAX` or `FIELDS_MAX`.
+    """
+    size = stored.size()
+    length = bytes(stored.read_at(1, size - 1))[0] if size else 0
+    postscript_at = size - 1 - length
+    if postscript_at < len(_MAGIC):
+        raise _UnknownFormError
+    postscript = _fields(bytes(stored.read_at(length, postscript_at)))
+    if not any(value == _MAGIC for _, _, value in postscript):
+        raise _UnknownFormError
+    begins_at = postscript_at - _number(postscript, _PS_FOOTER)
+    metadata_at = begins_at - _number(postscript, _PS_METADATA)
+    if not 0 <= metadata_at <= begins_at:
+        raise _UnknownFormError
+    fields = _section(stored, begins_at, postscript_at, postscript)
+    stripes = [
+        _Stripe(entry, _number(_fields(entry), _STRIPE_ROWS))
+        for entry in _messages(fields, _FOOTER_STRIPES)
+    ]
+    types = [_fields(one) for one in _messages(fields, _FOOTER_TYPES)]
+    top_level: list[tuple[int, str]] = []
+    if types:
+        names = (one.decode(errors="replace") for one in _messages(types[0], _TYPE_NAMES))
+        top_level = [*zip(_packed_numbers(types[0], _TYPE_SUBTYPES), names, strict=False)]
+    sizes = [*map(_sizes, _messages(fields, _FOOTER_STATISTICS))]
+    return _Footer(begins_at, metadata_at, postscript, fields, stripes, types, top_level, sizes)
 
 
 def _sizes(statistics: bytes) -> _Sizes:
@@ -369,11 +421,13 @@ def _packed_numbers(fields: _Fields, field: int) -> Iterator[int]:
             yield one
 
 
-def _section(stored: pa.NativeFile, at: int, end: int, codec: int, block_bytes: int) -> _Fields:
+def _section(stored: pa.NativeFile, at: int, end: int, postscript: _Fields) -> _Fields:
     """Return a section of the tail. Raises as `_unpacked`."""
     if end - at > TAIL_BYTES_MAX:
         raise _TooLargeError
-    return _fields(_unpacked(bytes(stored.read_at(end - at, at)), codec, block_bytes))
+    block_bytes = _number(postscript, _PS_BLOCK) or _BLOCK_BYTES
+    data = bytes(stored.read_at(end - at, at))
+    return _fields(_unpacked(data, _number(postscript, _PS_CODEC), block_bytes))
 
 
 def _unpacked(data: bytes, codec: int, block_bytes: int) -> bytes:

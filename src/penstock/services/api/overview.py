@@ -24,7 +24,7 @@ from penstock.services.readiness import ReadyState
 SERVICES: Final = ("router", "overlord", "flow", "worker")
 _ANSWER_S: Final = 3.0
 _REQUESTS_AT_ONCE: Final = 16
-_REQUEST: Final = "ask "
+_WORK_PREFIX: Final = "ask "
 _DEPENDENCIES: Final[Mapping[str, Dependency]] = {
     "broker": Dependency.BROKER,
     "overlord": Dependency.OVERLORD,
@@ -121,7 +121,7 @@ class ProcessOverview:
         """End the waits for processes that are no longer announced."""
         current = {_request_name(service, address) for service, _, address in places}
         for wait in self._waits.all():
-            if wait.work.startswith(_REQUEST) and wait.work not in current:
+            if wait.work.startswith(_WORK_PREFIX) and wait.work not in current:
                 self._waits.ended(wait.work)
 
     def _instances(self, service: str) -> tuple[tuple[str, str], ...]:
@@ -168,4 +168,4 @@ class ProcessOverview:
 
 def _request_name(service: str, address: str) -> str:
     """Return the name of the request for a process's state."""
-    return f"{_REQUEST}{service} {address}"
+    return f"{_WORK_PREFIX}{service} {address}"

@@ -135,7 +135,10 @@ def write_rows(
     if header and as_objects:
         columns = zip(*heading, strict=True)
         first_rows = [
-            {name: dict(zip(types, type_rows, strict=True)) or None for name, *type_rows in columns}
+            {
+                name: dict(zip(types, type_names, strict=True)) or None
+                for name, *type_names in columns
+            }
         ]
     first = True
     if not lines:

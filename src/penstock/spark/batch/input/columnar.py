@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.orc_bounds import OrcTail
+from penstock.core.orc_bounds import OrcTail, check_tail
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.core.row_bytes import check_no_unions
 from penstock.spark.batch.input.avro_files import read_avro
@@ -39,7 +39,7 @@ def groups_of(file: InputFile, source: Source) -> int:
 
     with opened(file) as stored:
         if source.kind == "orc":
-            OrcTail.open(stored, file.shown)
+            check_tail(stored, file.shown)
             return int(po.ORCFile(stored).nstripes)
         return int(pq.ParquetFile(stored).num_row_groups)
 
@@ -51,13 +51,16 @@ def schema_of(file: InputFile, source: Source) -> pa.Schema:
 
     with opened(file) as stored:
         if source.kind == "orc":
-            OrcTail.open(stored, file.shown)
+            check_tail(stored, file.shown)
             return po.ORCFile(stored).schema
         return pq.ParquetFile(stored).schema_arrow
 
 
 def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of a split, each batch with the number of its first row in the file.
+
+    In an ORC file whose tail cannot be interpreted, it is the number in the split, because Arrow
+    does not return the number of rows of a stripe without reading the stripe.
 
     Raises:
         NotFound: The file does not exist.

@@ -38,7 +38,13 @@ LINES_MAX: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A bad row: its number in the split, from 0, its text, and the reason."""
+    """A bad row: its number, its text, and the reason.
+
+    Attributes:
+        number: Counted from 0: of a line, in the split; of another row, as `read_columns` counts.
+        row: Its text.
+        reason: Why it is bad.
+    """
 
     number: int
     row: str
