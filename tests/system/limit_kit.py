@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 KINDS: Final = ("memory", "files", "threads")
 WAIT_S: Final = 60.0
@@ -50,7 +50,12 @@ class LimitedRole:
         folder: A new folder.
         role: The role.
         options: More of its options.
+
+    Attributes:
+        started: Processes that a test has started; `limit_folder` ends those that are left.
     """
+
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
 
     def __init__(self, folder: Path, role: str, *options: str) -> None:
         self.data = folder / "data"
@@ -76,6 +81,7 @@ class LimitedRole:
                 stderr=stream,
                 env=os.environ | variables,
             )
+        self.started.append(self.process)
         self.url = ""
         until(lambda: self._finds_address(begin), self)
         until(lambda: self.ask("GET", "/status/health", timeout_s=WAIT_S).ok, self)
@@ -186,4 +192,10 @@ def limit_folder() -> Iterator[Path]:
     """Return a folder that a user without rights can reach and write."""
     with tempfile.TemporaryDirectory(prefix="penstock-limits-") as name:
         Path(name).chmod(0o777)
-        yield Path(name)
+        try:
+            yield Path(name)
+        finally:
+            while LimitedRole.started:
+                process = LimitedRole.started.pop()
+                process.kill()
+                process.wait()
