@@ -282,6 +282,13 @@ def test_a_power_loss_after_deletions_that_were_not_synced_leaves_no_gap() -> No
             lost.close()
 
 
+def test_cursors_move_up_after_a_deletion_that_memory_ran_out_behind() -> None:
+    inside = ("penstock.storage.queue.log", "penstock.storage.queue.cursors")
+    assert count_single(
+        lambda at: check(FaultCase("drop_oldest", MemoryError, at, inside=inside)).raised
+    )
+
+
 def test_a_close_whose_sync_and_file_raise_leaves_nothing_open() -> None:
     for error in FAULTS:
         world = World()

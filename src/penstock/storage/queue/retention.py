@@ -170,6 +170,8 @@ class Retention:
         """
         with self._mutex:
             self._roll_overfull()
+            # An earlier call may have raised between a deletion and this step.
+            self._cursors.move_all_up(self._log.earliest)
             with self._log.mutex:
                 self._log.check_open()
                 first = self._log.files.earliest
