@@ -20,10 +20,12 @@ from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.journals import FlowJournals, journal_folder
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.repository.state import RepositoryState
 from penstock.storage.content.repository import ContentRepository
+from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 
@@ -495,3 +497,40 @@ def _raising(*_: object) -> None:
 
 def _no_thread(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_journal_that_cannot_be_closed_leaves_no_other_one_open(
+    error: type[BaseException],
+) -> None:
+    faults, clock = Faults(), VirtualClock()
+    disk = faults.port(CrashableFileSystem(), results=("create", "open_append"))
+    journal = Journal.open(journal_folder(REPOSITORY, 1), fs=disk, clock=clock)
+    journal.compact(b"")
+    journals = FlowJournals(REPOSITORY, disk, clock, {1: journal}, 0, 0)
+    journals.append(b"first")
+    journals.create_next()
+    journals.switch()
+    journals.append(b"second")
+    assert len(faults.unclosed) == 2
+    with faults.armed(error, 0):
+        journals.close()
+    assert faults.raised
+    assert not faults.unclosed
+
+
+def test_files_that_cannot_be_closed_do_not_keep_commits_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit that came while the repository was closed waited without end."""
+    opened = Opened.open(CrashableFileSystem())
+
+    def fail(journals: FlowJournals) -> None:
+        del journals
+        raise MemoryError
+
+    monkeypatch.setattr(FlowJournals, "close", fail)
+    with pytest.raises(MemoryError):
+        opened.repository.close()
+    assert opened.repository._committer._stopped.is_set()
+    opened.content.close()

@@ -697,8 +697,10 @@ class Committer:
             self._content.seal()
             self._close_with_snapshot()
         finally:
-            self._journals.close()
-            self._stopped.set()
+            try:
+                self._journals.close()
+            finally:
+                self._stopped.set()  # commits that wait for a sync wait for this
 
     def _close_with_snapshot(self) -> None:
         commits = self.commits

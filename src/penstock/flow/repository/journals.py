@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
@@ -185,9 +185,10 @@ class FlowJournals:
                         self._remove(f"{parent}/{name}")
 
     def close(self) -> None:
-        """Close the files, without syncing."""
-        for journal in self._journals.values():
-            journal.close()
+        """Close the files, without syncing, each one even if closing another one raises."""
+        with ExitStack() as steps:
+            for journal in self._journals.values():
+                steps.callback(journal.close)
 
     def __iter__(self) -> Iterator[Journal]:
         return iter(self._journals.values())
