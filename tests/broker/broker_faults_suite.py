@@ -360,7 +360,7 @@ def call_count(operation: Operation, *, inside: bool = False) -> int:
         with case.armed(world.faults):
             await operation(world)
             await turns()
-            counted = world.faults.unraised if inside else _NEVER - world.faults._left
+        counted = world.faults.unraised
         return True
 
     assert _run(FaultyLoop(world.clock, world.faults), count())
