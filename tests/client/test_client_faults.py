@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
@@ -21,7 +22,7 @@ from penstock.client import (
     ProducerOptions,
 )
 from penstock.client.v2.connection import NsqConnection
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed, PenstockError, Unavailable
 
 CLIENT = ("penstock.client",)
 ROTATE_S = 5.0
@@ -110,6 +111,26 @@ def test_a_consumer_that_dies_logs_why(caplog: pytest.LogCaptureFixture) -> None
     assert isinstance(record.exc_info[1], MemoryError)
 
 
+def test_a_connection_that_does_not_get_its_transport_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_connection: NsqConnection, _transport: asyncio.BaseTransport) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(NsqConnection, "connection_made", fail)
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            options = ProducerOptions(ConnectionOptions(connect_timeout_s=0.05))
+            with pytest.raises(Unavailable, match="did not answer within"):
+                await Producer(server.address, options=options).start()
+            peer = await server.peer()
+            await until(lambda: peer.ended)
+
+    use_loop("asyncio")
+    run(story())
+
+
 @pytest.mark.parametrize("name", ["_flush", "close"])
 def test_a_consumer_stops_though_closing_its_connection_raises(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -184,6 +205,13 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+# The event loop calls them once, at the end of a connection, and only logs what they raise.
+UNNOTICED = {
+    "penstock.client.v2.connection.NsqConnection.connection_lost",
+    "penstock.client.subscription.Subscription.disconnected",
+}
+
+
 async def consume(faults: Faults, at: int) -> None:
     """Consume ten messages while a call fails; then the connection breaks, and they come again."""
     done: set[bytes] = set()
@@ -201,7 +229,7 @@ async def consume(faults: Faults, at: int) -> None:
             options=ConsumerOptions(QUICK, requeue_delay_ms=0, drain_s=DRAIN_S),
             environment=QuickWorld().environment,
         )
-        is_started = False
+        is_started, sent = False, 0
         with faults.armed_inside(CLIENT, MemoryError, at):
             c.start()
             is_started = True
@@ -210,15 +238,17 @@ async def consume(faults: Faults, at: int) -> None:
                 if peer.of("RDY"):
                     peer.send(frames(1))
             await turns(60)
-        if not is_started:
+            sent = len(server.peers) or 1
+            for peer in server.peers:
+                peer.drop()
+            await turns(60)
+        if not is_started or faults.raised in UNNOTICED:
             return
+        if faults.raised.endswith(".NsqConnection._flush"):
+            for peer in server.peers:
+                peer.drop()  # as a server does with a client that does not answer its heartbeats
         stopped = asyncio.ensure_future(c.wait_stopped())
-        sent = 0
         while len(done) < 10 and not stopped.done():
-            if sent == 0:
-                for peer in server.peers:
-                    peer.drop()
-                sent = len(server.peers) or 1
             for peer in server.peers[sent:]:
                 if peer.of("RDY"):
                     peer.send(frames(2))
@@ -229,6 +259,46 @@ async def consume(faults: Faults, at: int) -> None:
             await stopped
         with suppress(Closed):
             assert await c.take() == []
+
+
+async def stop(faults: Faults, at: int) -> None:
+    """Stop a consumer that has messages in flight while a call fails."""
+    async with FakeServer() as server:
+        release, world = asyncio.Event(), QuickWorld()
+
+        async def handle(message: Message) -> None:
+            await release.wait()
+
+        c = Consumer(
+            *("t", "c", handle),
+            addresses=[server.address],
+            options=ConsumerOptions(QUICK, drain_s=DRAIN_S),
+            environment=world.environment,
+        )
+        c.start()
+        peer = await server.peer()
+        await peer.wait_for("RDY")
+        peer.send(frames(1))
+        await until(lambda: c.statistics().received == 10)
+        with faults.armed_inside(CLIENT, MemoryError, at):
+            stopping = asyncio.ensure_future(c.stop())
+            await turns(30)
+            release.set()
+            await turns(60)
+        if faults.raised in UNNOTICED:
+            return
+        while not stopping.done():
+            if world.asleep(DRAIN_S):
+                await world.pass_over(DRAIN_S)
+            await turns(1)
+        with suppress(MemoryError):
+            await stopping
+        await c.stop()
+        with suppress(Closed):
+            await c.wait_stopped()
+        with suppress(Closed):
+            assert await c.take() == []
+        await until(lambda: peer.ended)
 
 
 def frames(attempts: int) -> bytes:
@@ -267,10 +337,13 @@ async def produce(faults: Faults, at: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("work", [consume, produce])
+@pytest.mark.parametrize("work", [consume, stop, produce])
 def test_a_fault_in_any_function_of_a_client_leaves_nobody_waiting(
     work: Callable[[Faults, int], Coroutine[object, object, None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Logged exceptions refer to sockets that would be collected only after this test.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     use_loop("asyncio")  # uvloop does not survive an exception in some of its callbacks
     faults, at = Faults(), 0
     while True:
@@ -279,8 +352,10 @@ def test_a_fault_in_any_function_of_a_client_leaves_nobody_waiting(
         except BaseException as error:
             error.add_note(f"MemoryError at call {at}, in {faults.raised}")
             raise
+        if faults.raised.endswith(".open_connection.<locals>.<lambda>"):
+            gc.collect()  # asyncio does not close a socket whose factory of the protocol raised
         if not faults.raised:
             break
         at += 1
     gc.collect()  # coroutines of tasks that could not be started, whose warnings are ignored here
-    assert at > 100
+    assert at > 50

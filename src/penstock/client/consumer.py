@@ -143,6 +143,8 @@ class Consumer:
     async def stop(self, *, drain: bool = True) -> None:
         """Stop receiving, wait for the answers to messages in flight, and disconnect.
 
+        If it raises an exception, such as a lack of memory, call it again to disconnect.
+
         Without a handler, messages that were not taken are requeued at once; otherwise the handler
         processes them.
 
@@ -150,7 +152,14 @@ class Consumer:
             drain: Wait for the messages in flight, at most `ConsumerOptions.drain_s`; otherwise
                 they are redelivered.
         """
-        if self._stopping is None:
+        stopping = self._stopping
+        has_failed = (
+            stopping is not None
+            and stopping.done()
+            and not stopping.cancelled()
+            and stopping.exception() is not None
+        )
+        if self._stopping is None or has_failed:
             self._stopping = start_awaited(self._stop(drain=drain))
         await asyncio.shield(self._stopping)
 

@@ -54,7 +54,7 @@ class Subscription:
         too_late_count: Answers that came after a message's time-out.
         proved: It received messages or lasted for a while; set when it ends.
         ended: Completed with the reason when it ends.
-        quiet: No further messages arrive, after `start_close`.
+        quiet: No further messages arrive, after `start_close` or the end.
     """
 
     def __init__(self, address: str, receiver: MessageReceiver) -> None:
@@ -180,6 +180,7 @@ class Subscription:
         if self._connection is not None:
             self.proved = self.received_count > 0 or self._connection.heartbeat_count > 0
         self._connection = None
+        self.quiet = True  # `lost` may raise, and a consumer that stops would wait for this
         self.in_flight = 0
         reason = self._refused or reason
         steps = CleanupSteps()

@@ -270,12 +270,15 @@ async def open_connection(
     target = Address.parse(address)
     connection = NsqConnection(address, options, listener)
     loop = asyncio.get_running_loop()
+    transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             if target.path:
-                await loop.create_unix_connection(lambda: connection, target.path)
+                transport, _ = await loop.create_unix_connection(lambda: connection, target.path)
             else:
-                await loop.create_connection(lambda: connection, target.host, target.port)
+                transport, _ = await loop.create_connection(
+                    lambda: connection, target.host, target.port
+                )
             await connection.open(environment)
     except BaseException as error:
         reason: PenstockError = Closed(f"connecting to {address} was cancelled")
@@ -284,6 +287,8 @@ async def open_connection(
         elif isinstance(error, OSError):
             reason = Unavailable(f"{address} cannot be reached: {error}; is the server up?")
         connection.abort(reason)
+        if transport is not None:
+            transport.abort()  # the connection does not have it if `connection_made` raised
         if isinstance(error, OSError):
             raise reason from error
         raise
