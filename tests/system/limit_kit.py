@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-KINDS: Final = ("memory", "files", "threads")
 WAIT_S: Final = 60.0
 # Of requests while the process is limited.
 _ANSWER_S: Final = 1.0

