@@ -216,6 +216,7 @@ def deaths() -> Deaths:
 def _no_thread_dies(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test during which a thread or task of Penstock ended unexpectedly."""
     DEATHS.forget()
+    DEATHS._process_stops = False  # a role that a test before closed has said so
     yield
     found = DEATHS.counts()
     DEATHS.forget()

@@ -94,6 +94,9 @@ for name in names:
     except InvalidRequest as error:
         if "pip install 'penstock-io[" not in str(error):  # a client that not everybody needs
             raise
+    except ModuleNotFoundError as error:
+        if (name, error.name) != ("penstock.testing.fixtures", "pytest"):  # for users of pytest
+            raise
 print(len(names))
 """
 
