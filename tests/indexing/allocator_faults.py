@@ -221,7 +221,7 @@ def attempt_round(plan: FaultPlan, *, is_bad: bool = False) -> str:
     """Let one round serve three callers with faults; return where they were raised.
 
     Args:
-        plan: What is raised in the round.
+        plan: The faults of the round.
         is_bad: The shared transaction is refused, so that the requests are served one by one.
     """
     lanes = HeldLanes()

@@ -135,10 +135,10 @@ class FaultCases:
         return failures, counts
 
     def sample(self, pairs: int) -> list[str]:
-        """Carry out a fixed sample of so many pairs, each of a first fault of its own.
+        """Carry out a fixed sample of this number of pairs, each of a first fault of its own.
 
         Returns:
-            What failed. With it, the first faults that were raised for the sample are checked.
+            The failures. The first faults that were raised for the sample are checked, too.
         """
         failures: list[str] = []
         counts = FaultCounts()

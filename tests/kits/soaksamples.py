@@ -1,4 +1,4 @@
-"""What the processes of a Penstock hold at one time, and the judgement of many such samples."""
+"""Samples of the resources of the processes of a Penstock, and whether they stay bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARM_UP_SHARE = 1 / 3
 LASTING = ("launcher", "broker", "overlord", "flow", "worker", "router", "spark", "queries")
 
 # A task ends every 20 s and with each hand-off: up to five in a minute, each with a segment of each
-# of four hours. What is counted for each hand-off is twice of that.
+# of four hours. The number for each hand-off is twice that.
 # Files that stay, by their folder in the data folder.
 FILES_PER_HAND_OFF: Mapping[str, int] = {
     "segments": 80,  # a file and its checksum for each segment

@@ -90,6 +90,8 @@ def run_suite(suite: str, total: int | None, until: float, record: Path) -> bool
             seeds = range(done, min(done + size, end))
             began = time.monotonic()
             failures, counts = run(seeds)
+            # The record names no folder of the machine.
+            failures = [one.replace(f"{HERE.parents[1]}/", "") for one in failures]
             line = {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
                 "commit": _git("rev-parse", "--short=12", "HEAD"),

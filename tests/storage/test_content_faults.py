@@ -170,7 +170,7 @@ ENDS = ("recover", "close")
 
 
 def check(case: FaultCase) -> Faults:
-    """Do it under faults; what a sync made durable afterwards is there after a power loss."""
+    """Do it under faults; content that a sync made durable afterwards survives a power loss."""
     world = World()
     world.prepare(case.operation)
     with case.armed(world.faults):

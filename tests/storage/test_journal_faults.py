@@ -47,7 +47,7 @@ class Operation:
 
     Attributes:
         do: Makes it.
-        prepare: What precedes it, without faults.
+        prepare: The calls before it, without faults.
         appends: The call appends a record.
         compacts: The call replaces the records by a snapshot.
     """

@@ -340,7 +340,7 @@ def check(case: FaultCase) -> Faults:
         WORLDS.give_back(case.operation, world)
         return world.faults
     world.close()
-    # Of what raised, only a transaction whose commit took effect is there.
+    # Of the transactions that raised, only one whose commit took effect exists.
     first = where.partition(", ")[0]
     is_committed = first == "close" or (first == "commit" and case.after) or case.inside
     assert is_done or is_committed, where

@@ -152,11 +152,11 @@ def limited(process: subprocess.Popen[Any], kind: str) -> Iterator[None]:
 
 @dataclass
 class Asked:
-    """What was asked of a process under a limit.
+    """Requests to a process under a limit.
 
     Attributes:
-        acknowledged: What was answered with success.
-        failed: How many requests were not.
+        acknowledged: Names whose request succeeded.
+        failed: Number of the other requests.
     """
 
     acknowledged: set[str] = field(default_factory=set)

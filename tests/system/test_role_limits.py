@@ -1,7 +1,7 @@
 """Roles under real limits: memory, file descriptors, threads.
 
 Whatever a limit made fail, a role works again once the limit is lifted, or its process has ended
-by itself and works after a restart. What was acknowledged exists then.
+by itself and works after a restart. Everything acknowledged exists then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load(role: LimitedRole, request: Callable[[str], None], prefix: str) -> None
 
 
 def check_refused(role: LimitedRole, failed: int) -> None:
-    """Insist that the limit made something fail, and that an answer or the log says so."""
+    """Insist that the limit made something fail, and that an answer or the log reports it."""
     assert failed or re.search(REFUSED, role.log.read_text()), role.said()
     if role.has_ended:  # at once, or in order because its mailbox or its election ended
         assert role.process.returncode in {DEAD_THREAD, 0}, role.said()

@@ -51,9 +51,9 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a program of the installation to its end."""
     return subprocess.run(
-        [home / "bin" / "penstock", *arguments],
+        [home / "bin" / arguments[0], *arguments[1:]],
         cwd=folder,
         env=environment(home),
         capture_output=True,
@@ -65,7 +65,7 @@ def run(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
 
 def penstock(home: Path, folder: Path, *arguments: str) -> str:
     """Run a command that has to succeed and return what it printed."""
-    done = run(home, folder, *arguments)
+    done = run(home, folder, "penstock", *arguments)
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -103,15 +103,7 @@ print(len(names))
 
 @pytest.mark.parametrize("home", BETWEEN, ids=lambda home: home.name)
 def test_every_module_can_be_imported(home: Path, folder: Path) -> None:
-    done = subprocess.run(
-        [home / "bin" / "python", "-c", IMPORT_ALL],
-        cwd=folder,
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = run(home, folder, "python", "-c", IMPORT_ALL)
     assert done.returncode == 0, done.stderr
     paths = ROOT.glob("src/penstock/**/*.py")
     modules = [path for path in paths if path.name != "__main__.py"]

@@ -87,8 +87,8 @@ class HandlerPool:
     async def _work(self) -> None:
         while waiting := len(self._inbox):
             # A handler that never awaits leaves nothing for other workers: one further worker is
-            # enough, which wakes the next one when it has found a message. Before a message is
-            # taken: if this raises, the owner is told, and no message is lost.
+            # enough, which wakes the next one when it has found a message. It is
+            # woken before a message is taken: if that raises, no message is lost.
             if waiting > 1:
                 self.wake()
             message = self._inbox.pop()

@@ -1,6 +1,6 @@
 """Lets a test forbid threads to a process of Penstock: put before the modules of Penstock.
 
-At SIGUSR1 the process starts no more threads until SIGUSR2. Root becomes a user whom the limit
+From SIGUSR1 to SIGUSR2 the process can start no threads. Root becomes a user whom the limit
 binds, and that user gets the folder that the environment names.
 """
 
