@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 
 from call_faults_kit import Faults
-from countedcases import FaultPlan, counting, single_cases
-from faultcases import DrawnCases, DrawnPair
+from countedcases import CountedPart, FaultPlan
+from faultcases import DrawnCases
 from indexing_kit import make_task
 from mailbox_kit import StepLanes, settle
 
@@ -236,34 +236,7 @@ def attempt(operation: Operation, plan: FaultPlan) -> Faults:
     return world.faults
 
 
-@functools.cache
-def count(operation: Operation, inside: tuple[str, ...] = ()) -> int:
-    """Return how many calls of ports, or of functions inside, an operation makes."""
-    plan = counting(inside)
-    return plan.calls(attempt(operation, plan))
-
-
-def is_met(operation: Operation, plan: FaultPlan) -> bool:
-    """Carry a case of one fault out; say whether the fault was raised."""
-    return bool(attempt(operation, plan).raised)
-
-
-def pair(number: int) -> str:
-    """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=6)
-    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
-    return attempt(drawn.operation, plan).raised
-
-
+PART = CountedPart(OPERATIONS, attempt, INSIDE, gaps=6)
+count, is_met, pair = PART.count, PART.is_met, PART.pair
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
-
-
-def singles() -> DrawnCases:
-    """Return the cases of one exception at a call of a port."""
-    return single_cases(OPERATIONS, count, is_met)
-
-
-def insides() -> DrawnCases:
-    """Return the cases in which memory runs out in a function."""
-    counted = functools.partial(count, inside=INSIDE)
-    return single_cases(OPERATIONS, counted, is_met, inside=INSIDE)
+singles, insides = PART.singles, PART.insides

@@ -7,15 +7,16 @@ are. `make soak ARGS="faults"` runs them; see `soak/faults_suite.py`.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from call_faults_kit import FAULTS, Faults
-from faultcases import DrawnCases
+from faultcases import DrawnCases, DrawnPair
 
 Op = TypeVar("Op")
 
@@ -102,3 +103,49 @@ def single_cases(
         return check(operations[place], FaultPlan(error, at, after, inside=inside))
 
     return DrawnCases(run, total)
+
+
+class CountedPart(Generic[Op]):
+    """The cases of a part whose calls are counted in a run without faults.
+
+    Args:
+        operations: Its operations.
+        attempt: Carries one out under a plan, and checks the invariants.
+        inside: Names of the modules in whose functions memory may run out.
+        gaps: Number of calls after the first fault at which a second one is raised.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Op],
+        attempt: Callable[[Op, FaultPlan], Faults],
+        inside: tuple[str, ...],
+        gaps: int,
+    ) -> None:
+        self._operations, self._attempt = operations, attempt
+        self._inside, self._gaps = inside, gaps
+        self.count = functools.cache(self._count)
+
+    def _count(self, operation: Op, inside: tuple[str, ...] = ()) -> int:
+        """Return how many calls of ports, or of functions inside, an operation makes."""
+        plan = counting(inside)
+        return plan.calls(self._attempt(operation, plan))
+
+    def is_met(self, operation: Op, plan: FaultPlan) -> bool:
+        """Carry a case of one fault out; return whether the fault was raised."""
+        return bool(self._attempt(operation, plan).raised)
+
+    def pair(self, number: int) -> str:
+        """Raise two errors during one operation; both and the operation follow from the number."""
+        drawn = DrawnPair.of(number, self._operations, self.count, gaps=self._gaps)
+        plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
+        return self._attempt(drawn.operation, plan).raised
+
+    def singles(self) -> DrawnCases:
+        """Return the cases of one exception at a call of a port."""
+        return single_cases(self._operations, self.count, self.is_met)
+
+    def insides(self) -> DrawnCases:
+        """Return the cases in which memory runs out in a function."""
+        counted = functools.partial(self.count, inside=self._inside)
+        return single_cases(self._operations, counted, self.is_met, inside=self._inside)
