@@ -60,6 +60,12 @@ def test_rows_of_long_values_are_read_in_small_batches(codec: str, length: int) 
     assert rows * length > parquet_bounds.BATCH_BYTES_MAX / 2
 
 
+def test_rows_of_long_values_without_a_dictionary_are_read_in_small_batches() -> None:
+    values = pa.array(["0" * 10_000] * 20_000)
+    rows = rows_at_once(stored(values, "snappy", use_dictionary=False))
+    assert 1 <= rows * 10_000 <= parquet_bounds.BATCH_BYTES_MAX
+
+
 def test_many_row_groups_are_probed_by_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     real = pq.ParquetFile

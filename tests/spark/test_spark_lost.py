@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.connect.shell.progress import StageInfo
 from sparkserver import server_options, start_server
 
 from conftest import MakeTopic
@@ -173,16 +174,23 @@ def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
     try:
         server.wait_ready(WAIT_S)
         assert told_stuck(options.run_folder) == ""
-        running, begun = RunningCall(), threading.Event()
+        running, joining = RunningCall(), threading.Semaphore(0)
+
+        def progress(*, stages: Iterable[StageInfo], inflight_tasks: int, **_: object) -> None:
+            # Spark can still stop the stage of the rows to join, and a task that has just begun.
+            if inflight_tasks and any(stage.done for stage in stages):
+                joining.release()
+
         with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
-            spark.registerProgressHandler(lambda **told: told["inflight_tasks"] and begun.set())
+            spark.registerProgressHandler(progress)
 
             def run() -> None:
                 with running.tagged(spark):
                     spark.sql(UNSTOPPABLE).toArrow()
 
             ended = pool.submit(run)
-            assert begun.wait(WAIT_S)
+            for _ in range(3):
+                assert joining.acquire(timeout=WAIT_S)
             running.stop("it was cancelled")
             assert ended.exception(WAIT_S) is not None
             running.end()

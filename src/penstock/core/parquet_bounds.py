@@ -195,9 +195,9 @@ class _RowBounds:
             elif _OF_PREFIXES in column.encodings:
                 plain += BATCH_BYTES_MAX / _PREFIX_ROWS
         left = BATCH_BYTES_MAX / min(self._rows_max, found.num_rows) - plain
-        if _total(coded) > left:
+        if coded and _total(coded) > left:
             coded = self._by_headers(found, coded)
-        if _total(coded) > left:
+        if coded and _total(coded) > left:
             coded = self._by_values(group, coded, left)
         return plain + _total(coded)
 
