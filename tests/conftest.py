@@ -21,7 +21,7 @@ from xdist.workermanage import WorkerController
 from penstock.core.threads import DEATHS, Deaths
 
 # `make soak ARGS="properties"` runs the profile `soak`, seed after seed.
-settings.register_profile("dev", max_examples=25, deadline=None)
+settings.register_profile("dev", max_examples=15, deadline=None)
 settings.register_profile("soak", max_examples=400, deadline=None)
 
 # Tests sync files some hundred thousand times. None of them cuts the power of the machine, so

@@ -17,9 +17,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CALLS = 3
-CALLS_INSIDE = 4
-SAMPLE = 40
+CALLS = 2
+CALLS_INSIDE = 2
+SAMPLE = 20
 
 
 @pytest.fixture

@@ -316,7 +316,7 @@ PAIRS = FaultCases(["work", *STORIES], check_case, calls=150, inside=INSIDE, ins
 
 
 def test_what_a_session_commits_after_a_pair_of_caught_exceptions_is_whole() -> None:
-    failures = PAIRS.sample(150)
+    failures = PAIRS.sample(60)
     assert not failures, failures[0]
 
 

@@ -41,7 +41,7 @@ def test_a_quiet_day(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seed", "replicas"), [*((seed, 1) for seed in range(1, 5)), (7, 2), (9, 3)]
+    ("seed", "replicas"), [*((seed, 1) for seed in range(1, 3)), (7, 2), (9, 3)]
 )
 def test_accidents_at_any_step_lose_and_double_nothing(tmp_path, seed, replicas):
     tuning = {"maxRowsPerSegment": 60, "maxTotalRows": 90} if seed % 3 else None

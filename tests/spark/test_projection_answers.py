@@ -362,7 +362,11 @@ def check(spark: SparkSession, random: Random, told: Told) -> None:
 def test_answers_over_groups_are_those_over_rows(ansi: SparkSession) -> None:
     told = Told()
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=settings.default.max_examples // 3,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.integers(0, 2**32))
     def any_of_them(seed: int) -> None:
         check(ansi, Random(seed), told)

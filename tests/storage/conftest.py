@@ -44,10 +44,15 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new, empty database: each test that uses it runs on both kinds."""
+    """The URL of a new, empty database: each test that uses it runs on both kinds.
+
+    With the fixture `store` it has its tables already.
+    """
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/metadata.db"
     server: PostgresServer = request.getfixturevalue("postgres")
+    if "store" in request.fixturenames:
+        return server.new_database(lambda url: MetadataStore.open(url, clock=HandClock()).close())
     return server.empty_database()
 
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def find_binaries() -> Path | None:
@@ -45,6 +45,7 @@ class PostgresServer:
     def __init__(self, folder: Path, port: int | None = None) -> None:
         more = "" if port is None else f"&port={port}"
         self.url = f"postgresql+psycopg://penstock@/postgres?host={folder}{more}"
+        self._made: list[tuple[object, ...]] | None = None
 
     def empty_database(self) -> str:
         """Return the URL of the database after everything in it was dropped."""
@@ -52,6 +53,68 @@ class PostgresServer:
             connection.execute("DROP SCHEMA public CASCADE")
             connection.execute("CREATE SCHEMA public")
         return self.url
+
+    def new_database(self, make: Callable[[str], None]) -> str:
+        """Return the URL of a database as `make` leaves it in an empty one.
+
+        Making its tables takes ten times as long as deleting their rows, so they stay while they
+        are as they were made.
+
+        Args:
+            make: Makes the tables, and their first rows; the same in each call.
+        """
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
+            if self._made is not None and _shape(connection) == self._made:
+                connection.execute(_RENEW)
+                return self.url
+        self.empty_database()
+        make(self.url)
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(_KEEP)
+            self._made = _shape(connection)
+        return self.url
+
+
+# Copies the first rows of each table into a schema of their own.
+_KEEP = """
+DO $$
+DECLARE one text;
+BEGIN
+    DROP SCHEMA IF EXISTS made CASCADE;
+    CREATE SCHEMA made;
+    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+        EXECUTE format('CREATE TABLE made.%I AS TABLE public.%I', one, one);
+    END LOOP;
+    CREATE TABLE made."its sequences" AS
+        SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'public';
+END $$
+"""
+# Gives each table its first rows, and each sequence its first value.
+_RENEW = """
+DO $$
+DECLARE one text; value bigint;
+BEGIN
+    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+        EXECUTE format('DELETE FROM public.%I', one);
+        EXECUTE format(
+            'INSERT INTO public.%I OVERRIDING SYSTEM VALUE SELECT * FROM made.%I', one, one
+        );
+    END LOOP;
+    FOR one, value IN SELECT sequencename, last_value FROM made."its sequences" LOOP
+        PERFORM setval(format('public.%I', one)::regclass, coalesce(value, 1), value IS NOT NULL);
+    END LOOP;
+END $$
+"""
+
+
+def _shape(connection: psycopg.Connection[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Return the columns and indexes of the tables."""
+    return connection.execute(
+        "SELECT table_name || '', column_name || '', data_type || coalesce(column_default, '')"
+        " FROM information_schema.columns WHERE table_schema = 'public'"
+        " UNION ALL SELECT tablename, indexname, indexdef FROM pg_indexes"
+        " WHERE schemaname = 'public' ORDER BY 1, 2, 3"
+    ).fetchall()
 
 
 @contextmanager
