@@ -233,7 +233,7 @@ def _take_steps(connection: Connection, name: str) -> None:
     for reached, step in enumerate(MIGRATIONS[number:], number + 1):
         for statement in step.format(**_SPELLED[connection.dialect.name]).split(";"):
             if statement.strip():
-                connection.execute(text(statement))
+                connection.exec_driver_sql(statement)
         if reached in _CONVERSIONS:
             _CONVERSIONS[reached](connection)
     connection.execute(update(format_table).values(number=FORMAT_NUMBER))
