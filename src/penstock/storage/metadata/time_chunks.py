@@ -24,7 +24,7 @@ from penstock.storage.metadata.chunks import (
     ChunkSummary,
     by_chunk,
     chunks_of,
-    hull,
+    enclosing_interval,
     not_hidden,
     roots_of,
 )
@@ -260,7 +260,7 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
     for row in rows:
         of_datasource.setdefault(row.datasource, []).append(row)
     for datasource, asked in of_datasource.items():
-        around = hull(asked)
+        around = enclosing_interval(asked)
         chunks = chunks_of(asked)
         there = used_chunks(connection, datasource, around)
         for key in _clashing(chunks, ((one.interval, one.version) for one in there)):
