@@ -25,7 +25,7 @@ from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.repository import FlowFileRepository
-from penstock.flow.session.services import SessionServices, Wiring
+from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
@@ -80,20 +80,20 @@ class Line:
 
     def run(self, sessions: int, size: int, *, durable: bool = False) -> float:
         """Run sessions of so many FlowFiles; returns seconds, if not durable of processor time."""
-        wiring = self.wiring()
+        context = self.session_context()
         clock = time.perf_counter if durable else time.process_time
         started = clock()
-        self._move(wiring, sessions, size, durable=durable)
+        self._move(context, sessions, size, durable=durable)
         spent = clock() - started
         self.source, self.target = self.target, self.source
         return spent
 
     def run_durable(self, threads: int, sessions: int) -> float:
         """Run so many durable sessions of one FlowFile on each of many threads; seconds."""
-        wiring = self.wiring()
+        context = self.session_context()
         workers = [
             threading.Thread(
-                target=self._move, args=(wiring, sessions, 1), kwargs={"durable": True}
+                target=self._move, args=(context, sessions, 1), kwargs={"durable": True}
             )
             for _ in range(threads)
         ]
@@ -107,7 +107,7 @@ class Line:
     def make(self, *, at_once: bool) -> float:
         """Make a thousand FlowFiles with five attributes in one session; returns seconds."""
         each = [{f"name {one}": f"{one}-{number}" for one in range(5)} for number in range(1_000)]
-        session = ProcessSession(SessionTransaction(self.wiring(), self.services))
+        session = ProcessSession(SessionTransaction(self.session_context(), self.services))
         started = time.process_time()
         if at_once:
             session.transfer(session.create(each=each), "success")
@@ -118,9 +118,9 @@ class Line:
         session.rollback()
         return spent
 
-    def wiring(self) -> Wiring:
+    def session_context(self) -> SessionContext:
         """Return a processor between the two queues."""
-        return Wiring(
+        return SessionContext(
             "processor",
             StateManager("processor", self.repository),
             inputs=[self.source],
@@ -128,9 +128,9 @@ class Line:
             relationships=frozenset({"success"}),
         )
 
-    def _move(self, wiring: Wiring, sessions: int, size: int, *, durable: bool) -> None:
+    def _move(self, context: SessionContext, sessions: int, size: int, *, durable: bool) -> None:
         for _ in range(sessions):
-            session = ProcessSession(SessionTransaction(wiring, self.services))
+            session = ProcessSession(SessionTransaction(context, self.services))
             session.transfer(session.get_many(size), "success")
             session.commit(durable=durable)
 

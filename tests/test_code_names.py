@@ -125,6 +125,11 @@ def _targets(node: ast.stmt) -> Iterator[str]:
             yield target.id
 
 
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
 def _paths(source: Path) -> list[Path]:
     return sorted(source.rglob("*.py"))
 
@@ -144,6 +149,7 @@ class Names:
         codes = {path: Code(path, ast.parse(path.read_text())) for path in _paths(source)}
         parts = {part for path in codes for part in path.relative_to(source).with_suffix("").parts}
         ours = {name for code in codes.values() for name in code.defined | code.strings}
+        ours |= {_camel_case(name) for name in ours}  # fields of specs, as JSON has them
         python = {*dir(builtins), *keyword.kwlist, *sys.stdlib_module_names}
         outside = python.union(*(code.imported for code in codes.values()))
         return Names(source, codes, frozenset(parts | ours), frozenset(outside))

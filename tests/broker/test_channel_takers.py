@@ -39,7 +39,7 @@ def test_of_ten_thousand_consumers_few_are_asked() -> None:
     takers = ReadyConsumers(in_flight)
     consumers = [Consumer(number, ready=1) for number in range(1, 10_001)]
     for consumer in consumers:
-        takers.look(consumer)
+        takers.update(consumer)
     for consumer in consumers:
         consumer.asked = 0
     served = []
@@ -58,7 +58,7 @@ def test_the_consumer_with_most_room_comes_first_and_the_one_served_last_comes_l
     takers = ReadyConsumers(in_flight)
     a, b, c = (Consumer(number, ready) for number, ready in ((1, 5), (2, 9), (3, 5)))
     for consumer in (a, b, c):
-        takers.look(consumer)
+        takers.update(consumer)
     assert takers.first() == [(b, 9), (a, 5), (c, 5)]
     in_flight.put_range(0, 4, b.number, 0, 1_000)
     takers.served(b)
@@ -79,13 +79,13 @@ class AgainstAll(RuleBasedStateMachine):
     @rule(number=st.integers(1, 5), ready=st.integers(0, 3))
     def say_ready(self, number: int, ready: int) -> None:
         self.consumers[number].ready = ready
-        self.takers.look(self.consumers[number])
+        self.takers.update(self.consumers[number])
 
     @rule(number=st.integers(1, 5), open_=st.booleans())
     def clog(self, number: int, open_: bool) -> None:
         self.consumers[number].open = open_
         if open_:
-            self.takers.look(self.consumers[number])
+            self.takers.update(self.consumers[number])
 
     @rule()
     def deliver(self) -> None:
@@ -97,7 +97,7 @@ class AgainstAll(RuleBasedStateMachine):
     @rule(number=st.integers(1, 5))
     def finish(self, number: int) -> None:
         self.in_flight.take(number, np.arange(self.next))
-        self.takers.look(self.consumers[number])
+        self.takers.update(self.consumers[number])
 
     @rule(number=st.integers(1, 5))
     def reconnect(self, number: int) -> None:

@@ -57,8 +57,8 @@ def told(topics: Topics) -> Registration:
     made = registration(topics)
     made.opened(0.0)
     assert made.take_output(0.0) == HELLO
-    made.heard(KNOWN, 0.0)
-    made.heard(OK * made.take_output(0.0).count(b"\n"), 0.0)
+    made.receive_data(KNOWN, 0.0)
+    made.receive_data(OK * made.take_output(0.0).count(b"\n"), 0.0)
     return made
 
 
@@ -69,7 +69,7 @@ def test_it_says_who_it_is_and_then_what_it_has() -> None:
     assert made.take_output(0.0) == HELLO
     assert made.take_output(0.5) == b""
     assert not made.identified
-    made.heard(KNOWN, 0.5)
+    made.receive_data(KNOWN, 0.5)
     assert made.identified
     assert made.http_address == "there:4161"
     assert made.take_output(0.5) == b"REGISTER a x\nREGISTER a y\nREGISTER b\n"
@@ -83,7 +83,7 @@ def test_what_comes_and_goes_is_told_once() -> None:
     for name in "aba":
         made.changed(name)
     assert made.take_output(1.0) == b"REGISTER a z\nUNREGISTER a x\nREGISTER b\n"
-    made.heard(OK * 3, 1.0)
+    made.receive_data(OK * 3, 1.0)
     del topics["b"]
     made.changed("b")
     made.changed("never was")
@@ -94,14 +94,14 @@ def test_what_comes_and_goes_is_told_once() -> None:
 def test_it_pings_when_it_has_nothing_else_to_say() -> None:
     topics = Topics()
     made = told(topics)
-    assert made.next_look_s(0.0) == 15.0
+    assert made.next_check_s(0.0) == 15.0
     assert made.take_output(14.9) == b""
     assert made.take_output(15.0) == b"PING\n"
-    made.heard(OK, 15.1)
+    made.receive_data(OK, 15.1)
     topics["a"] = set()
     made.changed("a")
     assert made.take_output(20.0) == b"REGISTER a\n"
-    made.heard(OK, 20.0)
+    made.receive_data(OK, 20.0)
     assert made.take_output(34.9) == b""
     assert made.take_output(35.0) == b"PING\n"
 
@@ -111,7 +111,7 @@ def test_an_answer_that_is_missing_ends_the_connection() -> None:
     made.require_answers(14.0)
     assert made.take_output(15.0) == b"PING\n"
     made.require_answers(15.9)
-    assert made.next_look_s(15.9) == pytest.approx(0.1)
+    assert made.next_check_s(15.9) == pytest.approx(0.1)
     with pytest.raises(Unavailable, match="no answer within 1 s"):
         made.require_answers(16.0)
 
@@ -126,7 +126,7 @@ def test_a_new_connection_tells_everything_again() -> None:
     made.changed("a")
     made.opened(2.0)
     assert made.take_output(2.0) == HELLO
-    made.heard(KNOWN, 2.0)
+    made.receive_data(KNOWN, 2.0)
     assert made.take_output(2.0) == b"REGISTER a x\n"
 
 
@@ -135,11 +135,11 @@ def test_very_many_topics_go_out_in_a_window() -> None:
     made = registration(topics)
     made.opened(0.0)
     made.take_output(0.0)
-    made.heard(KNOWN, 0.0)
+    made.receive_data(KNOWN, 0.0)
     sizes = []
     while output := made.take_output(0.0):
         sizes.append(output.count(b"\n"))
-        made.heard(OK * sizes[-1], 0.0)
+        made.receive_data(OK * sizes[-1], 0.0)
     assert sizes == [500, 500, 200]
 
 
@@ -160,7 +160,7 @@ def test_who_is_no_nsqlookupd_is_not_told(answer: bytes) -> None:
     made.opened(0.0)
     made.take_output(0.0)
     with pytest.raises(InvalidRequest):
-        made.heard(answer, 0.0)
+        made.receive_data(answer, 0.0)
 
 
 def test_a_refused_command_ends_the_connection() -> None:
@@ -170,14 +170,14 @@ def test_a_refused_command_ends_the_connection() -> None:
     made.changed("a")
     made.take_output(1.0)
     with pytest.raises(InvalidRequest, match="E_BAD_TOPIC"):
-        made.heard(answered(b"E_BAD_TOPIC"), 1.0)
+        made.receive_data(answered(b"E_BAD_TOPIC"), 1.0)
 
 
 @pytest.mark.parametrize("answer", [b"{}", b'{"broadcast_address": 7, "http_port": "x"}'])
 def test_an_nsqlookupd_need_not_say_where_its_http_is(answer: bytes) -> None:
     made = registration(Topics())
     made.opened(0.0)
-    made.heard(answered(answer), 0.0)
+    made.receive_data(answered(answer), 0.0)
     assert made.identified
     assert made.http_address is None
 
@@ -208,7 +208,7 @@ def test_the_other_side_knows_in_the_end_what_is_there(
         while output := made.take_output(0.0):
             answers = known.take(output)
             for start in range(0, len(answers), cut):
-                made.heard(answers[start : start + cut], 0.0)
+                made.receive_data(answers[start : start + cut], 0.0)
 
     for what, topic, channels in steps:
         if what == "set":

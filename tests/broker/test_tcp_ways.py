@@ -141,12 +141,12 @@ def test_a_client_that_does_not_read_is_held_for_and_gets_no_deliveries() -> Non
         out.flush()
         assert (out.writable, memory.held_bytes, rooms) == (True, 0, [True])
         wire.unread_bytes = 5
-        out.clog()
+        out.pause()
         assert (out.writable, memory.held_bytes, out.unread_bytes) == (False, 5, 5)
         await asyncio.sleep(2)
         assert out.stuck_s(asyncio.get_running_loop().time()) == pytest.approx(2)
         wire.unread_bytes = 0
-        out.unclog()
+        out.resume()
         assert (memory.held_bytes, rooms) == (0, [True, True])
         assert out.stuck_s(asyncio.get_running_loop().time()) == 0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.core.timeline.chunks import PartitionChunk
+from penstock.core.timeline.chunks import PartitionChunk, RootRange, UpdateGroups
 from penstock.core.timeline.timeline import Timeline, pieces_of
 
 
@@ -425,3 +425,21 @@ def test_neither_order_nor_batches_matter(items, gone, rng) -> None:
     second.change(removed=keys)
     rng.shuffle(left)
     assert spans(first) == spans(second) == spans(Timeline.of(left))
+
+
+@pytest.mark.parametrize(
+    ("existing", "added", "clashing"),
+    [
+        ([RootRange(0, 2, 1)], [RootRange.of(0), RootRange.of(2)], [RootRange.of(0)]),
+        ([RootRange.of(0), RootRange.of(1)], [RootRange(0, 2, 1)], []),
+        ([RootRange(0, 2, 1)], [RootRange(0, 1, 2)], [RootRange(0, 1, 2)]),
+        ([RootRange(0, 2, 1)], [RootRange(0, 2, 2)], []),
+        ([RootRange(0, 2, 1, 2)], [RootRange.of(0)], []),  # not full, so it shows nothing yet
+        ([RootRange(0, 2, 1, 2)], [RootRange(0, 2, 1, 2), RootRange.of(0)], [RootRange.of(0)]),
+    ],
+)
+def test_groups_that_would_show_rows_twice_clash(
+    existing: list[RootRange], added: list[RootRange], clashing: list[RootRange]
+) -> None:
+    counts = dict.fromkeys(existing, 1)
+    assert UpdateGroups.clashing(counts, dict.fromkeys(added, 1)) == set(clashing)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.flow.scheduling.component import TriggerRun
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.schedulable import Outcome, Run
+from penstock.flow.scheduling.schedulable import ComponentRun, Outcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import ComponentSchedule
@@ -63,7 +63,7 @@ class Part:
         self.calls.append("problems")
         return self.wrong
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         now_ms = self.world.clock.now_ms()
         outcome = self.outcomes.pop(0) if self.outcomes else Outcome()
         if isinstance(outcome, BaseException):

@@ -16,7 +16,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, RelationshipRetry, StateManager
 from penstock.flow.queue.queue import FilterVerdict, Polled
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.services import SessionServices, Wiring
+from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.repository import ContentRepository
@@ -165,7 +165,7 @@ class World:
         )
         self.state = StateManager("p", self.repository)
         self.yielded: list[int] = []
-        self.wiring = self.wire()
+        self.session_context = self.wire()
 
     def wire(
         self,
@@ -174,12 +174,12 @@ class World:
         any_open: bool = False,
         inputs: str = "ab",
         loop: bool = False,
-    ) -> Wiring:
+    ) -> SessionContext:
         q = self.queues
         outputs = {"success": [q["out"]], "both": [q["copy"], q["out"]]}
         if loop:
             outputs["loop"] = [q["a"]]
-        self.wiring = Wiring(
+        self.session_context = SessionContext(
             processor="p",
             state=self.state,
             inputs=[q[name] for name in inputs],
@@ -190,10 +190,10 @@ class World:
             any_open=any_open,
             yield_for=self.yielded.append,
         )
-        return self.wiring
+        return self.session_context
 
     def begin(self, *, batching: bool = False) -> tuple[ProcessSession, SessionTransaction]:
-        transaction = SessionTransaction(self.wiring, self.services, batching=batching)
+        transaction = SessionTransaction(self.session_context, self.services, batching=batching)
         return ProcessSession(transaction), transaction
 
     def session(self) -> ProcessSession:

@@ -14,7 +14,12 @@ from penstock.core.errors import Conflict, NotFound, Unavailable
 from penstock.flow.processor import InvalidConfiguration
 from penstock.flow.processors.files.folders import FoundFile, open_folder
 from penstock.flow.processors.files.get_files import FetchFile, GetFile, ListFiles
-from penstock.flow.processors.files.list_source import DIGEST_CHARS, TAKEN_MAX, SeenFiles, Tracking
+from penstock.flow.processors.files.list_source import (
+    DIGEST_CHARS,
+    TAKEN_MAX,
+    SeenFiles,
+    TrackingMode,
+)
 from penstock.testing.clock import DEFAULT_START_MS
 from penstock.testing.flow import ProcessorRunner
 
@@ -197,7 +202,7 @@ def test_files_are_taken_once_whatever_comes_and_goes(
     state: dict[str, str] = {}
     model: set[FoundFile] = set()
     for present, batch in rounds:
-        taken = SeenFiles(Tracking.FILES, "f", state)
+        taken = SeenFiles(TrackingMode.FILES, "f", state)
         new = [one for one in present if taken.is_new(one)]
         model &= set(present)
         assert set(new) == set(present) - model
@@ -215,7 +220,7 @@ def test_by_times_nothing_is_taken_twice_and_all_of_one_listing_once(
     state: dict[str, str] = {}
     done: list[FoundFile] = []
     while True:
-        taken = SeenFiles(Tracking.TIMES, "f", state)
+        taken = SeenFiles(TrackingMode.TIMES, "f", state)
         new = sorted(
             (f for f in present if taken.is_new(f)), key=lambda f: (f.modified_ms, f.place)
         )
@@ -229,7 +234,7 @@ def test_by_times_nothing_is_taken_twice_and_all_of_one_listing_once(
 
 
 def test_more_than_can_be_remembered_is_refused() -> None:
-    taken = SeenFiles(Tracking.FILES, "f", {})
+    taken = SeenFiles(TrackingMode.FILES, "f", {})
     with pytest.raises(Conflict, match="track by times"):
         taken.add(found(str(number), 1) for number in range(TAKEN_MAX + 1))
     assert taken.state()["taken"] == ""

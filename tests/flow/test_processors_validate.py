@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
 from penstock.flow.processors.records.formats.protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
-from penstock.flow.processors.records.validate_record import Bad, ValidateRecord, sift
+from penstock.flow.processors.records.validate_record import InvalidRecord, ValidateRecord, separate
 from penstock.testing.flow import ProcessorRunner, Sent
 
 SCHEMA = "id long not null, name string, at timestamp"
@@ -157,10 +157,10 @@ class _NoSevens:
 
 @given(st.lists(st.integers(5, 8), min_size=1, max_size=30))
 def test_each_record_is_good_or_bad_and_in_order(numbers: list[int]) -> None:
-    parts = list(sift(numbers, _NoSevens()))
+    parts = list(separate(numbers, _NoSevens()))
     assert [n for part in parts for n in part.unit] == numbers
     for part in parts:
-        if isinstance(part, Bad):
+        if isinstance(part, InvalidRecord):
             assert part.unit == [7]
             assert numbers[part.index] == 7
         else:
@@ -171,5 +171,5 @@ def test_a_few_bad_ones_among_many_cost_little() -> None:
     judge = _NoSevens()
     numbers = [1] * 10_000
     numbers[1234] = numbers[9000] = 7
-    assert sum(isinstance(part, Bad) for part in sift(numbers, judge)) == 2
+    assert sum(isinstance(part, InvalidRecord) for part in separate(numbers, judge)) == 2
     assert judge.calls < 100

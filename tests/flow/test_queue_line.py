@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.queue.ordered_store import Line
+from penstock.flow.queue.ordered_store import SortedEntries
 
 # Runs of following keys, as batches of a source are, between single ones from anywhere.
 PUTS = st.tuples(st.just("put"), st.integers(0, 400), st.integers(1, 40))
@@ -17,7 +17,7 @@ REMOVALS = st.tuples(st.just("remove"), st.integers(0, 400), st.integers(1, 30))
 
 @given(st.lists(st.one_of(PUTS, TAKES, LASTS, REMOVALS), max_size=30))
 def test_gives_what_a_sorted_list_gives(steps: list[tuple[str, int, int | None]]) -> None:
-    line, model = Line(), []
+    line, model = SortedEntries(), []
     numbers = iter(range(1_000_000))
     for what, number, other in steps:
         if what == "put" and other is not None:

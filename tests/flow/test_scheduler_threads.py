@@ -18,7 +18,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxThread
@@ -51,7 +51,7 @@ class Part:
     def problems(self) -> list[str]:
         return []
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         try:
             number = self.queue.popleft()
         except IndexError:
@@ -86,7 +86,7 @@ class Stuck(Part):
     def has_work(self, now_ms: int) -> bool:
         return True
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         self.entered.set()
         self.let_go.wait(LIMIT_S)
         assert run.is_terminated

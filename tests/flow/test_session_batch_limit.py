@@ -81,7 +81,7 @@ def test_a_rollback_of_the_processor_itself_sets_no_limit(world: World) -> None:
     session.rollback()
     assert len(session.get_many(100)) == 4
     transaction.rollback(penalize=True)
-    assert world.wiring.batch_limit.count is None
+    assert world.session_context.batch_limit.count is None
 
 
 def has_work(world: World) -> bool:
@@ -112,7 +112,7 @@ def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
     while has_work(world):
         failing_run(world, bad, take)
     for _ in range(3):
-        world.clock.advance(ms=world.wiring.penalty_ms)
+        world.clock.advance(ms=world.session_context.penalty_ms)
         new = {one.id for one in world.feed("a", *[b""] * 8)}
         runs = []
         while has_work(world):
@@ -121,7 +121,7 @@ def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
         passed = [ids for ids, is_good in runs if is_good]
         assert len(passed) == len(runs) - 1, "one run failed, and no other was divided"
         assert set().union(*map(set, passed)) == new
-        assert world.wiring.batch_limit.count is None
+        assert world.session_context.batch_limit.count is None
         world.check()
 
 
@@ -129,7 +129,7 @@ def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
     world.wire(inputs="a")
     bad = {one.id for one in world.feed("a", *[b""] * 5)}
     for number in bad:
-        world.wiring.batch_limit.failed(1, 1, [number], 0.0)
+        world.session_context.batch_limit.failed(1, 1, [number], 0.0)
     outcomes = []
     while world.queues["a"].flowfiles and len(outcomes) < 10:
         new = {one.id for one in world.feed("a", b"", b"")}
@@ -158,7 +158,7 @@ def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
     (bad,) = world.feed("a", b"")
     failing_run(world, bad.id, matching)
     world.feed("a", b"", b"")
-    world.clock.advance(ms=world.wiring.penalty_ms)
+    world.clock.advance(ms=world.session_context.penalty_ms)
     taken = []
     for _ in range(3):
         session, transaction = world.begin()
@@ -172,25 +172,25 @@ def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
 
 def test_the_number_of_suspects_is_bounded(world: World) -> None:
     for number in range(5_000):
-        world.wiring.batch_limit.failed(1, 1, [number], 0.0)
-    assert list(world.wiring.batch_limit.suspects) == list(range(4_000, 5_000))
+        world.session_context.batch_limit.failed(1, 1, [number], 0.0)
+    assert list(world.session_context.batch_limit.suspects) == list(range(4_000, 5_000))
 
 
 def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: World) -> None:
     world.wire(inputs="a")
     bad = world.feed("a", b"", b"", b"")[1].id
-    world.wiring.batch_limit.failed(1, 1, [bad], 0.0)
+    world.session_context.batch_limit.failed(1, 1, [bad], 0.0)
 
     class Broken(dict[int, float]):
         def __contains__(self, _key: object) -> bool:
             raise MemoryError
 
-    world.wiring.batch_limit.suspects = Broken({bad: math.inf})
+    world.session_context.batch_limit.suspects = Broken({bad: math.inf})
     session, transaction = world.begin()
     with pytest.raises(MemoryError):
         session.get_many(10)
     transaction.calls.end()
-    world.wiring.batch_limit.suspects = {}
+    world.session_context.batch_limit.suspects = {}
     assert len(world.queues["a"].flowfiles) == 3
     world.check()
 
@@ -202,7 +202,7 @@ def test_a_suspect_that_left_its_queue_is_forgotten(world: World, how: str) -> N
     queue = world.queues["a"]
     (bad,) = world.feed("a", b"")
     assert failing_run(world, bad.id, matching) == ([bad.id], False)
-    world.clock.advance(ms=world.wiring.penalty_ms + 1)
+    world.clock.advance(ms=world.session_context.penalty_ms + 1)
     if how == "expired":
         queue.expiration_ms = 1
     else:
@@ -214,7 +214,7 @@ def test_a_suspect_that_left_its_queue_is_forgotten(world: World, how: str) -> N
         world.clock.advance(ms=REMEMBERED_MS)
         world.feed("a", b"")
         assert failing_run(world, bad.id, matching)[1]
-    assert not world.wiring.batch_limit.suspects
+    assert not world.session_context.batch_limit.suspects
     world.check()
 
 
@@ -223,10 +223,10 @@ def test_a_suspect_is_remembered_while_it_waits_for_its_penalty(world: World) ->
     bad = {one.id for one in world.feed("a", b"", b"")}
     for number in sorted(bad):
         failing_run(world, number, lambda session: session.get_many(1))
-        world.clock.advance(ms=world.wiring.penalty_ms // 2)
-    assert list(world.wiring.batch_limit.suspects) == sorted(bad)
-    world.clock.advance(ms=world.wiring.penalty_ms)
+        world.clock.advance(ms=world.session_context.penalty_ms // 2)
+    assert list(world.session_context.batch_limit.suspects) == sorted(bad)
+    world.clock.advance(ms=world.session_context.penalty_ms)
     taken = [failing_run(world, -1, many_twice)[0] for _ in range(2)]
     assert sorted(taken) == [[number] for number in sorted(bad)], "each is taken alone"
-    assert not world.wiring.batch_limit.suspects
+    assert not world.session_context.batch_limit.suspects
     world.check()

@@ -233,14 +233,14 @@ def test_perfect_roll_up_and_replace_lock_time_chunks(world: BatchWorld) -> None
     whole = world.add(
         index(lines((1, "x", 1)), intervals=[day(1)], tuning=hashed, context=SEGMENTS)
     )
-    assert [wish.interval for wish in whole.lock_wishes()] == [Interval.parse(day(1))]
+    assert [wish.interval for wish in whole.lock_intents()] == [Interval.parse(day(1))]
     dropping = world.add(
         index(lines((1, "x", 1)), mode="replace", intervals=[day(1)], context=SEGMENTS)
     )
-    assert dropping.lock_wishes()
+    assert dropping.lock_intents()
     assert not world.add(
         index(lines((1, "x", 1)), intervals=[day(1)], context=SEGMENTS)
-    ).lock_wishes()
+    ).lock_intents()
 
 
 def test_a_rewrite_whose_lock_was_taken_publishes_nothing(world: BatchWorld) -> None:

@@ -132,7 +132,7 @@ def test_an_index_task_locks_its_chunks_and_no_more() -> None:
     noon = str(Interval(START_MS + HALF_DAY_MS, START_MS + 3 * HALF_DAY_MS))
     spec = parse_batch_task(listed("", noon, day(5, 9)))
     assert isinstance(spec, IndexParallelSpec)
-    assert [str(wish.interval) for wish in spec.lock_wishes()] == [noon, day(5, 9)]
+    assert [str(wish.interval) for wish in spec.lock_intents()] == [noon, day(5, 9)]
     again = parse_batch_task(spec.to_json())
     assert again == spec
 

@@ -417,10 +417,10 @@ def test_left_out_is_only_what_goes_together_with_it(
     asked = wish.interval
     over = [(name, one) for name, one in plain if one.lock.interval.overlaps(asked)]
     matters = {one for _, one in over if not is_left_out(one.lock, wish)}
-    found = list(table.concerning(wish))
+    found = list(table.conflict_candidates(wish))
     assert (set(found), len(found)) == (matters, len(matters))
     assert set(table.overlapping(asked)) == {one for _, one in over}
-    assert set(table.replacing(asked)) == {o for _, o in over if o.lock.type is REPLACE}
+    assert set(table.replace_locks(asked)) == {o for _, o in over if o.lock.type is REPLACE}
     mine = {one for name, one in over if name == wish.task_id}
     assert set(table.held_over(wish.task_id, asked)) == mine
 
@@ -431,9 +431,9 @@ def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
         row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
         table.join(LockGroup(row.lock), row.task_id)
     asks = task("t7", "g7")
-    (mine,) = table.concerning(asks.request(hours(0, 24), APPEND))
+    (mine,) = table.conflict_candidates(asks.request(hours(0, 24), APPEND))
     assert list(mine.tasks) == ["t7"]
-    assert len(list(table.concerning(asks.request(hours(0, 24), REPLACE)))) == 200
+    assert len(list(table.conflict_candidates(asks.request(hours(0, 24), REPLACE)))) == 200
 
 
 def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
@@ -447,9 +447,9 @@ def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
     for wish in wishes:
         row = stored_lock(asks, interval=hours(0, 24), partition=wish.partition_number)
         table.join(LockGroup(row.lock), row.task_id)
-    assert [len(list(table.concerning(wish))) for wish in wishes] == [1] * 200
-    assert not list(table.concerning(asks.request(hours(0, 24), granularity=one)))
-    assert len(list(table.concerning(asks.request(hours(0, 1))))) == 200
+    assert [len(list(table.conflict_candidates(wish))) for wish in wishes] == [1] * 200
+    assert not list(table.conflict_candidates(asks.request(hours(0, 24), granularity=one)))
+    assert len(list(table.conflict_candidates(asks.request(hours(0, 1))))) == 200
 
 
 @given(st.lists(st.tuples(intervals, st.booleans()), max_size=40), intervals)

@@ -21,7 +21,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval, format_time
-from penstock.indexing.lockbox.coverage import CoveringLocks
+from penstock.indexing.lockbox.coverage import SectionLocks
 from penstock.indexing.lockbox.lock_lane import lane_of
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import (
@@ -339,9 +339,9 @@ def test_an_append_learns_who_replaces_around_it(term: Term) -> None:
     term.ask(appending.request(hours(0, 1), APPEND), appending.request(hours(20, 21), APPEND))
     inside, outside = Segment("a", hours(0, 1), "v1"), Segment("b", hours(20, 21), "v1")
 
-    def action(locks: CoveringLocks) -> list[HeldLock | None]:
+    def action(locks: SectionLocks) -> list[HeldLock | None]:
         locks.require(APPEND)
-        return locks.replacing([inside, outside, inside])
+        return locks.replace_locks([inside, outside, inside])
 
     future = term.boxes.critical(appending, action, segments=[inside, outside])
     term.run()
@@ -368,7 +368,7 @@ def test_nothing_comes_between_a_critical_section_and_its_locks() -> None:
     assert word(boxes.acquire([one.request(DAY)]).result(10)[0]) == "new"
     inside, leave = threading.Event(), threading.Event()
 
-    def action(locks: CoveringLocks) -> bool:
+    def action(locks: SectionLocks) -> bool:
         inside.set()
         leave.wait(10)
         return locks.own[0].revoked

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.runner.selection import (
     Kind,
-    Pending,
+    PendingTask,
     PendingTasks,
     SelectionRules,
     WorkerCandidate,
@@ -33,7 +33,7 @@ def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:
 
 
 def task(name, priority=50, *, kind="index_parallel", datasource="d", number=0, group=None):
-    return Pending(name, Kind(kind, datasource, "s"), priority, number, group or name)
+    return PendingTask(name, Kind(kind, datasource, "s"), priority, number, group or name)
 
 
 def pending(*tasks) -> PendingTasks:
@@ -110,7 +110,7 @@ def test_categories_go_by_supervisor_datasource_and_default(strong):
     tasks = [
         task("1"),
         task("2", datasource="d2", number=1),
-        Pending("3", Kind("index_parallel", "d2", "s3"), 50, 2, "3"),
+        PendingTask("3", Kind("index_parallel", "d2", "s3"), 50, 2, "3"),
     ]
     assert where(tasks, workers, rule) == {"1": "x", "2": "y", "3": "z"}
     assert where(tasks[:1], [worker("other", category="other")], rule) == (

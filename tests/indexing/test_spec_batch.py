@@ -67,7 +67,7 @@ def index(**io: object) -> BatchTaskSpec:
 
 
 def locks(spec: BatchTaskSpec) -> list[str]:
-    return [str(wish.interval).replace("T00:00:00.000Z", "") for wish in spec.lock_wishes()]
+    return [str(wish.interval).replace("T00:00:00.000Z", "") for wish in spec.lock_intents()]
 
 
 def test_the_modes():
@@ -78,9 +78,9 @@ def test_the_modes():
 
 def test_locks_are_of_whole_time_chunks_as_few_as_there_can_be():
     assert locks(index()) == ["2013-01-01/2013-03-01", "2013-04-01/2013-05-01"]
-    assert all(wish.appends for wish in index(appendToExisting=True).lock_wishes())
+    assert all(wish.appends for wish in index(appendToExisting=True).lock_intents())
     found = parse_batch_task(changed(INDEX, "spec.dataSchema.granularitySpec.intervals", None))
-    assert found.lock_wishes() == ()
+    assert found.lock_intents() == ()
 
 
 def test_a_kill_names_no_more_versions_than_a_query_takes():
@@ -97,13 +97,13 @@ def test_locks_of_other_tasks():
     wide = changed(COMPACT, "granularitySpec.segmentGranularity", "month")
     wide = changed(wide, "ioConfig.allowNonAlignedInterval", value=True)
     assert locks(parse_batch_task(wide)) == ["2013-01-01/2013-02-01"]
-    assert parse_batch_task({"type": "noop"}).lock_wishes() == ()
+    assert parse_batch_task({"type": "noop"}).lock_intents() == ()
 
 
 def test_a_replace_by_sql_locks_what_it_replaces():
     sql = {"type": "query_controller", "dataSource": "d", "sql": "…", "query": "SELECT 1"}
-    assert parse_batch_task(sql).lock_wishes() == ()
-    (wish,) = parse_batch_task(sql | {"overwrite": ["all"]}).lock_wishes()
+    assert parse_batch_task(sql).lock_intents() == ()
+    (wish,) = parse_batch_task(sql | {"overwrite": ["all"]}).lock_intents()
     assert wish.interval == ETERNITY
     month = {"overwrite": ["2013-01-01/2013-02-01"], "partitionedBy": "month"}
     assert locks(parse_batch_task(sql | month)) == ["2013-01-01/2013-02-01"]

@@ -118,7 +118,7 @@ def test_a_compaction_makes_tasks():
     assert task.priority == 25
     assert task.settings.use_concurrent_locks
     assert task.tuning_config.partitions.rows_max == 7
-    (wish,) = task.lock_wishes()
+    (wish,) = task.lock_intents()
     assert str(wish.interval) == "2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z"
     assert parse_batch_task(task.to_json()) == task
     assert parse_compaction(config.to_json()) == config

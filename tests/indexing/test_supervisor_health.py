@@ -16,35 +16,35 @@ def health():
 def test_three_tasks_in_a_row_make_it_unhealthy_and_three_mend_it(health):
     for now_s in (100, 200):
         health.task_failed(now_s)
-    assert health.trouble(201, was_there=True) is None
+    assert health.unhealthy_state(201, was_there=True) is None
     health.task_failed(300)
-    assert health.trouble(301, was_there=True) == "UNHEALTHY_TASKS"
+    assert health.unhealthy_state(301, was_there=True) == "UNHEALTHY_TASKS"
     health.task_succeeded()
     health.task_succeeded()
-    assert health.trouble(302, was_there=True) == "UNHEALTHY_TASKS"
+    assert health.unhealthy_state(302, was_there=True) == "UNHEALTHY_TASKS"
     health.task_succeeded()
-    assert health.trouble(302, was_there=True) is None
+    assert health.unhealthy_state(302, was_there=True) is None
 
 
 def test_a_failure_between_good_ones_begins_the_count_anew(health):
     for outcome in "fffggfgg":
         health.round_failed() if outcome == "f" else health.round_done()
-    assert health.trouble(0, was_there=True) == "UNHEALTHY_SUPERVISOR"
+    assert health.unhealthy_state(0, was_there=True) == "UNHEALTHY_SUPERVISOR"
     health.round_done()
-    assert health.trouble(0, was_there=True) is None
+    assert health.unhealthy_state(0, was_there=True) is None
     # Two failures are not enough to be unhealthy again.
     health.round_failed()
     health.round_failed()
-    assert health.trouble(0, was_there=True) is None
+    assert health.unhealthy_state(0, was_there=True) is None
 
 
 def test_task_failures_of_long_ago_count_no_more(health):
     for now_s in (100, 200, 300):
         health.task_failed(now_s)
-    assert health.trouble(1_200, was_there=True) == "UNHEALTHY_TASKS"
-    assert health.trouble(1_201, was_there=True) is None
+    assert health.unhealthy_state(1_200, was_there=True) == "UNHEALTHY_TASKS"
+    assert health.unhealthy_state(1_201, was_there=True) is None
     health.task_failed(2_000)
-    assert health.trouble(2_000, was_there=True) is None
+    assert health.unhealthy_state(2_000, was_there=True) is None
     assert not health.may_start_tasks(2_000.9)
     assert health.may_start_tasks(2_001)  # the wait begins small again
 
@@ -68,14 +68,14 @@ def test_a_topic_that_cannot_be_looked_at_is_named_first(health, was_there, stat
     for _ in range(3):
         health.poll_failed()
         health.round_failed()
-    assert health.trouble(0, was_there=was_there) == state
+    assert health.unhealthy_state(0, was_there=was_there) == state
     for _ in range(3):
-        assert health.trouble(0, was_there=was_there) == state
+        assert health.unhealthy_state(0, was_there=was_there) == state
         health.poll_succeeded()
-    assert health.trouble(0, was_there=was_there) == "UNHEALTHY_SUPERVISOR"
+    assert health.unhealthy_state(0, was_there=was_there) == "UNHEALTHY_SUPERVISOR"
     for _ in range(3):
         health.round_done()
-    assert health.trouble(0, was_there=was_there) is None
+    assert health.unhealthy_state(0, was_there=was_there) is None
 
 
 def test_no_task_is_started_while_the_topic_is_away(health):

@@ -25,8 +25,8 @@ from penstock.indexing.ports import (
 from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
-    Covering,
     PublishRequest,
+    ReplaceLock,
     SegmentRow,
     TaskRow,
 )
@@ -632,7 +632,7 @@ def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world
     def append_first(mine):
         # An append that was on its way leaves something for the replacing task.
         row = SegmentRow("segment", "d", day, "v0", 0, 0, {})
-        covering = {"segment": Covering("r", "v1")}
+        covering = {"segment": ReplaceLock("r", "v1")}
         world.metadata.publish(
             PublishRequest("appends", "d", (row,), kind="append", covering=covering)
         )

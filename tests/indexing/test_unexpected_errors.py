@@ -184,12 +184,12 @@ def test_an_outcome_that_a_full_disk_refuses_is_delivered_again_without_the_work
     call.start(work, take, owner.told.append)
     owner.run()
     assert call.busy
-    assert "the disk is full" in call.trouble
+    assert "the disk is full" in call.last_error
     owner.clock.advance(ms=1_000)
     owner.run()
     assert owner.told == [42]
     assert done == [42]
-    assert (call.busy, call.trouble) == (False, "")
+    assert (call.busy, call.last_error) == (False, "")
 
 
 def test_an_outcome_that_arrives_after_the_term_is_dropped() -> None:
@@ -202,7 +202,7 @@ def test_an_outcome_that_arrives_after_the_term_is_dropped() -> None:
     call.start(lambda: 42, take, owner.told.append)
     owner.run()
     assert not call.busy
-    assert "another overlord leads" in call.trouble
+    assert "another overlord leads" in call.last_error
 
 
 def test_a_lane_goes_on_after_an_outcome_that_could_not_be_told() -> None:
@@ -295,7 +295,7 @@ def test_a_spec_that_raises_is_refused_and_ends_a_task_that_is_stored(
     def broken(_spec: NoopSpec) -> tuple[()]:
         raise error("no such time chunk")
 
-    monkeypatch.setattr(NoopSpec, "lock_wishes", broken)
+    monkeypatch.setattr(NoopSpec, "lock_intents", broken)
     with pytest.raises(InvalidRequest, match=r"locks of task 'new'.*no such time chunk"):
         world.queue.add(noop("new"))
     assert world.metadata.tasks.get("new") is None

@@ -111,7 +111,7 @@ def test_kept_logs_are_bounded_by_number_and_size(tmp_path):
         store.put(task_id, bytes(size), b"{}")
         for path in kept.glob(f"{task_id}.*"):
             os.utime(path, (modified_s, modified_s))
-        store.tidy()
+        store.delete_excess()
         names = sorted(path.name.partition(".")[0] for path in kept.glob("*.log"))
         assert names == sorted(path.name.partition(".")[0] for path in kept.glob("*.json"))
         return names
@@ -123,7 +123,7 @@ def test_kept_logs_are_bounded_by_number_and_size(tmp_path):
     assert put("e", 80, 5) == ["d", "e"]
     assert put("f", 500, 6) == ["f"]
     (kept / "notes.txt").write_text("not ours")
-    store.tidy()
+    store.delete_excess()
     assert (kept / "notes.txt").exists()
 
 
@@ -134,7 +134,7 @@ def test_a_task_whose_id_ends_like_a_log_is_counted_alone(tmp_path):
         store.put(task_id, b"1", b"{}")
         for path in kept.glob(f"{task_id}.*"):
             os.utime(path, (number, number))
-    store.tidy()
+    store.delete_excess()
     assert sorted(path.name for path in kept.iterdir()) == ["t.log.log", "t.log.report.json"]
 
 
@@ -167,5 +167,5 @@ def test_logs_of_others_in_folders_below_are_left_alone(tmp_path):
     theirs.parent.mkdir()
     theirs.write_bytes(b"theirs")
     os.utime(theirs, (0, 0))
-    store.tidy()
+    store.delete_excess()
     assert theirs.read_bytes() == b"theirs"

@@ -216,10 +216,10 @@ def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
     world = World()
     world.ended.forget("a")
     world.settle(40)
-    world.ended.clearing("a")
+    world.ended.begin_deletion("a")
     with pytest.raises(Unavailable, match="being deleted"):
         world.ended.require_no_deletion("a")
-    world.ended.cleared("a", whole=False)
+    world.ended.end_deletion("a", whole=False)
     world.ended.require_no_deletion("a")
     # The timer of the first is over, and has nothing to delete.
     world.settle(30)
@@ -231,8 +231,8 @@ def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
 def test_what_a_later_task_has_cleared_is_not_deleted_again():
     world = World()
     world.ended.forget("a")
-    world.ended.clearing("a")
-    world.ended.cleared("a", whole=True)
+    world.ended.begin_deletion("a")
+    world.ended.end_deletion("a", whole=True)
     world.settle(1_000)
     assert world.removed == []
 

@@ -19,7 +19,7 @@ from penstock.flow.processors.records.formats.protocols import ReadingOptions
 from penstock.flow.processors.records.formats.protocols import RecordSource as Content
 from penstock.flow.processors.records.formats.record_formats import RecordFormat, read_records
 from penstock.spark.batch.input.delimited import header_of
-from penstock.spark.batch.input.discovery import look_at
+from penstock.spark.batch.input.discovery import inspect_pieces
 from penstock.spark.batch.input.input_work import InputWork, reports_of
 from penstock.spark.batch.input.open_files import codec_of
 from penstock.spark.batch.input.splits import InputFile, Source, Split
@@ -99,7 +99,7 @@ def look(kind: str, path: Path, found: dict[str, object]) -> None:
     """Find its columns as a worker does."""
     with tempfile.TemporaryDirectory() as scratch:
         work = work_of(kind, path, scratch)
-        [batch] = look_at(work, [pa.RecordBatch.from_pydict({"id": [0]})])
+        [batch] = inspect_pieces(work, [pa.RecordBatch.from_pydict({"id": [0]})])
     found["columns"] = len(json.loads(batch.column(0)[0].as_py())["columns"])
 
 

@@ -197,7 +197,6 @@ OUTPUT_LAYER = {"services/cli/output.py", "services/cli/tables.py"}
 OTHERS = {
     "services/demo/run.py": {"self._console.print"},
     "services/demo/progress.py": {"self._console.print"},
-    "indexing/specs/reference/__main__.py": {"sys.stdout.write"},
     "services/roles/__main__.py": {"sys.stderr.write"},
 }
 WRITES = re.compile(

@@ -20,10 +20,10 @@ from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import REFUSED_FORMATS, InputFormat
 from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.model import SpecModel
-from penstock.indexing.specs.reference.meanings import OURS
-from penstock.indexing.specs.reference.page import models
 from penstock.indexing.specs.rows.projections import VirtualColumn
 from penstock.indexing.specs.task_context import checked_context
+from spec_meanings import OURS
+from spec_page import models
 
 RULES: Final = ("load", "drop", "broadcast")
 # The models of the lines of a section, by the kind that stands before their fields.

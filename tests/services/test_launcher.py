@@ -293,7 +293,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
             pulse=LivenessCheck(
                 lambda: None, LivenessOptions(every_s=0.01, failures_max=1_000_000)
             ),
-            trouble=lambda: next(reasons, ""),
+            restart_reason=lambda: next(reasons, ""),
         )
     ]
     rig = Rig(tmp_path, plans)

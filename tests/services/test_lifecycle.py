@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict
-from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage, State
+from penstock.services.lifecycle import Lifecycle, LifecycleHandler, ProcessState, StartStage
 
 
 class Story:
@@ -45,7 +45,7 @@ def test_a_failed_start_leaves_what_runs_until_the_stop() -> None:
         lifecycle.start()
     assert caught.value.__notes__ == ["while starting bad"]
     assert story.events == ["+log", "+store"]
-    assert lifecycle.state is State.RUNNING
+    assert lifecycle.state is ProcessState.RUNNING
     with pytest.raises(Conflict):
         lifecycle.start()
     lifecycle.stop()
@@ -153,7 +153,7 @@ def test_stop_before_the_start_does_nothing() -> None:
     lifecycle = Lifecycle()
     lifecycle.add_handler(story.handler("a"))
     lifecycle.stop()
-    assert lifecycle.state is State.NOT_STARTED
+    assert lifecycle.state is ProcessState.NOT_STARTED
     lifecycle.start()
     assert story.events == ["+a"]
 
@@ -164,7 +164,7 @@ def test_a_handler_may_stop_the_lifecycle_that_starts_it() -> None:
     lifecycle.add_handler(LifecycleHandler("a", lifecycle.stop, lambda: story.events.append("-a")))
     lifecycle.add_handler(story.handler("b"))
     lifecycle.start()
-    assert lifecycle.state is State.STOPPED
+    assert lifecycle.state is ProcessState.STOPPED
 
 
 def test_a_failed_stop_does_not_keep_the_others_running() -> None:

@@ -47,7 +47,7 @@ from penstock.services.roles import runtime
 from penstock.services.roles.peon_events import PeonEvents
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.projections.builder import ProjectionBuilder
-from penstock.spark.projections.catalog import KnownProjections
+from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
@@ -180,7 +180,7 @@ def _projections(clock: FaultyClock, folder: Path) -> object:
         sessions,  # type: ignore[arg-type]
         ProjectionFiles(str(folder), clock),
         tables,  # type: ignore[arg-type]
-        KnownProjections(tables),  # type: ignore[arg-type]
+        ProjectionCatalog(tables),  # type: ignore[arg-type]
         clock,
     )
 

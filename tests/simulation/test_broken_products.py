@@ -12,7 +12,7 @@ from cluster_simulation.users import Wishes
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.batch import compact_plan
 from penstock.indexing.lockbox import lockbox, lockboxes
-from penstock.indexing.lockbox.coverage import CoveringLocks
+from penstock.indexing.lockbox.coverage import SectionLocks
 from penstock.indexing.lockbox.lockbox import Lockbox, LockGranter
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
@@ -190,7 +190,7 @@ def test_rows_out_of_a_streams_window_that_are_taken(monkeypatch):
 
 def test_a_publish_of_a_task_that_has_ended(monkeypatch):
     """It is heard, needs no locks, and the transaction does not mind: each alone is enough."""
-    covering, active_task = Lockbox.covering, TermAccess.active_task
+    covering, active_task = Lockbox.section_locks, TermAccess.active_task
     known: dict[str, TaskSpec | None] = {}
 
     def heard(self, task_id):
@@ -201,11 +201,11 @@ def test_a_publish_of_a_task_that_has_ended(monkeypatch):
         try:
             self._active_tasks.require(task_id)
         except LockRevoked:
-            return CoveringLocks(task_id, self._table)
+            return SectionLocks(task_id, self._table)
         return covering(self, task_id, *given)
 
     monkeypatch.setattr(TermAccess, "active_task", heard)
-    monkeypatch.setattr(Lockbox, "covering", covered)
+    monkeypatch.setattr(Lockbox, "section_locks", covered)
     monkeypatch.setattr(transaction, "is_complete", lambda *_args: False)
     wanting(monkeypatch, "calm hosts")
     likely(monkeypatch, "publish under way", 25)

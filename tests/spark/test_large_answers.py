@@ -31,9 +31,9 @@ from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.values import HostPort
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.sql import fetching
+from penstock.spark.sql import fetcher
 from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget
-from penstock.spark.sql.fetching import ROWS_AT_ONCE
+from penstock.spark.sql.fetcher import ROWS_AT_ONCE
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
 
 pytestmark = pytest.mark.spark
@@ -258,11 +258,11 @@ def test_how_long_a_row_may_be_that_is_fetched_at_once(
 
 def test_a_text_that_says_a_row_is_long_is_an_error_of_its_user(rig: Rig) -> None:
     with pytest.raises(InvalidRequest, match="penstock: a row is too long"):
-        rig.service.query(SqlQuery(f"SELECT raise_error('{fetching._LONG_ROW}'), 'x'"))
+        rig.service.query(SqlQuery(f"SELECT raise_error('{fetcher._LONG_ROW}'), 'x'"))
 
 
 def test_many_columns_are_few_rows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "VALUES_AT_ONCE", 30)
+    monkeypatch.setattr(fetcher, "VALUES_AT_ONCE", 30)
     assert not is_large(rig, "SELECT id, id + 1, id + 2 FROM range(10)")
     assert is_large(rig, "SELECT id, id + 1, id + 3 FROM range(11)")
     assert not is_large(rig, "SELECT id, id + 4, id + 3 FROM range(11)", row_limit=10)
@@ -296,11 +296,11 @@ def test_an_answer_is_refused_that_its_files_cannot_hold(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = SqlQuery("SELECT id, uuid() FROM range(50000)")
-    monkeypatch.setattr(fetching, "SpillTarget", partial(SpillTarget, bytes_max=100_000))
+    monkeypatch.setattr(fetcher, "SpillTarget", partial(SpillTarget, bytes_max=100_000))
     with pytest.raises(EngineFailure, match="the answer has more than 2048 MiB, compressed"):
         rig.service.query(query)
     full = partial(SpillTarget, checked_every_bytes=0, free_bytes_min=1 << 60)
-    monkeypatch.setattr(fetching, "SpillTarget", full)
+    monkeypatch.setattr(fetcher, "SpillTarget", full)
     with pytest.raises(EngineUnavailable, match="leave no room for this one"):
         rig.service.query(query)
     assert rig.files() == []
@@ -312,7 +312,7 @@ def test_workers_that_do_not_share_the_folder_send_answers_through_spark(
     def elsewhere(folder: str, root: str, rows_max: int) -> SpillTarget:
         return SpillTarget(f"{folder}/not there", root, rows_max)
 
-    monkeypatch.setattr(fetching, "SpillTarget", elsewhere)
+    monkeypatch.setattr(fetcher, "SpillTarget", elsewhere)
     result = rig.service.query(SqlQuery("SELECT id FROM range(0, 20000, 1, 4) ORDER BY id"))
     assert result.table.column("id").to_pylist() == list(range(20_000))
     assert "Python workers do not see" in caplog.text

@@ -16,7 +16,7 @@ from penstock.spark.messages.records import RecordRows
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.record_locations import LongLine, _read_lines, as_source, read_place
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
-from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
+from penstock.spark.topic.split_reader import BadMessagePolicy, read_parsed, translate_split_errors
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.disk import OsFileSystem
 
@@ -121,7 +121,7 @@ def test_a_line_that_is_too_long_is_a_bad_record_for_its_length(tmp_path, monkey
 def test_a_range_without_a_topic_is_called_by_its_place(place, shown):
     with (
         pytest.raises(InvalidRequest, match=rf"working on {shown}, stream partition 3, offsets"),
-        naming_split((SourceRange(3, place, 5, 9),)),
+        translate_split_errors((SourceRange(3, place, 5, 9),)),
     ):
         raise MemoryError
 
@@ -148,10 +148,10 @@ def test_memory_that_runs_out_behind_the_reading_names_the_ranges():
     split = (SourceRange(3, "/topics/clicks", 5, 9), SourceRange(4, "/topics/clicks", 0, 2))
     with (
         pytest.raises(InvalidRequest, match=r"partition 3, offsets 5 to 8; .*partition 4, offsets"),
-        naming_split(split, "clicks"),
+        translate_split_errors(split, "clicks"),
     ):
         raise MemoryError
-    with pytest.raises(SystemError), naming_split(split, "clicks"):
+    with pytest.raises(SystemError), translate_split_errors(split, "clicks"):
         raise SystemError("something else")
 
 

@@ -24,7 +24,7 @@ from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull
-from penstock.spark.sql.fetching import Fetched, Fetcher
+from penstock.spark.sql.fetcher import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.testing.clock import VirtualClock
@@ -205,10 +205,10 @@ def test_a_segment_that_is_replaced_or_clipped_counts_as_it_is_now(world: World)
     world.make()
     world.check("by day")
     world.clock.advance(DECLARED_FOR_S)
-    world.last.maker.tidy()
+    world.last.maker.delete_unneeded()
     world.clock.advance(UNNEEDED_S)
     assert len(world.files()) == 3
-    world.last.maker.tidy()
+    world.last.maker.delete_unneeded()
     assert len(world.files()) == 1
     world.check("by day")
 

@@ -50,7 +50,7 @@ def test_a_making_cut_anywhere_leaves_a_whole_file_or_none(step: int) -> None:
             put(fs)
         after = fs.crash(seed) if seed else fs.kill_process()
         shelf = ProjectionFiles("/deep", VirtualClock(), fs=after)
-        shelf.look()
+        shelf.list_once()
         made = shelf.made("d", DIGEST)
         place = shelf.location("d", DIGEST, NAME)
         assert list(made) == ([NAME] if after.exists(place) else [])
@@ -72,10 +72,10 @@ def test_what_a_cut_making_leaves_goes_after_an_hour(step: int) -> None:
         put(fs)
     after, clock = fs.kill_process(), VirtualClock()
     shelf = ProjectionFiles("/deep", clock, fs=after)
-    shelf.look()
-    assert shelf.tidy({}) == 0
+    shelf.list_once()
+    assert shelf.delete_unneeded({}) == 0
     clock.advance(UNNEEDED_S)
-    shelf.tidy({})
+    shelf.delete_unneeded({})
     assert after.used_bytes() == len(CONTENT)  # what the worker has
     assert not shelf.made("d", DIGEST)
 
@@ -87,17 +87,17 @@ def test_a_file_goes_when_it_was_not_needed_for_an_hour(tmp_path: Path) -> None:
         path = Path(shelf.location("d", DIGEST, name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(CONTENT)
-    shelf.look()
+    shelf.list_once()
     both, one = {FOLDER: {"a.parquet", "b.parquet"}}, {FOLDER: {"a.parquet"}}
-    assert [shelf.tidy(needed) for needed in (both, one)] == [0, 0]
+    assert [shelf.delete_unneeded(needed) for needed in (both, one)] == [0, 0]
     clock.advance(UNNEEDED_S - 1)
-    assert shelf.tidy(one) == 0
+    assert shelf.delete_unneeded(one) == 0
     # It is visible again for a moment: the hour begins anew.
-    assert shelf.tidy(both) == 0
+    assert shelf.delete_unneeded(both) == 0
     clock.advance(UNNEEDED_S - 1)
-    assert shelf.tidy(one) == 0
+    assert shelf.delete_unneeded(one) == 0
     clock.advance(UNNEEDED_S)
-    assert shelf.tidy(one) == 1
+    assert shelf.delete_unneeded(one) == 1
     assert list(shelf.made("d", DIGEST)) == ["a.parquet"]
     assert os.listdir(tmp_path / "~projections" / FOLDER) == ["a.parquet"]  # noqa: PTH208
 
@@ -156,7 +156,7 @@ def test_a_store_behind_a_url(tmp_path: Path) -> None:
     files.put(str(local), FOLDER, NAME, ".x.tmp")
     assert shelf.find("d", DIGEST, "/deep/d/part.parquet")
     again = ProjectionFiles("memory://bucket/segments", VirtualClock())
-    again.look()
+    again.list_once()
     assert list(again.made("d", DIGEST)) == [NAME]
     again.forget("d", DIGEST, [NAME])
     assert not shelf.find("d", DIGEST, "/deep/d/part.parquet")

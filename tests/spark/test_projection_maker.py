@@ -16,9 +16,9 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.session import SparkDiskFull
 from penstock.spark.projections import builder as making
-from penstock.spark.projections.build_job import ProjectionFolder, Wrote
+from penstock.spark.projections.build_job import ProjectionFileReport, ProjectionFolder
 from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
-from penstock.spark.projections.catalog import KnownProjections
+from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile
@@ -60,7 +60,7 @@ class World:
             sessions,  # type: ignore[arg-type]
             self.shelf,
             tables,
-            KnownProjections(tables),
+            ProjectionCatalog(tables),
             self.clock,
             options,
         )
@@ -74,7 +74,7 @@ class World:
         _columns: Columns,
         files: Sequence[TableFile],
         folder: ProjectionFolder,
-    ) -> dict[str, Wrote]:
+    ) -> dict[str, ProjectionFileReport]:
         self.jobs.append([file.path for file in files])
         self.fails(files)
         made = {}
@@ -83,7 +83,7 @@ class World:
             path = Path(self.elsewhere or folder.root) / folder.relative / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x" * 20)
-            made[name] = Wrote(name, 20, 1)
+            made[name] = ProjectionFileReport(name, 20, 1)
         return made
 
     def want(self, *numbers: int, plan: ProjectionPlan = PLAN, size: int = 100) -> None:

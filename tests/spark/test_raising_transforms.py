@@ -14,7 +14,7 @@ from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
-from penstock.spark.transforms.transform_errors import naming_transforms
+from penstock.spark.transforms.transform_errors import translate_transform_errors
 
 RAISED = "[USER_RAISED_EXCEPTION] too large SQLSTATE: P0001"
 
@@ -47,7 +47,7 @@ def schema(**expressions: str) -> DataSchema:
 def test_the_transforms_that_may_have_raised_an_error_are_named(
     text: str, given: dict[str, str], told: str
 ) -> None:
-    with pytest.raises(SparkRefusal, match=told), naming_transforms(schema(**given)):
+    with pytest.raises(SparkRefusal, match=told), translate_transform_errors(schema(**given)):
         raise SparkRefusal(text)
 
 

@@ -38,7 +38,7 @@ from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.connect.stuck import told_stuck
+from penstock.spark.connect.stuck import stuck_reason
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 
@@ -173,7 +173,7 @@ def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
     clock, pause = SystemClock(), threading.Condition()
     try:
         server.wait_ready(WAIT_S)
-        assert told_stuck(options.run_folder) == ""
+        assert stuck_reason(options.run_folder) == ""
         running, joining = RunningCall(), threading.Semaphore(0)
 
         def progress(*, stages: Iterable[StageInfo], inflight_tasks: int, **_: object) -> None:
@@ -195,12 +195,12 @@ def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
             assert ended.exception(WAIT_S) is not None
             running.end()
         until_s = clock.monotonic_s() + WAIT_S
-        while not told_stuck(options.run_folder) and clock.monotonic_s() < until_s:
+        while not stuck_reason(options.run_folder) and clock.monotonic_s() < until_s:
             with pause:
                 clock.wait(pause, 0.1)
-        assert "did not stop within" in told_stuck(options.run_folder)
+        assert "did not stop within" in stuck_reason(options.run_folder)
         server.start()  # in place of the one that is stuck
-        assert told_stuck(options.run_folder) == ""
+        assert stuck_reason(options.run_folder) == ""
     finally:
         server.stop(0.2)
 

@@ -261,12 +261,12 @@ def test_the_wall_holds_where_case_counts(trips: Asking, sql: str) -> None:
         trips.ask(sql)
     # The second wall alone, and the settings that it relies on.
     exact, files = trips.service._exact, trips.tables.files
-    with exact.understanding(RunningCall(), files, ["trips"]) as spark:
+    with exact.analysis_session(RunningCall(), files, ["trips"]) as spark:
         assert spark.conf.get("spark.sql.runSQLOnFiles") == "false"
         assert spark.conf.get("spark.sql.variable.substitute") == "false"
         with pytest.raises((InvalidRequest, PySparkException)):
             check_understood(spark, sql)
-    with exact.reading(files, ["trips"]) as (spark, _):
+    with exact.row_session(files, ["trips"]) as (spark, _):
         assert spark.conf.get("spark.sql.runSQLOnFiles") == "false"
         assert spark.conf.get("spark.sql.variable.substitute") == "false"
 

@@ -46,23 +46,23 @@ def test_only_files_that_came_since_are_looked_at(
     files = tuple(file(tmp_path, number) for number in range(20))
     more = (*files, file(tmp_path, 20))
     monkeypatch.setattr(Path, "stat", counted)
-    made.bring({"x": files}, ["x"])
+    made.update({"x": files}, ["x"])
     assert len(looked) == 20
     looked.clear()
-    made.bring({"x": more}, ["x"])
+    made.update({"x": more}, ["x"])
     assert looked == ["20"]
     made.forget()
-    made.bring({"x": more}, ["x"])
+    made.update({"x": more}, ["x"])
     assert len(looked) == 22
 
 
 def test_a_new_file_that_was_cut_is_refused_at_each_try(made: Views, tmp_path: Path) -> None:
     first, cut = file(tmp_path, 0), file(tmp_path, 1)
-    made.bring({"x": (first,)}, ["x"])
+    made.update({"x": (first,)}, ["x"])
     Path(cut.path).write_bytes(b"")
     for _ in range(2):
         with pytest.raises(EngineFailure, match="has 0 bytes, not 4"):
-            made.bring({"x": (first, cut)}, ["x"])
+            made.update({"x": (first, cut)}, ["x"])
 
 
 def test_the_columns_of_many_files_are_those_of_their_kinds() -> None:
@@ -91,11 +91,11 @@ def test_a_view_that_could_not_be_dropped_is_dropped_by_the_next_query(
     """All later queries failed with a KeyError until the session was another one."""
     catalog = Catalog()
     made.session.catalog = catalog  # type: ignore[misc,assignment]
-    made.bring({"x": (file(tmp_path, 0),)}, ["x"])
+    made.update({"x": (file(tmp_path, 0),)}, ["x"])
     hidden = made.hidden(["x"])["x"]
     catalog.failures.append(RuntimeError("the query was cancelled"))
     with pytest.raises(RuntimeError):
-        made.bring({}, [])
-    made.bring({}, [])
+        made.update({}, [])
+    made.update({}, [])
     assert catalog.dropped == [hidden]
     assert made.hidden(["x"]) == {}

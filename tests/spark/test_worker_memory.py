@@ -24,7 +24,7 @@ from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.scan import ScanWork, scan_pieces
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.connect.worker_memory import limit_bytes, naming
+from penstock.spark.connect.worker_memory import limit_bytes, translate_memory_errors
 from penstock.spark.pieces import limited
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_memory_that_runs_out_names_the_work() -> None:
         pytest.raises(
             InvalidRequest, match=r"ran out of its memory.* while reading a\.json: split"
         ),
-        naming("reading a.json"),
+        translate_memory_errors("reading a.json"),
     ):
         raise MemoryError
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.storage.metadata import Basis, Covering, PublishRequest, SegmentRow, segment_id
+from penstock.storage.metadata import Basis, PublishRequest, ReplaceLock, SegmentRow, segment_id
 
 DAY_MS = 86_400_000
 OLD, NEW, NEWER = "2019", "2020", "2021"
@@ -87,7 +87,7 @@ def test_what_is_appended_meanwhile_does_not_matter(store) -> None:
     read, late = row(number=0), row(number=1)
     insert(store, read)
     basis = Basis((day(0),), {read.id})
-    cover = {late.id: Covering("compact", NEW)}
+    cover = {late.id: ReplaceLock("compact", NEW)}
     assert insert(store, late, task="stream", kind="append", covering=cover).ok
     outcome = compact(store, basis, row(version=NEW, core=1))
     assert outcome.ok, outcome.reason
@@ -100,7 +100,7 @@ def test_what_was_taken_out_does_not_come_back_below_what_was_appended_since(sto
     insert(store, read)
     basis = Basis((day(0),), {read.id})
     store.segments.mark_unused([read.id])
-    cover = {anew.id: Covering("compact", NEW)}
+    cover = {anew.id: ReplaceLock("compact", NEW)}
     assert insert(store, anew, task="stream", kind="append", covering=cover).ok
     outcome = compact(store, basis, row(version=NEW, core=1))
     assert outcome.outdated_by == (read.id,)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow, segment_id
-from penstock.storage.metadata.chunks import chunks_of, hull, visible_chunks
+from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, visible_chunks
 
 DAY = Interval(0, 86_400_000)
 NEXT_DAY = Interval(DAY.end_ms, 2 * DAY.end_ms)
@@ -41,7 +41,7 @@ def read(store, *rows, start=0, kind="append"):
 def seen(store) -> set[str]:
     rows = store.snapshot("d").segments
     chunks = chunks_of(rows).values()
-    shown = {(c.interval, c.version) for c in visible_chunks(chunks, hull(rows))}
+    shown = {(c.interval, c.version) for c in visible_chunks(chunks, enclosing_interval(rows))}
     return {one.id for one in rows if (one.interval, one.version) in shown}
 
 

@@ -25,17 +25,22 @@ from penstock.storage.metadata import (
     AnnouncedFile,
     Basis,
     CountsRow,
-    Covering,
     MetadataStore,
     PendingRow,
     PublishRequest,
+    ReplaceLock,
     SegmentRow,
     TaskRow,
     schema,
     segment_id,
 )
 from penstock.storage.metadata.allocation import APPEND_VERSION
-from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden, visible_chunks
+from penstock.storage.metadata.chunks import (
+    chunks_of,
+    enclosing_interval,
+    not_hidden,
+    visible_chunks,
+)
 
 DAY = Interval(0, 400)
 PARTS = [Interval(start, start + 100) for start in range(0, 400, 100)]
@@ -107,7 +112,9 @@ class World:
         if not rows:
             return []
         chunks = chunks_of(rows)
-        shown = {(c.interval, c.version) for c in not_hidden(chunks.values(), hull(rows))}
+        shown = {
+            (c.interval, c.version) for c in not_hidden(chunks.values(), enclosing_interval(rows))
+        }
         return [
             row
             for row in rows
@@ -150,7 +157,7 @@ class World:
         )
         covering = {}
         if self.replacing is not None:
-            covering = {row.id: Covering(self.replacing.name, self.replacing.version)}
+            covering = {row.id: ReplaceLock(self.replacing.name, self.replacing.version)}
         request = PublishRequest(
             "stream",
             "d",
@@ -234,7 +241,7 @@ class World:
             chunks = chunks_of(snapshot.segments)
             shown = {
                 (c.interval, c.version)
-                for c in not_hidden(chunks.values(), hull(snapshot.segments))
+                for c in not_hidden(chunks.values(), enclosing_interval(snapshot.segments))
             }
             hidden = [r.id for r in snapshot.segments if (r.interval, r.version) not in shown]
             self.store.segments.mark_overshadowed_unused(hidden, snapshot.segments_revision)
@@ -376,7 +383,7 @@ def test_a_cut_transaction_leaves_nothing(store) -> None:
         "s0",
         CountsRow(1),
         kind="append",
-        covering={segment_id("d", PARTS[0], APPEND_VERSION, 0): Covering("r1", "2020")},
+        covering={segment_id("d", PARTS[0], APPEND_VERSION, 0): ReplaceLock("r1", "2020")},
     )
     assert cut_everywhere(store, lambda: store.publish(append)) > 8
     anew = PublishRequest(

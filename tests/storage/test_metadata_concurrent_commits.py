@@ -13,14 +13,14 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
-    Covering,
     Occupied,
     PublishRequest,
+    ReplaceLock,
     SegmentRow,
     TaskRow,
     segment_id,
 )
-from penstock.storage.metadata.chunks import chunks_of, hull, visible_chunks
+from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, visible_chunks
 from penstock.storage.metadata.sql_database import ITEMS_PER_STATEMENT
 
 HOUR_MS = 3_600_000
@@ -68,7 +68,10 @@ def visible_files(store) -> list[str]:
     rows = store.snapshot("d").segments
     if not rows:
         return []
-    seen = {(c.interval, c.version) for c in visible_chunks(chunks_of(rows).values(), hull(rows))}
+    seen = {
+        (c.interval, c.version)
+        for c in visible_chunks(chunks_of(rows).values(), enclosing_interval(rows))
+    }
     return sorted(r.payload["loadSpec"]["path"] for r in rows if (r.interval, r.version) in seen)
 
 
@@ -79,7 +82,7 @@ def files(*rows) -> list[str]:
 def test_what_was_appended_during_a_replace_goes_on_under_its_version(store) -> None:
     before, appended = row(number=0), row(number=1)
     append(store, before)
-    cover = {appended.id: Covering("batch", NEW)}
+    cover = {appended.id: ReplaceLock("batch", NEW)}
     assert append(store, appended, covering=cover).inserted == (appended.id,)
     assert left_for(store, "batch") == {appended.id}
     written = [row(version=NEW, number=n, core=2) for n in (0, 1)]
@@ -152,7 +155,7 @@ def test_an_append_between_two_replaces_is_not_read_twice(store, killed) -> None
     first, second = row(version=NEW, core=1), row(version=NEWER, core=1)
     replaced(store, first)
     appended = row(hour(3), number=place.partition_number)
-    cover = {appended.id: Covering("batch2", NEWER)}
+    cover = {appended.id: ReplaceLock("batch2", NEWER)}
     append(store, appended, covering=cover, sequence_name="s0")
     # Neither the segment nor its copy is input of the task whose commit lists it again.
     assert [r.id for r in store.segments.used("d", replaced_by="batch2")] == [first.id]
@@ -166,7 +169,7 @@ def test_an_append_between_two_replaces_is_not_read_twice(store, killed) -> None
 
 def test_what_a_user_took_out_of_view_does_not_come_back(store) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     store.segments.mark_unused([appended.id])
     written = row(version=NEW, core=1)
     assert replaced(store, written).inserted == (written.id,)
@@ -177,7 +180,7 @@ def test_where_a_replace_wrote_nothing_everything_stays(store) -> None:
     """A copy under the new version would hide what was there before."""
     before, appended = row(hour(3), number=0), row(hour(3), number=1)
     append(store, before)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     written = row(hour(4), version=NEW, core=1)
     replaced(store, written)
     assert visible_files(store) == files(before, appended, written)
@@ -185,7 +188,7 @@ def test_where_a_replace_wrote_nothing_everything_stays(store) -> None:
 
 def test_a_replace_finer_than_an_append_is_refused(store) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     outcome = replaced(store, row(hour(3), version=NEW, core=1))
     assert (outcome.ok, outcome.retryable) == (False, False)
     assert "finer granularity than that of a concurrent append is unsupported" in outcome.reason
@@ -204,7 +207,7 @@ def test_numbers_that_are_taken_are_not_given_to_copies(store) -> None:
     gone = row(version=NEW, number=1, used=False)
     store.publish(PublishRequest("x", "d", (gone,)))
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     written = row(version=NEW, number=0, core=1)
     assert replaced(store, written).inserted == (written.id, row(version=NEW, number=2).id)
     # A core set with a hole would never be seen.
@@ -221,7 +224,7 @@ def test_numbers_that_are_taken_are_not_given_to_copies(store) -> None:
 )
 def test_shard_specs_of_other_kinds_join_the_core_set(store, spec, expected) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     written = row(version=NEW, core=1)
     written = structs.replace(written, payload={**written.payload, "shardSpec": spec})
     replaced(store, written)
@@ -232,7 +235,7 @@ def test_shard_specs_of_other_kinds_join_the_core_set(store, spec, expected) -> 
 
 def test_copies_beside_a_tombstone_have_no_core_set(store) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     tombstone = row(version=NEW)
     tombstone = structs.replace(
         tombstone, payload={**tombstone.payload, "shardSpec": {"type": "tombstone"}}
@@ -254,7 +257,7 @@ def test_a_streams_append_moves_its_offsets_once(store) -> None:
         {0: 5},
         "s0",
         kind="append",
-        covering={place.id: Covering("batch", NEW)},
+        covering={place.id: ReplaceLock("batch", NEW)},
     )
     assert store.publish(request).ok
     assert store.offsets("sup") == {0: 5}
@@ -293,7 +296,7 @@ def test_a_batch_task_publishes_once(store, kind) -> None:
 
 
 def test_what_covers_must_be_of_an_append_and_of_its_segments(store) -> None:
-    cover = {row().id: Covering("batch", NEW)}
+    cover = {row().id: ReplaceLock("batch", NEW)}
     with pytest.raises(InvalidRequest, match="kind append"):
         store.publish(PublishRequest("t", "d", (row(),), covering=cover))
     with pytest.raises(InvalidRequest, match="is not one of those published"):
@@ -302,7 +305,7 @@ def test_what_covers_must_be_of_an_append_and_of_its_segments(store) -> None:
 
 def test_files_are_free_when_the_last_row_that_names_them_is_gone(store) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     written = row(version=NEW, core=1)
     copy = replaced(store, written).inserted[1]
     store.segments.mark_unused([appended.id, written.id])
@@ -316,7 +319,7 @@ def test_files_are_free_when_the_last_row_that_names_them_is_gone(store) -> None
 
 def test_rows_of_one_file_that_go_together_free_it_once(store) -> None:
     appended = row(number=0)
-    append(store, appended, covering={appended.id: Covering("batch", NEW)})
+    append(store, appended, covering={appended.id: ReplaceLock("batch", NEW)})
     copy = replaced(store, row(version=NEW, core=1)).inserted[1]
     store.segments.mark_unused([appended.id, copy])
     killed = store.segments.kill([copy, appended.id])

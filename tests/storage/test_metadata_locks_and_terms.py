@@ -14,10 +14,10 @@ from penstock.core.errors import Conflict, Fenced, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AuditRow,
-    Covering,
     LockRow,
     MetadataStore,
     PublishRequest,
+    ReplaceLock,
     SegmentRow,
     TaskFilter,
     TaskRow,
@@ -35,7 +35,7 @@ def insert_task(store, name: str, **changes) -> None:
     store.tasks.insert_new([replace(TaskRow(name, "d", "index", "g", {"x": 1}), **changes)])
 
 
-def append_under(store, names: str, lock: Covering) -> None:
+def append_under(store, names: str, lock: ReplaceLock) -> None:
     """Let another task append segments, one for each letter, within a REPLACE lock."""
     rows = [SegmentRow(name, "d", DAY, "v0", ord(name), 0, {}) for name in names]
     covering = dict.fromkeys(names, lock)
@@ -95,7 +95,7 @@ def test_the_end_of_a_task_is_the_end_of_its_locks(store) -> None:
     for name in ("t1", "t2"):
         insert_task(store, name)
     store.locks.apply(added=[lock("t1"), lock("t2")])
-    append_under(store, "s", Covering("t1", "v1"))
+    append_under(store, "s", ReplaceLock("t1", "v1"))
     store.tasks.set_status("t1", "FAILED")
     assert [row.task_id for row in store.locks.every()["d"]] == ["t2"]
     assert left_for(store, "t1") == set()
@@ -105,8 +105,8 @@ def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_ti
     mine, others = lock(type="REPLACE"), lock("t2", type="REPLACE")
     appends = lock(interval=Interval(0, 10), version="v0")
     store.locks.apply(added=[mine, others, appends])
-    append_under(store, "ab", Covering("t1", "v1"))
-    append_under(store, "d", Covering("t2", "v1"))
+    append_under(store, "ab", ReplaceLock("t1", "v1"))
+    append_under(store, "d", ReplaceLock("t2", "v1"))
     store.locks.apply(replaced=[structs.replace(mine, revoked=True)], removed=[appends])
     assert left_for(store, "t1") == {"a", "b"}
     # To give it back may go through unheard: the lock is then made again as it was, for a task that
@@ -121,7 +121,7 @@ def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_ti
     assert left_for(store, "t1") == {"a", "b"}
     # Under the next lock it counts again: it is in the input, unless it is appended from now on.
     store.locks.apply(added=[structs.replace(mine, version="v2")])
-    append_under(store, "c", Covering("t1", "v2"))
+    append_under(store, "c", ReplaceLock("t1", "v2"))
     assert left_for(store, "t1") == {"c"}
     assert left_for(store, "t2") == {"d"}
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AnnouncedFile,
+    AnnouncedOffsets,
     AnnouncedRow,
     CommittedRow,
     PublishRequest,
-    Reading,
 )
 from penstock.storage.metadata.announced_files import Candidate, choose, dump_reading, load_reading
 
@@ -25,7 +25,7 @@ def announce(
 ) -> None:
     """Announce one file with a row for each offset."""
     file = AnnouncedFile(f"/{task}/{sequence}", DAY, end - start)
-    reading = Reading("sup", {0: start}, {0: end}, topic_id, priority)
+    reading = AnnouncedOffsets("sup", {0: start}, {0: end}, topic_id, priority)
     assert store.announce(task, "d", sequence, [file], reading)
 
 
@@ -58,7 +58,9 @@ def test_offsets_of_another_topic_or_supervisor_are_other_events(store):
     announce(store, "one", "a_0", 7, 9, "new")
     announce(store, "old", "b_0", 0, 9, "old")
     files = [AnnouncedFile("/backfill", DAY, 9)]
-    assert store.announce("t", "d", "c_0", files, Reading("backfill", {0: 0}, {0: 9}, "new"))
+    assert store.announce(
+        "t", "d", "c_0", files, AnnouncedOffsets("backfill", {0: 0}, {0: 9}, "new")
+    )
     assert store.announce("t", "d", "d_0", [AnnouncedFile("/unknown", DAY, 9)])
     assert shown(store) == ["/one/a_0", "/backfill", "/unknown"]
     store.begin_topic("sup", "new", "newer", {0: 0})
@@ -105,7 +107,7 @@ def test_one_of_a_higher_priority_that_reads_on_behind_the_agreed_end_hides_noth
 offset = st.integers(0, 6)
 ranges = st.dictionaries(st.integers(0, 1), st.tuples(offset, offset).map(sorted), max_size=2)
 readings = st.builds(
-    lambda supervisor, found, topic_id, priority, before: Reading(
+    lambda supervisor, found, topic_id, priority, before: AnnouncedOffsets(
         supervisor,
         {p: start for p, (start, _) in found.items()},
         {p: end for p, (_, end) in found.items()},
@@ -164,7 +166,7 @@ def test_a_reading_is_kept_as_it_is(reading):
     assert load_reading(dump_reading(reading)) == reading
 
 
-def _events(reading: Reading) -> list[tuple[str, str, int, int]]:
+def _events(reading: AnnouncedOffsets) -> list[tuple[str, str, int, int]]:
     return [
         (reading.supervisor_id, reading.topic_id, p, n)
         for p, start in reading.start.items()
@@ -172,6 +174,6 @@ def _events(reading: Reading) -> list[tuple[str, str, int, int]]:
     ]
 
 
-def _candidate(reading: Reading) -> Candidate:
+def _candidate(reading: AnnouncedOffsets) -> Candidate:
     file = AnnouncedFile("/f", DAY, len(_events(reading)))
     return Candidate(reading, [AnnouncedRow("t", "d", "s", file)])

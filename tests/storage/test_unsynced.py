@@ -112,11 +112,11 @@ def test_data_that_is_too_old_raises_the_alarm_again_and_again(
     assert disk.begun.acquire(timeout=30)  # the disk hangs
     clock.wait_for_waiting(1)
     clock.advance(17.9)
-    assert data.trouble() is None
+    assert data.sync_failure() is None
     for alarms, (after_s, age_s) in enumerate(((0.1, 20), (20.0, 40)), 1):
         clock.wait_for_waiting(1)
         clock.advance(after_s)
-        assert data.trouble() == (
+        assert data.sync_failure() == (
             f"queues: data has not been synced for {age_s} s, and a power loss would lose it"
             " (the limit is 20 s): check whether the disk responds"
         )
@@ -125,7 +125,7 @@ def test_data_that_is_too_old_raises_the_alarm_again_and_again(
     queue.request()
     disk.answers.release()
     queue.close()
-    assert data.trouble() is None
+    assert data.sync_failure() is None
 
 
 def _alarms(caplog: pytest.LogCaptureFixture) -> list[str]:

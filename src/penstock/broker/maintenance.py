@@ -88,16 +88,16 @@ async def retention_rounds(topics: Iterable[Topic], interval_ms: int, clock: Clo
         interval_ms: The pause between rounds.
         clock: For the age of log files.
     """
-    trouble = RateLimitedLog(_logger, clock)
+    failure_log = RateLimitedLog(_logger, clock)
     while True:
         await asyncio.sleep(interval_ms / 1000)
         for number, topic in enumerate(topics):
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            await _retain(topic, clock, trouble)
+            await _retain(topic, clock, failure_log)
 
 
-async def _retain(topic: Topic, clock: Clock, trouble: RateLimitedLog) -> None:
+async def _retain(topic: Topic, clock: Clock, failure_log: RateLimitedLog) -> None:
     for partition, queue in enumerate(topic.queues):
         try:
             if not queue.retention.has_work:
@@ -107,7 +107,7 @@ async def _retain(topic: Topic, clock: Clock, trouble: RateLimitedLog) -> None:
             await run_on_thread(partial(retain, clock.now_ms(), held=held, consumed=consumed))
         except PenstockError as error:
             if not topic.closed:
-                trouble.warning("%s: cannot check old log files: %s", topic.folder, error)
+                failure_log.warning("%s: cannot check old log files: %s", topic.folder, error)
         except Exception:
             # The outermost handler of a task that must not end: otherwise the disk fills up.
             if not topic.closed:

@@ -207,7 +207,7 @@ class BrokerServer:
         memory = MemoryBudget(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(
-            options.mem_queue_size, budget=memory, trouble=RateLimitedLog(_logger, self._clock)
+            options.mem_queue_size, budget=memory, failure_log=RateLimitedLog(_logger, self._clock)
         )
         syncs = JournalSyncs(self._queue_options.sync_interval_ms, self._clock)
         topics = Topics.open(
@@ -266,7 +266,7 @@ class BrokerServer:
 
 def _end_polls(topics: Topics) -> None:
     for topic in topics:
-        topic.append_listeners.tell()
+        topic.append_listeners.notify()
 
 
 async def _shut_channels(topics: Topics) -> None:

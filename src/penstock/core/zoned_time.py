@@ -82,7 +82,7 @@ class ZonedClock:
     def __init__(self, zone: str) -> None:
         self.zone: Final = zone
         self._zone = _zone_of(zone)
-        self._of_year = functools.lru_cache(_YEARS_KEPT)(self._look)
+        self._of_year = functools.lru_cache(_YEARS_KEPT)(self._find_stretches)
 
     def stretches(self, year: int) -> Stretches:
         """Return the periods of a year of UTC."""
@@ -115,7 +115,7 @@ class ZonedClock:
         at = max(found.starts[number], wall_ms - found.ahead_ms[number])
         return min(max(at, START_OF_TIME_MS), END_OF_TIME_MS)
 
-    def _look(self, year: int) -> Stretches:
+    def _find_stretches(self, year: int) -> Stretches:
         month = (year - 1970) * 12
         start = max(start_of_month(month) - _MARGIN_MS, START_OF_TIME_MS)
         end = min(start_of_month(month + 12) + _MARGIN_MS, END_OF_TIME_MS)

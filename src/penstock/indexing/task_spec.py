@@ -74,7 +74,7 @@ class TaskSpec(Protocol):
         """The context from its spec."""
         ...
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return the intervals to lock before it starts; often none."""
         ...
 
@@ -186,7 +186,7 @@ class StreamTaskSpec(SpecModel):
         """Streams have a high default: a topic stores messages for a limited time only."""
         return self.settings.priority
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return nothing: only its rows determine the time chunks."""
         return ()
 

@@ -126,7 +126,7 @@ class BackgroundCall:
     """One kind of blocking call, at most one at a time.
 
     Args:
-        name: For logs and for `trouble`.
+        name: For logs and for `last_error`.
         lane: The lane that it runs on.
         lanes: The lanes.
         processor: The mailbox that receives the outcome.
@@ -135,7 +135,7 @@ class BackgroundCall:
 
     Attributes:
         busy: Whether a call is under way, including the delivery of its outcome.
-        trouble: The last error; empty after a success.
+        last_error: The last error; empty after a success.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class BackgroundCall:
         self._retry = retry
         self._failures = 0
         self.busy = False
-        self.trouble = ""
+        self.last_error = ""
 
     def start(
         self,
@@ -229,14 +229,14 @@ class BackgroundCall:
             return
         self.busy = False
         if error is None:
-            self.trouble, self._failures = "", 0
+            self.last_error, self._failures = "", 0
         else:
-            self.trouble = f"{self._name}: {error}"
+            self.last_error = f"{self._name}: {error}"
         self._waits.ended(self._name)
 
     def _try_again(self, error: Unavailable, action: Callable[[], None]) -> None:
         self._failures += 1
-        self.trouble = f"{self._name}: {error}"
+        self.last_error = f"{self._name}: {error}"
         delay_ms = self._retry.delay_ms(self._failures)
         self._waits.failed(self._name, error, tries=self._failures)
         _log.info("%s: retrying in %d ms: %s", self._name, delay_ms, error)

@@ -161,7 +161,7 @@ class JsonClient:
         return status, headers.get("Content-Type", ""), content
 
     @contextmanager
-    def reading(self, method: str, path: str, body: bytes) -> Iterator[ChunkedAnswer]:
+    def stream(self, method: str, path: str, body: bytes) -> Iterator[ChunkedAnswer]:
         """Send a request and provide the answer, which is read in chunks, for a block.
 
         Raises:

@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
         self.accepting = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        watch_loop(asyncio.get_running_loop(), self._guard.log_trouble)
+        watch_loop(asyncio.get_running_loop(), self._guard.log_failure)
         await super().startup(sockets)
         self.accepting.set()
 

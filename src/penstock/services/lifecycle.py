@@ -43,7 +43,7 @@ class StartStage(enum.IntEnum):
     ANNOUNCEMENTS = 3
 
 
-class State(enum.Enum):
+class ProcessState(enum.Enum):
     """State of a lifecycle."""
 
     NOT_STARTED = "NOT_STARTED"
@@ -75,7 +75,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self._turn = threading.RLock()
         self._state_mutex = threading.Lock()
-        self._state = State.NOT_STARTED
+        self._state = ProcessState.NOT_STARTED
         self._stage: StartStage | None = None
         self._has_ended = False
         # Replaced, not changed: a loop over a list does not see later additions.
@@ -84,7 +84,7 @@ class Lifecycle:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProcessState:
         """Return the state."""
         return self._state
 
@@ -100,7 +100,7 @@ class Lifecycle:
                 " stopping; add it before, or with add_maybe_start"
             )
         try:
-            if self._state is not State.NOT_STARTED:
+            if self._state is not ProcessState.NOT_STARTED:
                 raise Conflict(
                     f"{handler.name} cannot be added: the lifecycle was started; use"
                     " add_maybe_start"
@@ -124,7 +124,11 @@ class Lifecycle:
             self._turn.acquire()
         try:
             self._refuse_stopped(handler)
-            if self._state is State.RUNNING and self._stage is not None and stage <= self._stage:
+            if (
+                self._state is ProcessState.RUNNING
+                and self._stage is not None
+                and stage <= self._stage
+            ):
                 _start(handler)
             self._append(handler, stage)
         finally:
@@ -139,9 +143,9 @@ class Lifecycle:
         """
         with self._turn:
             with self._state_mutex:
-                if self._state is not State.NOT_STARTED:
+                if self._state is not ProcessState.NOT_STARTED:
                     raise Conflict("a lifecycle starts only once")
-                self._state = State.RUNNING
+                self._state = ProcessState.RUNNING
             for stage in StartStage:
                 self._stage = stage
                 # Handlers added to this stage meanwhile were started when they were added.
@@ -159,10 +163,10 @@ class Lifecycle:
         """
         # Before this thread has the mutex, so that waiting additions are refused.
         with self._state_mutex:
-            if self._state is not State.RUNNING:
+            if self._state is not ProcessState.RUNNING:
                 logger.info("nothing to stop: the lifecycle is %s", self._state.value)
                 return
-            self._state = State.STOPPED
+            self._state = ProcessState.STOPPED
         with self._turn:
             self._has_ended = True
             errors = [
@@ -183,7 +187,7 @@ class Lifecycle:
         self._handlers[stage] = (*self._handlers[stage], handler)
 
     def _refuse_stopped(self, handler: LifecycleHandler) -> None:
-        if self._state is State.STOPPED:
+        if self._state is ProcessState.STOPPED:
             raise Conflict(f"{handler.name} cannot be added: the lifecycle was stopped")
 
 

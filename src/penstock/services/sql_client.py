@@ -36,7 +36,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
     content = json_body({**body, "context": dict(context or {})})
-    with api.reading("POST", PATH, content) as reply:
+    with api.stream("POST", PATH, content) as reply:
         text = b"".join(reply.chunks)
     if reply.status >= 300:
         detail = detail_of(reply.headers)

@@ -46,7 +46,7 @@ from penstock.spark.rollup import RowFold
 from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
-from penstock.spark.topic.split_reader import BadMessagePolicy, naming_split, read_parsed
+from penstock.spark.topic.split_reader import BadMessagePolicy, read_parsed, translate_split_errors
 from penstock.spark.topic.splits import Split
 from penstock.storage.disk import OsFileSystem
 
@@ -99,7 +99,7 @@ class ReadWork:
 
     def read(self, number: int) -> Report:
         """Read one split and write its rows."""
-        with naming_split(self.splits[number], self.policy.topic):
+        with translate_split_errors(self.splits[number], self.policy.topic):
             return self._read(number)
 
     def _read(self, number: int) -> Report:
@@ -229,7 +229,7 @@ def parse_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits whose numbers Spark passes in, or their groups."""
     for number in numbers(batches):
-        with naming_split(splits[number], policy.topic):
+        with translate_split_errors(splits[number], policy.topic):
             rows = read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
             yield from rows if groups is None else groups.gathered(rows)
 

@@ -32,7 +32,7 @@ class TimeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RowsInLimits:
     """The rows within the limits, and the number of the others."""
 
     rows: pa.RecordBatch
@@ -40,7 +40,7 @@ class Kept:
     early: int
 
 
-def keep_within(rows: pa.RecordBatch, limits: TimeLimits) -> Kept:
+def keep_within(rows: pa.RecordBatch, limits: TimeLimits) -> RowsInLimits:
     """Return the rows that are neither late nor early."""
     times = times_ms(rows.column(TIME_COLUMN))
     late = early = 0
@@ -55,7 +55,7 @@ def keep_within(rows: pa.RecordBatch, limits: TimeLimits) -> Kept:
         mask &= ~is_early
     if late or early:
         rows = rows.filter(pa.array(mask))
-    return Kept(rows, late, early)
+    return RowsInLimits(rows, late, early)
 
 
 def by_chunk(

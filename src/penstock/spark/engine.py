@@ -77,9 +77,9 @@ from penstock.spark.expressions import column
 from penstock.spark.messages.formats import metadata_columns, text_format
 from penstock.spark.messages.found_columns import (
     AlikeWork,
-    LookWork,
+    InspectWork,
     found_in,
-    look_at_splits,
+    inspect_splits,
     united,
     unlike,
     write_alike,
@@ -105,7 +105,7 @@ from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
 from penstock.spark.topic.split_reader import BadMessagePolicy, sized
 from penstock.spark.topic.splits import Split, cut
-from penstock.spark.transforms.transform_errors import naming_transforms
+from penstock.spark.transforms.transform_errors import translate_transform_errors
 from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class SparkEngine:
             EngineFailure: The request fails permanently.
         """
         splits = self._splits(request)
-        with naming_transforms(request.schema):
+        with translate_transform_errors(request.schema):
             if request.schema.dimensions_spec.discovers:
                 with self._sessions.use() as spark:
                     request = _with_found(spark, request, splits, self._odd_columns.warning)
@@ -459,8 +459,8 @@ def _with_found(
     if format_.columns and metadata is None and not types_matter:
         found = dict.fromkeys(format_.columns, "string")
     elif splits:
-        work = LookWork(tuple(splits), format_, metadata)
-        found = found_in(run_pieces(spark, functools.partial(look_at_splits, work), len(splits)))
+        work = InspectWork(tuple(splits), format_, metadata)
+        found = found_in(run_pieces(spark, functools.partial(inspect_splits, work), len(splits)))
     return replace(request, schema=discovered(request.schema, found, lenient=True, warn=warn))
 
 

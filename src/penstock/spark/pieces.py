@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.spark.connect.worker_memory import naming
+from penstock.spark.connect.worker_memory import translate_memory_errors
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,7 +59,7 @@ def limited(work: Work) -> Work:
 
 
 def _limited(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with naming("doing its piece of the work"):
+    with translate_memory_errors("doing its piece of the work"):
         yield from work(batches)
 
 

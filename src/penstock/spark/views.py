@@ -41,7 +41,7 @@ class Views:
         self._defined: dict[str, tuple[TableFile, ...]] = {}
         self._names: dict[str, str] = {}
 
-    def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
+    def update(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
         """Redefine the views of these datasources if files changed; drop views without files."""
         for name in [n for n in self._defined if not files.get(n)]:
             # DROP takes the unquoted name, while CREATE parses it.
@@ -67,7 +67,7 @@ class Views:
         self._defined = dict.fromkeys(self._defined, ())
 
 
-class Outlines:
+class OutlineViews:
     """Views without data, with the names and columns of datasources, in one Spark session.
 
     Args:
@@ -81,7 +81,7 @@ class Outlines:
         self._seen: dict[str, tuple[TableFile, ...]] = {}
         self._columns: dict[str, Columns] = {}
 
-    def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
+    def update(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
         """Redefine the outlines of these datasources if columns changed; drop unused ones."""
         for name in [n for n in self._columns if not files.get(n)]:
             self.session.catalog.dropTempView(name)

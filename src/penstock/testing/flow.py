@@ -42,7 +42,7 @@ from penstock.flow.queue.queue import FilterVerdict, Polled
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
-from penstock.flow.session.services import SessionServices, Wiring
+from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.statistics import SessionStatistics
 from penstock.flow.session.transaction import SessionTransaction
 from penstock.storage.content.repository import ContentRepository
@@ -114,7 +114,7 @@ class TestHarness:
         self._services = SessionServices(
             self.repository, self._content, self._clock, lambda: next(self._uuids), self._fs
         )
-        self._wiring = Wiring(
+        self._session_context = SessionContext(
             processor=PROCESSOR_ID,
             state=self.state,
             inputs=[self.queues[INPUT]] if self._host.has_input() else [],
@@ -159,7 +159,7 @@ class TestHarness:
 
     def transaction(self) -> SessionTransaction:
         """Return the transaction of a session of the processor."""
-        return SessionTransaction(self._wiring, self._services)
+        return SessionTransaction(self._session_context, self._services)
 
     def clear(self) -> None:
         """Remove the FlowFiles behind the relationships."""

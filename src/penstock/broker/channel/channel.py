@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel_state import ChannelCounts, ChannelState
     from penstock.broker.channel.delivery import Subscriber
-    from penstock.broker.channel.feed import FeedingTopic
+    from penstock.broker.channel.feed import SubscribedTopic
     from penstock.broker.channel.persistence import ChannelJournal
     from penstock.broker.channel.policy import ChannelOptions, DeadLetterStore
     from penstock.broker.memory.budget import MemoryBudget
@@ -138,7 +138,7 @@ class Channel:
     def __init__(
         self,
         name: str,
-        topic: FeedingTopic,
+        topic: SubscribedTopic,
         state: ChannelState,
         journal: ChannelJournal | None,
         options: ChannelOptions,
@@ -184,7 +184,7 @@ class Channel:
 
     def wake(self, subscriber: Subscriber) -> None:
         """Check again a consumer whose RDY or connection may allow more messages."""
-        self._ready_consumers.look(subscriber)
+        self._ready_consumers.update(subscriber)
         self.schedule()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
@@ -282,7 +282,7 @@ class Channel:
                 if offset is not None:
                     self.state.seek(partition, offset)
             for subscriber in self.subscribers.values():
-                self._ready_consumers.look(subscriber)  # no message is in flight for it any longer
+                self._ready_consumers.update(subscriber)  # no message is in flight for it any more
         finally:
             self.schedule()
 
@@ -334,7 +334,7 @@ class Channel:
         try:
             for number in self.state.expire(now_ms):
                 if number in self.subscribers:
-                    self._ready_consumers.look(self.subscribers[number])
+                    self._ready_consumers.update(self.subscribers[number])
             if not self.paused:
                 self._deliver(now_ms)
         finally:

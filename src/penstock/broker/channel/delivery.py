@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.broker.channel.channel_state import ChannelState, Redelivery
-    from penstock.broker.channel.feed import Feed, FeedingTopic, Slice
+    from penstock.broker.channel.feed import Feed, Slice, SubscribedTopic
     from penstock.broker.channel.in_flight import InFlight
     from penstock.broker.channel.policy import ChannelOptions, DropPolicy
     from penstock.broker.memory.budget import MemoryBudget
@@ -106,7 +106,7 @@ class ReadyConsumers:
         self._in_flight = in_flight
         self._open: OrderedDict[int, Subscriber] = OrderedDict()
 
-    def look(self, subscriber: Subscriber) -> None:
+    def update(self, subscriber: Subscriber) -> None:
         """Check whether a consumer may take more: a new RDY, a message answered, or output sent."""
         if self._room(subscriber) > 0:
             self._open.setdefault(subscriber.number, subscriber)
@@ -181,7 +181,7 @@ class MessageDelivery:
 
     def __init__(
         self,
-        topic: FeedingTopic,
+        topic: SubscribedTopic,
         state: ChannelState,
         consumers: ReadyConsumers,
         drops: DropPolicy,

@@ -61,7 +61,7 @@ class MessageSource(Protocol):
         ...
 
 
-class FeedingTopic(Protocol):
+class SubscribedTopic(Protocol):
     """A topic, as seen by its channels."""
 
     @property
@@ -120,13 +120,15 @@ class FeedOptions:
         keep_messages: Number of the newest messages of a topic; 0: none.
         keep_bytes: Maximum bytes of these, for each stream partition.
         budget: Memory budget of all topics.
-        trouble: Logs failed reads of all topics.
+        failure_log: Logs failed reads of all topics.
     """
 
     keep_messages: int = 10_000
     keep_bytes: int = 8 << 20
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(_UNBOUNDED))
-    trouble: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_logger, SystemClock()))
+    failure_log: RateLimitedLog = field(
+        default_factory=lambda: RateLimitedLog(_logger, SystemClock())
+    )
 
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
         """Return a feed for each stream partition of a topic."""
@@ -134,7 +136,7 @@ class FeedOptions:
         # A single feed must not use the whole budget.
         keep_bytes = min(self.keep_bytes, self.budget.limit_bytes // 4)
         return tuple(
-            Feed(source, share, keep_bytes, self.budget, self.trouble) for source in sources
+            Feed(source, share, keep_bytes, self.budget, self.failure_log) for source in sources
         )
 
 
@@ -146,7 +148,7 @@ class Feed:
         keep_messages: Number of the newest messages kept in memory.
         keep_bytes: Maximum bytes of these, and of pieces read from the disk.
         budget: Memory budget of all feeds.
-        trouble: Logs failed reads.
+        failure_log: Logs failed reads.
     """
 
     def __init__(
@@ -155,11 +157,11 @@ class Feed:
         keep_messages: int,
         keep_bytes: int,
         budget: MemoryBudget | None = None,
-        trouble: RateLimitedLog | None = None,
+        failure_log: RateLimitedLog | None = None,
     ) -> None:
         self._source = source
         self._budget = budget or MemoryBudget(_UNBOUNDED)
-        self._trouble = trouble or RateLimitedLog(_logger, SystemClock())
+        self._failure_log = failure_log or RateLimitedLog(_logger, SystemClock())
         self._keep_messages = keep_messages
         self._keep_bytes = keep_bytes
         self._newest: list[Slice] = []
@@ -196,7 +198,7 @@ class Feed:
             self.forget()
             if not isinstance(error, Exception):
                 raise
-            self._trouble.warning("cannot keep published messages in memory: %r", error)
+            self._failure_log.warning("cannot keep published messages in memory: %r", error)
 
     def _keep(
         self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int
@@ -304,10 +306,10 @@ class Feed:
             except Closed:
                 self._waiting.clear()  # the topic was deleted
             except PenstockError as error:
-                self._trouble.warning("cannot read offset %d, will retry: %s", offset, error)
+                self._failure_log.warning("cannot read offset %d, will retry: %s", offset, error)
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - the outermost handler of a task
-                self._trouble.warning("cannot read offset %d, will retry: %r", offset, error)
+                self._failure_log.warning("cannot read offset %d, will retry: %r", offset, error)
                 await asyncio.sleep(_RETRY_S)
         finally:
             # In every case, waiting channels check again, and request another read if needed.

@@ -158,11 +158,11 @@ class JournalSyncs:
         clock: For the rate limit of log lines.
 
     Attributes:
-        trouble: Logs failed writes of all channels' journals.
+        failure_log: Logs failed writes of all channels' journals.
     """
 
     def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
-        self.trouble = RateLimitedLog(_logger, clock or SystemClock())
+        self.failure_log = RateLimitedLog(_logger, clock or SystemClock())
         self._interval_s = interval_ms / 1000
         self._waiting: dict[ChannelJournal, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -420,11 +420,11 @@ class ChannelJournal:
     def _compaction_failed(self, error: Exception) -> None:
         """Continue with the old journal, which is still valid."""
         self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
-        self._syncs.trouble.warning("cannot compact a channel's journal: %s", _reason(error))
+        self._syncs.failure_log.warning("cannot compact a channel's journal: %s", _reason(error))
 
     def _log_failure(self, what: str, error: Exception) -> None:
         if not self._failing:
-            self._syncs.trouble.warning(
+            self._syncs.failure_log.warning(
                 "a channel's journal cannot be %s, will retry: %s", what, _reason(error)
             )
         self._failing = True

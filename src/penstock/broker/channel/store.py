@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.channel_state import ChannelState
-from penstock.broker.channel.feed import FeedingTopic, FeedOptions
+from penstock.broker.channel.feed import FeedOptions, SubscribedTopic
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.names import is_ephemeral, is_valid_name
@@ -44,7 +44,7 @@ class ChannelRules(Protocol):
         ...
 
 
-class StoredTopic(FeedingTopic, Protocol):
+class StoredTopic(SubscribedTopic, Protocol):
     """A topic, as the store of its channels sees it.
 
     Attributes:

@@ -125,7 +125,7 @@ class HttpGuard:
         text = f"HTTP request refused ({refusal.reason}): %s; client %s"
         self._count(refusal.reason, text, refusal.detail, client)
 
-    def log_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    def log_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Log an error of the event loop; errors of the operating system at a limited rate."""
         error = context.get("exception")
         if isinstance(error, OSError):

@@ -59,7 +59,7 @@ class LookupdConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process answers, and send further commands."""
         try:
-            self._registration.heard(data, self._loop.time())
+            self._registration.receive_data(data, self._loop.time())
         except PenstockError as error:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - part of the answers may be lost
@@ -91,7 +91,7 @@ class LookupdConnection(asyncio.Protocol):
             transport.write(output)
         if self._timer is not None:
             self._timer.cancel()
-        wait_s = max(0.01, self._registration.next_look_s(now_s))
+        wait_s = max(0.01, self._registration.next_check_s(now_s))
         self._timer = self._loop.call_later(wait_s, self.push)
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ class Registration:
         if self._identified:
             while self._changed and self._unanswered < _WINDOW:
                 topic, _ = self._changed.popitem(last=False)
-                self._tell(topic)
+                self._send_changes(topic)
             if not self._output and now_s - self._sent_s >= self._ping_interval_s:
                 self._send(_PING)
         if not self._output:
@@ -118,7 +118,7 @@ class Registration:
         self._output.clear()
         return output
 
-    def heard(self, data: bytes, now_s: float) -> None:
+    def receive_data(self, data: bytes, now_s: float) -> None:
         """Process received bytes.
 
         Raises:
@@ -136,7 +136,7 @@ class Registration:
             answer, self._buffer = self._buffer[_SIZE.size : end], self._buffer[end:]
             self._take_answer(answer)
 
-    def next_look_s(self, now_s: float) -> float:
+    def next_check_s(self, now_s: float) -> float:
         """Return the seconds until there may be something to send or an answer times out."""
         if self._unanswered:
             return max(0.0, self._heard_s + self._timeout_s - now_s)
@@ -151,7 +151,7 @@ class Registration:
         if self._unanswered and now_s - self._heard_s >= self._timeout_s:
             raise Unavailable(f"no answer within {self._timeout_s:g} s")
 
-    def _tell(self, topic: str) -> None:
+    def _send_changes(self, topic: str) -> None:
         told = self._told.get(topic)
         channels = self._directory.channels(topic)
         name = topic.encode()

@@ -98,9 +98,9 @@ class NsqdFolder:
         """
         if queue not in self._files:
             raise NotFound(f"{self._folder}: queue {queue} has no files: use one of `queues`")
-        metadata, trouble = self._read_metadata(queue)
+        metadata, problem = self._read_metadata(queue)
         files = sorted(self._files[queue])
-        return NsqdQueueReader(self._folder, files, metadata, trouble, self._options, self._fs)
+        return NsqdQueueReader(self._folder, files, metadata, problem, self._options, self._fs)
 
     # -- contents
 

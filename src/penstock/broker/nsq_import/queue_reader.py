@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.nsq_import.records import LENGTH_MIN, NsqdDamage, NsqdRecords, RecordScanner
-from penstock.broker.nsq_import.report import Doubt, NsqFileReport, QueueReport
+from penstock.broker.nsq_import.report import DamagedLength, NsqFileReport, QueueReport
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class NsqdQueueReader:
         folder: str,
         files: Sequence[NsqdDataFile],
         metadata: QueueMetadata | None,
-        metadata_trouble: str,
+        metadata_problem: str,
         options: NsqImportOptions,
         fs: FileSystem,
     ) -> None:
-        self.report = QueueReport(metadata_trouble)
+        self.report = QueueReport(metadata_problem)
         self._folder = folder
         self._options = options
         self._fs = fs
@@ -151,7 +151,7 @@ class NsqdQueueReader:
                 report.lost += found.lost_estimate
                 continue
             if found.doubtful:
-                report.doubts.append(Doubt(found.position, found.doubt))
+                report.doubts.append(DamagedLength(found.position, found.doubt))
             else:
                 report.records += len(found)
             yield found

@@ -11,7 +11,7 @@ FileState = Literal["read", "consumed", "missing", "unreadable", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class DamagedLength:
     """A record whose length is damaged.
 
     Attributes:
@@ -43,7 +43,7 @@ class NsqFileReport:
     name: str
     state: FileState = "read"
     records: int = 0
-    doubts: list[Doubt] = field(default_factory=list)
+    doubts: list[DamagedLength] = field(default_factory=list)
     bytes_read: int = 0
     damage: list[NsqdDamage] = field(default_factory=list)
     lost: int = 0

@@ -42,7 +42,7 @@ _CODE_OF_BODY: Final = {"message": "E_BAD_MESSAGE", "body": "E_BAD_BODY"}
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingCommand:
     """A command whose line was received and whose body was not.
 
     Attributes:
@@ -83,7 +83,7 @@ class Grammar:
 
     def __init__(self, limits: ProtocolLimits) -> None:
         self._limits = limits
-        self._table: dict[bytes, Callable[[list[bytes]], c.Command | Awaited]] = {
+        self._table: dict[bytes, Callable[[list[bytes]], c.Command | PendingCommand]] = {
             b"FIN": self._fin,
             b"RDY": self._rdy,
             b"REQ": self._req,
@@ -98,7 +98,7 @@ class Grammar:
             b"AUTH": self._auth,
         }
 
-    def read(self, line: bytes) -> c.Command | Awaited:
+    def read(self, line: bytes) -> c.Command | PendingCommand:
         """Parse a line without its line feed.
 
         Raises:
@@ -116,13 +116,13 @@ class Grammar:
 
     # -- with a body
 
-    def _pub(self, parts: list[bytes]) -> Awaited:
+    def _pub(self, parts: list[bytes]) -> PendingCommand:
         _require(parts, 2, "parameters")
         topic = _name(parts[1], "E_BAD_TOPIC", "PUB topic")
         limit = self._limits.max_message_bytes
-        return Awaited("PUB", "message", limit, lambda body: c.Publish(topic, [body]), topic)
+        return PendingCommand("PUB", "message", limit, lambda body: c.Publish(topic, [body]), topic)
 
-    def _dpub(self, parts: list[bytes]) -> Awaited:
+    def _dpub(self, parts: list[bytes]) -> PendingCommand:
         _require(parts, 3, "parameters")
         topic = _name(parts[1], "E_BAD_TOPIC", "DPUB topic")
         delay_ms = _number(parts[2], "DPUB could not parse timeout")
@@ -130,11 +130,11 @@ class Grammar:
         if delay_ms > longest:
             raise c.CommandRefused("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{longest}")
         limit = self._limits.max_message_bytes
-        return Awaited(
+        return PendingCommand(
             "DPUB", "message", limit, lambda body: c.DeferredPublish(topic, delay_ms, body)
         )
 
-    def _mpub(self, parts: list[bytes]) -> Awaited:
+    def _mpub(self, parts: list[bytes]) -> PendingCommand:
         _require(parts, 2, "parameters")
         # NSQ repeats the code, and clients may depend on it.
         topic = _name(parts[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
@@ -150,15 +150,15 @@ class Grammar:
             payload = used - _COUNT_BYTES * (len(messages) + 1)
             return c.MultiPublish(topic, messages, payload)
 
-        return Awaited("MPUB", "body", limits.max_body_bytes, complete)
+        return PendingCommand("MPUB", "body", limits.max_body_bytes, complete)
 
-    def _identify(self, _parts: list[bytes]) -> Awaited:
-        return Awaited("IDENTIFY", "body", self._limits.max_body_bytes, c.Identify)
+    def _identify(self, _parts: list[bytes]) -> PendingCommand:
+        return PendingCommand("IDENTIFY", "body", self._limits.max_body_bytes, c.Identify)
 
-    def _auth(self, parts: list[bytes]) -> Awaited:
+    def _auth(self, parts: list[bytes]) -> PendingCommand:
         if len(parts) != 1:
             raise c.CommandRefused("E_INVALID", "AUTH invalid number of parameters")
-        return Awaited("AUTH", "body", self._limits.max_body_bytes, c.Authenticate)
+        return PendingCommand("AUTH", "body", self._limits.max_body_bytes, c.Authenticate)
 
     # -- without a body
 

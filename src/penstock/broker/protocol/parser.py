@@ -24,7 +24,7 @@ import numpy as np
 
 from penstock.broker import message_id
 from penstock.broker.protocol import commands as c
-from penstock.broker.protocol.grammar import Awaited, Grammar
+from penstock.broker.protocol.grammar import Grammar, PendingCommand
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,7 +125,7 @@ class CommandParser:
         self._position = 0  # where the unparsed part begins
         self._under_way = bytearray()  # of an incomplete command
         self._wanted = 0  # bytes required before parsing can continue
-        self._awaited: Awaited | None = None  # the command whose body is being received
+        self._awaited: PendingCommand | None = None  # the command whose body is being received
         self._ended = False
         self._cost = 0  # of the slice so far
         # The line of the last PUB, with its line feed: later lines are likely the same.
@@ -228,7 +228,7 @@ class CommandParser:
                 raise c.CommandRefused("E_INVALID", f"command line of more than {longest} bytes")
             return start
         command = self._grammar.read(data[start:newline])
-        if isinstance(command, Awaited):
+        if isinstance(command, PendingCommand):
             self._awaited = command
             self._wanted = _SIZE.size
             if command.line_topic is not None:
@@ -238,7 +238,9 @@ class CommandParser:
             found.append(command)
         return newline + 1
 
-    def _take_body(self, awaited: Awaited, data: bytes, start: int, found: list[c.Command]) -> int:
+    def _take_body(
+        self, awaited: PendingCommand, data: bytes, start: int, found: list[c.Command]
+    ) -> int:
         if len(data) - start < _SIZE.size:
             return start
         size: int = _SIZE.unpack_from(data, start)[0]

@@ -51,7 +51,7 @@ def broadcast_address(options: BrokerOptions) -> str:
 
 def health(broker: Broker) -> str:
     """Return ``OK``, or ``NOK - `` and the reason."""
-    failure = broker.publisher.health() or broker.topics.parts.unsynced_trouble()
+    failure = broker.publisher.health() or broker.topics.parts.sync_failure()
     return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 

@@ -68,7 +68,7 @@ class CommandPort(Protocol):
         ...
 
 
-class Front(Protocol):
+class ServerContext(Protocol):
     """The server that accepted a connection.
 
     Attributes:
@@ -103,7 +103,7 @@ class TcpConnection(asyncio.Protocol):
     When the client closes its side, the connection closes without pending answers, as in NSQ.
 
     Args:
-        front: The server that accepted it.
+        server: The server that accepted it.
         number: Its number.
 
     Attributes:
@@ -112,8 +112,8 @@ class TcpConnection(asyncio.Protocol):
         consumer: Its consumer of a channel, after SUB.
     """
 
-    def __init__(self, front: Front, number: int) -> None:
-        broker = front.broker
+    def __init__(self, server: ServerContext, number: int) -> None:
+        broker = server.broker
         self.number = number
         needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
         state = ClientState.TLS_REQUIRED if needs_tls else ClientState.NEW
@@ -121,9 +121,9 @@ class TcpConnection(asyncio.Protocol):
         self.output = OutputBuffer(self.session, broker.memory)
         self.consumer: ConnectionConsumer | None = None
         self.heartbeat_slot = 0
-        self._front = front
+        self._server = server
         self._transport: asyncio.Transport | None = None
-        self._intake = InputBuffer(front.limits, self.session, broker.memory)
+        self._intake = InputBuffer(server.limits, self.session, broker.memory)
         self._body_memory = BodyMemory(broker.budget, broker.options.body_timeout_ms)
         self._busy: asyncio.Task[None] | None = None
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
@@ -137,9 +137,9 @@ class TcpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         try:
             self.output.begin(self._transport)
-            self.session.met(transport)
+            self.session.record_address(transport)
             self._heard_s = asyncio.get_running_loop().time()
-            self._front.connected(self)
+            self._server.connected(self)
             self._restart_heartbeat()
         except BaseException:
             self._transport.abort()  # otherwise it would serve an unregistered connection
@@ -153,10 +153,10 @@ class TcpConnection(asyncio.Protocol):
         steps.take(self.output.end)
         steps.take(self._intake.end)
         steps.take(self._body_memory.close)
-        steps.take(self._front.heartbeats.forget, self)
+        steps.take(self._server.heartbeats.forget, self)
         if self._busy is not None:
             steps.take(self._busy.cancel)
-        steps.take(self._front.disconnected, self)
+        steps.take(self._server.disconnected, self)
         steps.finish()
 
     def data_received(self, data: bytes) -> None:
@@ -166,11 +166,11 @@ class TcpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the client reads too slowly."""
-        self.output.clog()
+        self.output.pause()
 
     def resume_writing(self) -> None:
         """Resume sending and reading."""
-        self.output.unclog()
+        self.output.resume()
         self._pace_input()
         self._go_on_later()
 
@@ -252,7 +252,7 @@ class TcpConnection(asyncio.Protocol):
         while commands and self._busy is None and not self.session.closed:
             command = commands.popleft()
             try:
-                outcome = self._front.handler.carry_out(self, command)
+                outcome = self._server.handler.carry_out(self, command)
                 if outcome is None:
                     continue
                 if isinstance(outcome, ClientEvent):
@@ -313,7 +313,7 @@ class TcpConnection(asyncio.Protocol):
     def fail(self, code: str, text: str) -> None:
         """Send an error, and close."""
         try:
-            self.output.send(frames.error(code, self._front.broker.for_clients(text)))
+            self.output.send(frames.error(code, self._server.broker.for_clients(text)))
         finally:
             self.close()
 
@@ -347,7 +347,7 @@ class TcpConnection(asyncio.Protocol):
         Raises:
             CommandRefused: The handshake failed.
         """
-        context = self._front.tls
+        context = self._server.tls
         assert context is not None
         self.output.flush()
         if not self._intake.is_empty:
@@ -388,9 +388,9 @@ class TcpConnection(asyncio.Protocol):
         """Schedule heartbeats at the negotiated interval."""
         interval_ms = self.session.negotiated.heartbeat_ms
         if interval_ms:
-            self._front.heartbeats.plan(self, interval_ms / 1000)
+            self._server.heartbeats.plan(self, interval_ms / 1000)
         else:
-            self._front.heartbeats.forget(self)
+            self._server.heartbeats.forget(self)
 
     def send_heartbeat(self, now_s: float) -> None:
         """Send a heartbeat, or end the connection if the client is silent or does not read."""

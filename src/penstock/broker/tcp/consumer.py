@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
 
 
-class Wire(Protocol):
+class ClientConnection(Protocol):
     """The connection of a consumer."""
 
     @property
@@ -51,7 +51,7 @@ class ConnectionConsumer:
         number: int,
         topic: Topic,
         channel: Channel,
-        wire: Wire,
+        wire: ClientConnection,
         message_timeout_ms: int,
         sample_rate: int,
     ) -> None:
@@ -66,7 +66,7 @@ class ConnectionConsumer:
         self.requeue_count = 0
         self._wire = wire
         self._output = wire.output
-        self._output.on_room = self._look
+        self._output.on_room = self._wake_channel
 
     @property
     def in_flight(self) -> int:
@@ -91,7 +91,7 @@ class ConnectionConsumer:
     def set_ready(self, count: int) -> None:
         """Set the maximum number of messages in flight."""
         self.ready = count
-        self._look()
+        self._wake_channel()
 
     def stop_delivery(self) -> None:
         """Receive no further messages; those in flight can still be answered."""
@@ -122,7 +122,7 @@ class ConnectionConsumer:
         self.ready = 0
         self.channel.unsubscribe(self)
 
-    def _look(self) -> None:
+    def _wake_channel(self) -> None:
         """Make the channel check again whether the consumer can take more."""
         self.channel.wake(self)
 

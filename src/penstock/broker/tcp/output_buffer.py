@@ -39,9 +39,9 @@ class OutputBuffer:
     """
 
     __slots__ = (
-        "_clogged",
-        "_clogged_since_s",
         "_memory",
+        "_paused",
+        "_paused_since_s",
         "_scheduled",
         "_session",
         "_transport",
@@ -58,8 +58,8 @@ class OutputBuffer:
         self._waiting: list[bytes | memoryview] = []
         self._waiting_bytes = 0
         self._scheduled = False
-        self._clogged = False  # the transport has unsent output
-        self._clogged_since_s = 0.0
+        self._paused = False  # the transport has unsent output
+        self._paused_since_s = 0.0
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Send over this transport from now on."""
@@ -76,20 +76,20 @@ class OutputBuffer:
     @property
     def writable(self) -> bool:
         """Whether most of the earlier output has been sent."""
-        if self._clogged or self._waiting_bytes >= _WAITING_BYTES_MAX:
+        if self._paused or self._waiting_bytes >= _WAITING_BYTES_MAX:
             return False
         return not self._session.closed
 
     @property
     def unread_bytes(self) -> int:
         """Number of bytes in the transport's buffer, because the client reads slowly."""
-        if not self._clogged or self._transport is None:
+        if not self._paused or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
 
     def stuck_s(self, now_s: float) -> float:
         """Return for how long the client has been reading too slowly."""
-        return now_s - self._clogged_since_s if self._clogged else 0.0
+        return now_s - self._paused_since_s if self._paused else 0.0
 
     def send(self, data: bytes | memoryview) -> None:
         """Send bytes, together with other output of this iteration of the loop."""
@@ -136,18 +136,18 @@ class OutputBuffer:
         else:
             self._transport.writelines(waiting)
         self._report_held()
-        if was_full and not self._clogged and self.on_room is not None:
+        if was_full and not self._paused and self.on_room is not None:
             self.on_room()
 
-    def clog(self) -> None:
+    def pause(self) -> None:
         """Note that the client reads too slowly."""
-        self._clogged = True
-        self._clogged_since_s = asyncio.get_running_loop().time()
+        self._paused = True
+        self._paused_since_s = asyncio.get_running_loop().time()
         self._report_held()
 
-    def unclog(self) -> None:
+    def resume(self) -> None:
         """Note that the client has caught up."""
-        self._clogged = False
+        self._paused = False
         self._report_held()
         if self.on_room is not None:
             self.on_room()

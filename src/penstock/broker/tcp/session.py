@@ -87,7 +87,7 @@ class ClientSession:
         """Whether the connection closes once pending output is sent."""
         return self.state is _CLOSED
 
-    def met(self, transport: asyncio.BaseTransport) -> None:
+    def record_address(self, transport: asyncio.BaseTransport) -> None:
         """Record the address."""
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")

@@ -74,7 +74,7 @@ class TopicParts:
         """Return the options of a topic, with the defaults for those that are not set."""
         return options.over(self._defaults)
 
-    def obey(self, topic: Topic) -> None:
+    def apply_options(self, topic: Topic) -> None:
         """Apply a topic's options to its parts; on the event loop."""
         options = topic.options = self.in_force(topic.file.options)
         for queue in topic.queues:
@@ -92,9 +92,9 @@ class TopicParts:
         """Return the age from which messages count as unsynced for too long."""
         return 0.0 if self._sync_threads is None else self._sync_threads.unsynced.limit_s
 
-    def unsynced_trouble(self) -> str | None:
+    def sync_failure(self) -> str | None:
         """Return an error text if messages are unsynced for too long."""
-        return None if self._sync_threads is None else self._sync_threads.unsynced.trouble()
+        return None if self._sync_threads is None else self._sync_threads.unsynced.sync_failure()
 
     def close(self) -> None:
         """Stop the sync threads after all topics are closed."""

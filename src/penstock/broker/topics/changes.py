@@ -104,13 +104,15 @@ class TopicChanges:
             InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        await _to_its_end(self._configure(topic, texts), lambda: self._topics.parts.obey(topic))
+        await _to_its_end(
+            self._configure(topic, texts), lambda: self._topics.parts.apply_options(topic)
+        )
 
     async def _configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
         try:
             await self._run(lambda: self._topics.configure(topic, texts))
         finally:
-            self._topics.parts.obey(topic)
+            self._topics.parts.apply_options(topic)
 
     async def empty(self, topic: Topic) -> None:
         """Withhold all undelivered messages from channels permanently; readers by offset keep them.
@@ -156,7 +158,7 @@ class TopicChanges:
             ends = tuple(queue.earliest for queue in topic.queues)
             for channel in tuple(topic.channels.values()):
                 steps.take(channel.pass_over, (0,) * len(ends), ends)
-            steps.take(topic.append_listeners.tell)
+            steps.take(topic.append_listeners.notify)
             steps.finish()
 
     async def find_or_create_channel(
@@ -352,7 +354,7 @@ class TopicChanges:
 
     def _attach(self, topic: Topic, channel: Channel) -> None:
         topic.attach(channel)
-        self._topics.parts.obey(topic)  # its options may have changed meanwhile
+        self._topics.parts.apply_options(topic)  # its options may have changed meanwhile
         self._notify(topic.name)
 
     def _tell_created(self, topic: Topic) -> None:

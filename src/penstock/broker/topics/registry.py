@@ -227,7 +227,7 @@ class Topics:
         topic.file = file
 
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
-        """Save changed options of a topic durably; `TopicParts.obey` applies them afterwards.
+        """Save changed options of a topic durably; `TopicParts.apply_options` applies them.
 
         Raises:
             InvalidRequest: An option is unknown, or a value is invalid.

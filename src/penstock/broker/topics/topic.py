@@ -55,7 +55,7 @@ class AppendListeners:
 
         return unwatch
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call all listeners: messages were appended or deleted, or the topic ends."""
         if self._waiting:
             call_each(tuple(self._waiting.values()))
@@ -289,7 +289,7 @@ class Topic:
         except Exception as error:  # noqa: BLE001 - reported to the exception handler
             report(f"topic {self.name}: a channel was not notified of new messages", error)
             call_each([channel.schedule for channel in self.channels.values()])
-        self.append_listeners.tell()
+        self.append_listeners.notify()
         return True
 
     def _is_wanted(self, partition: int, start: int, end: int) -> bool:
@@ -310,7 +310,7 @@ class Topic:
             for queue in self.queues:
                 if isinstance(queue, MemoryQueue):
                     steps.take(self._kept.budget.hold, queue, 0)
-            steps.take(self.append_listeners.tell)
+            steps.take(self.append_listeners.notify)
             steps.finish()
 
     def close(self) -> None:

@@ -202,6 +202,28 @@ class UpdateGroups:
             existing.update(range(group.start, min(group.end, core)))
         return len(existing)
 
+    @staticmethod
+    def clashing(
+        existing: Mapping[RootRange, int], added: Mapping[RootRange, int]
+    ) -> frozenset[RootRange]:
+        """Return the groups that cannot be added, because rows would be visible twice.
+
+        A group clashes with a full one if they have numbers in common and it does not overshadow
+        the other. Groups are added from the highest minor version on.
+
+        Args:
+            existing: The groups of a set, each with its number of members.
+            added: The groups to add, each with the number of members to add.
+        """
+        full = [group for group, count in existing.items() if group.is_full(count)]
+        clashing: set[RootRange] = set()
+        for group, count in sorted(added.items(), key=lambda one: -one[0].minor_version):
+            if any(group.overlaps(other) and not group.overshadows(other) for other in full):
+                clashing.add(group)
+            elif group.is_full(existing.get(group, 0) + count):
+                full.append(group)
+        return frozenset(clashing)
+
 
 def _divided(
     groups: Iterable[RootRange], overwriting: Sequence[RootRange]

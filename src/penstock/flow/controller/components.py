@@ -36,8 +36,8 @@ from penstock.flow.graph.flow_index import (
 from penstock.flow.graph.source_locations import listed, nearest
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
-from penstock.flow.session.services import SessionServices, Wiring
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE
 from penstock.flow.session.transaction import SessionTransaction
@@ -83,7 +83,9 @@ class FunnelNode:
         self._connections = connections
         self._services = services
         names = frozenset([OUT.name])
-        self._wiring = Wiring(component_id, state, connections.inputs, connections.outputs, names)
+        self._session_context = SessionContext(
+            component_id, state, connections.inputs, connections.outputs, names
+        )
         self._open: set[SessionTransaction] = set()
 
     def has_work(self, now_ms: int) -> bool:
@@ -106,10 +108,10 @@ class FunnelNode:
     def on_scheduled(self) -> None:
         """Do nothing."""
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         """Move waiting FlowFiles."""
         moved = 0
-        transaction = SessionTransaction(self._wiring, self._services)
+        transaction = SessionTransaction(self._session_context, self._services)
         self._open.add(transaction)
         try:
             session = ProcessSession(transaction)

@@ -30,7 +30,7 @@ from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import FlowComponents
 from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.cron_progress import CronProgress
-from penstock.flow.controller.plans import Planning
+from penstock.flow.controller.plans import FlowPlanner
 from penstock.flow.controller.processor_types import RegistryTypes
 from penstock.flow.controller.running_flow import RunningFlow, StartGuard
 from penstock.flow.controller.status import FlowStatus
@@ -165,7 +165,7 @@ class FlowController:
         self._parts = FlowComponents(self._scheduler, self._queues, self._services, cron_progress)
         self._flow = RunningFlow(
             self._file,
-            Planning(registry, environment, fs.read_bytes),
+            FlowPlanner(registry, environment, fs.read_bytes),
             self._scheduler,
             self._parts,
             cron_progress,

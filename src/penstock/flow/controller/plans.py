@@ -172,7 +172,7 @@ class Plans:
         return period_ns // _NS_PER_MS
 
 
-class Planning:
+class FlowPlanner:
     """Makes plans of flows, with the registry and environment of this process.
 
     Args:

@@ -22,8 +22,8 @@ from penstock.flow.errors import Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
-from penstock.flow.session.services import SessionServices, Wiring
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.transaction import SessionTransaction
@@ -65,7 +65,7 @@ class _Instance:
         self.yields = 0
         self._node = node
         plan = node.plan
-        self.wiring = Wiring(
+        self.session_context = SessionContext(
             plan.identity.id,
             node.state,
             node.connections.inputs,
@@ -214,7 +214,7 @@ class ProcessorNode:
         if not is_awaited:
             instance.let_go()
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         """Do one unit of work in a session, and commit it; repeat as the run allows."""
         instance = self._instance
         if instance is None:
@@ -234,10 +234,10 @@ class ProcessorNode:
         """Return whether another trigger would find work and room."""
         return self.has_work(self.services.clock.now_ms()) and self.is_open()
 
-    def _has_worked(self, instance: _Instance, run: Run) -> bool:
+    def _has_worked(self, instance: _Instance, run: ComponentRun) -> bool:
         """Trigger it in a session; return whether it did any work."""
         batching = instance.processor.supports_batching and run.duration_ms > 0
-        transaction = SessionTransaction(instance.wiring, self.services, batching=batching)
+        transaction = SessionTransaction(instance.session_context, self.services, batching=batching)
         self._open.add(transaction)
         try:
             if run.is_terminated:
@@ -276,7 +276,12 @@ class ProcessorNode:
             transaction.calls.terminate()
 
     def _work(
-        self, instance: _Instance, transaction: SessionTransaction, run: Run, *, batching: bool
+        self,
+        instance: _Instance,
+        transaction: SessionTransaction,
+        run: ComponentRun,
+        *,
+        batching: bool,
     ) -> None:
         session = ProcessSession(transaction)
         yields = instance.yields

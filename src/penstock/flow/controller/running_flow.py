@@ -35,7 +35,7 @@ from penstock.flow.graph.model import Flow
 if TYPE_CHECKING:
     from penstock.flow.controller.components import FlowComponents
     from penstock.flow.controller.cron_progress import CronProgress
-    from penstock.flow.controller.plans import Planning
+    from penstock.flow.controller.plans import FlowPlanner
     from penstock.flow.graph.source_locations import SourceLocations
     from penstock.flow.scheduling.scheduler import Scheduler
 
@@ -59,7 +59,7 @@ class RunningFlow:
 
     Args:
         file: Stores the applied flow durably.
-        planning: Makes plans of flows.
+        planner: Makes plans of flows.
         scheduler: Runs the components.
         parts: Components and connections.
         cron_progress: Handled firing times of CRON driven components.
@@ -75,7 +75,7 @@ class RunningFlow:
     def __init__(
         self,
         file: AppliedFlowFile,
-        planning: Planning,
+        planner: FlowPlanner,
         scheduler: Scheduler,
         parts: FlowComponents,
         cron_progress: CronProgress,
@@ -88,7 +88,7 @@ class RunningFlow:
         self.held: frozenset[str] = frozenset()
         self._guard = guard
         self._holds = False  # and the guard was not told yet that they are started again
-        self._planning = planning
+        self._planner = planner
         self._scheduler = scheduler
         self._parts = parts
         self._cron_progress = cron_progress
@@ -105,7 +105,7 @@ class RunningFlow:
         A component whose parameter or class is missing does not start and reports the error; all
         others continue.
         """
-        plans = self._planning.plans(FlowIndex.of(kept.flow))
+        plans = self._planner.plans(FlowIndex.of(kept.flow))
         for problem in plans.problems:
             _logger.error("after the restart: %s", problem)
         self._cron_progress.forget(one for one in plans.schedules if not kept.wanted.runs(one))
@@ -131,7 +131,7 @@ class RunningFlow:
             return ()
         changes = diff(_base(before, flow), flow)
         index = FlowIndex.of(flow)
-        plans = self._planning.checked(index, places)
+        plans = self._planner.checked(index, places)
         components = frozenset(plans.schedules)
         after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
         self.note_cron_progress()

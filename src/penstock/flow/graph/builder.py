@@ -77,7 +77,7 @@ class FlowLink:
         return self
 
 
-class End:
+class Connectable:
     """Possible destination of connections: a processor, a funnel or a port."""
 
     def __init__(self, group: GroupBuilder, name: str) -> None:
@@ -85,17 +85,17 @@ class End:
         self.name = name
 
 
-class Way:
+class RelationshipSource:
     """Outgoing relationships of a component: ``way >> end`` connects them."""
 
-    def __init__(self, source: End, relationships: tuple[str, ...]) -> None:
+    def __init__(self, source: Connectable, relationships: tuple[str, ...]) -> None:
         self._source = source
         self._relationships = relationships
 
-    def __rshift__(self, destination: End) -> FlowLink:
+    def __rshift__(self, destination: Connectable) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
+    def to(self, destination: Connectable, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
         """Connect the relationships to a destination.
 
         Raises:
@@ -104,13 +104,13 @@ class Way:
         return _connect(self._source, destination, self._relationships).options(**options)
 
 
-class Passage(End):
+class FunnelOrPort(Connectable):
     """Funnel or port, which has no relationships: ``funnel >> end``."""
 
-    def __rshift__(self, destination: End) -> FlowLink:
+    def __rshift__(self, destination: Connectable) -> FlowLink:
         return self.to(destination)
 
-    def to(self, destination: End, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
+    def to(self, destination: Connectable, **options: Unpack[QueueConnectionOptions]) -> FlowLink:
         """Connect it to a destination.
 
         Raises:
@@ -119,17 +119,17 @@ class Passage(End):
         return _connect(self, destination, ()).options(**options)
 
 
-class ProcessorEnd(End):
+class ConnectableProcessor(Connectable):
     """Processor; its relationships are attributes, or in brackets: ``p["not found"]``."""
 
-    def __getattr__(self, relationship: str) -> Way:
+    def __getattr__(self, relationship: str) -> RelationshipSource:
         if relationship.startswith("_"):
             raise AttributeError(relationship)
-        return Way(self, (relationship,))
+        return RelationshipSource(self, (relationship,))
 
-    def __getitem__(self, relationships: str | tuple[str, ...]) -> Way:
+    def __getitem__(self, relationships: str | tuple[str, ...]) -> RelationshipSource:
         names = (relationships,) if isinstance(relationships, str) else relationships
-        return Way(self, names)
+        return RelationshipSource(self, names)
 
 
 class GroupBuilder:
@@ -149,7 +149,7 @@ class GroupBuilder:
         type_: str | type,
         properties: Mapping[str, object] | None = None,
         **options: Unpack[ProcessorOptions],
-    ) -> ProcessorEnd:
+    ) -> ConnectableProcessor:
         """Add a processor.
 
         Args:
@@ -164,19 +164,19 @@ class GroupBuilder:
         type_name = type_ if isinstance(type_, str) else type_.__name__
         fields: _Document = {"type": type_name, "properties": dict(properties or {}), **options}
         self._add("processors", name, fields)
-        return ProcessorEnd(self, name)
+        return ConnectableProcessor(self, name)
 
-    def funnel(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+    def funnel(self, name: str, **options: Unpack[ComponentOptions]) -> FunnelOrPort:
         """Add a funnel. Raises `Conflict` if the name is already used."""
-        return self._passage("funnels", name, {**options})
+        return self._funnel_or_port("funnels", name, {**options})
 
-    def input_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+    def input_port(self, name: str, **options: Unpack[ComponentOptions]) -> FunnelOrPort:
         """Add an input port of this group. Raises `Conflict` if the name is already used."""
-        return self._passage("input_ports", name, {**options})
+        return self._funnel_or_port("input_ports", name, {**options})
 
-    def output_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+    def output_port(self, name: str, **options: Unpack[ComponentOptions]) -> FunnelOrPort:
         """Add an output port of this group. Raises `Conflict` if the name is already used."""
-        return self._passage("output_ports", name, {**options})
+        return self._funnel_or_port("output_ports", name, {**options})
 
     def group(
         self,
@@ -237,9 +237,9 @@ class GroupBuilder:
             raise Conflict(f"parameter {name!r} already exists: use another name")
         parameters[name] = fields
 
-    def _passage(self, field: str, name: str, fields: _Document) -> Passage:
+    def _funnel_or_port(self, field: str, name: str, fields: _Document) -> FunnelOrPort:
         self._add(field, name, fields)
-        return Passage(self, name)
+        return FunnelOrPort(self, name)
 
     def _add(self, field: str, name: str, fields: _Document) -> None:
         self._take(name)
@@ -311,7 +311,9 @@ class FlowBuilder(GroupBuilder):
             raise InvalidFlow(problems_of(error, SourceLocations())) from None
 
 
-def _connect(source: End, destination: End, relationships: tuple[str, ...]) -> FlowLink:
+def _connect(
+    source: Connectable, destination: Connectable, relationships: tuple[str, ...]
+) -> FlowLink:
     """Connect two ends, in the group in which both can be named."""
     ours, theirs = source.group, destination.group
     if ours is theirs:

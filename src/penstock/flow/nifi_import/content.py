@@ -111,7 +111,7 @@ class NifiContent:
     def _check(self, path: str, start: int, size: int) -> None:
         if start < 0 or size < 1:
             raise UnreadableContent(path, f"invalid range: {size} bytes from byte {start}")
-        with _reading(path):
+        with _translate_read_errors(path):
             there = self._file(path).size()
         if start + size > there:
             raise UnreadableContent(path, "is too short")
@@ -120,7 +120,7 @@ class NifiContent:
         """Return `length` bytes; a single read may return fewer."""
         parts: list[bytes] = []
         while length:
-            with _reading(path):
+            with _translate_read_errors(path):
                 data = self._file(path).pread(length, position)
             if not data:
                 raise UnreadableContent(path, "is too short")
@@ -139,7 +139,7 @@ class NifiContent:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _translate_read_errors(path: str) -> Iterator[None]:
     """Distinguish errors of NiFi's file from those of Penstock's."""
     try:
         yield

@@ -68,7 +68,7 @@ class HeapBudget:
         self._used: dict[str, int] = {}
         self._swap_outs: dict[str, Callable[[], bool]] = {}
         self._total = 0
-        self._bearable = limit_bytes
+        self._next_relief_bytes = limit_bytes
 
     @property
     def used_bytes(self) -> int:
@@ -100,8 +100,8 @@ class HeapBudget:
                 self._total += used_bytes - self._used[queue]
                 self._used[queue] = used_bytes
             if self._total <= self.limit_bytes:
-                self._bearable = self.limit_bytes
-            return self._total > self._bearable
+                self._next_relief_bytes = self.limit_bytes
+            return self._total > self._next_relief_bytes
 
     def relieve(self) -> None:
         """Make the largest queues swap out until the total is below the limit or none can.
@@ -109,16 +109,16 @@ class HeapBudget:
         If none can, they are asked again only after all together hold somewhat more.
         """
         with self._mutex:
-            fattest = [(-used_bytes, queue) for queue, used_bytes in self._used.items()]
-        heapq.heapify(fattest)
-        while fattest:
-            _, queue = heapq.heappop(fattest)
+            largest = [(-used_bytes, queue) for queue, used_bytes in self._used.items()]
+        heapq.heapify(largest)
+        while largest:
+            _, queue = heapq.heappop(largest)
             with self._mutex:
                 if self._total <= self.limit_bytes:
                     return
                 swap_out = self._swap_outs.get(queue)
             if swap_out is not None and _has_swapped_out(queue, swap_out):
                 with self._mutex:
-                    heapq.heappush(fattest, (-self._used.get(queue, 0), queue))
+                    heapq.heappush(largest, (-self._used.get(queue, 0), queue))
         with self._mutex:
-            self._bearable = self._total + self.limit_bytes // _RETRY_DIVISOR
+            self._next_relief_bytes = self._total + self.limit_bytes // _RETRY_DIVISOR

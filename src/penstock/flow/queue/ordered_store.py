@@ -1,9 +1,9 @@
 """Ordered store of a queue's FlowFiles, in memory and in swap files.
 
 `OrderedStore` merges: the next FlowFile is the smaller one of the head of the memory part and
-the head of the swap files (`swap_cursors`). `SortedBuffer` is the memory part: a sorted `Line`,
-an unsorted overflow, and FlowFiles that are being written to a swap file; it also estimates
-their memory. `Line` orders entries by key: entries that arrive in order are appended to a
+the head of the swap files (`swap_cursors`). `SortedBuffer` is the memory part: `SortedEntries`, an
+unsorted overflow, and FlowFiles that are being written to a swap file; it also estimates their
+memory. `SortedEntries` orders entries by key: entries that arrive in order are appended to a
 sorted list, late ones go into a heap that is never larger than the list when an entry is taken.
 Does not own sizes, penalties or when to swap out (`swap_policy`).
 
@@ -41,7 +41,7 @@ _KEY: Final = itemgetter(0)
 _LATE_SHARE: Final = 8  # late entries are merged at once if they exceed this part
 
 
-class Line:
+class SortedEntries:
     """Entries with distinct keys. The queue's mutex is held during every call."""
 
     __slots__ = ("_late", "_sorted")
@@ -176,7 +176,7 @@ class SortedBuffer:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.used_bytes = 0
-        self.line = Line()
+        self.line = SortedEntries()
         self._overflow: list[Entry] = []
         self._overflow_head: PriorityKey | None = None
         self._writing: list[Entry] = []
@@ -272,11 +272,11 @@ class SortedBuffer:
             self._recount()
             raise
 
-    def in_other_order(self, keys: KeyMaker) -> Line:
+    def in_other_order(self, keys: KeyMaker) -> SortedEntries:
         """Return a buffer of all FlowFiles in another order; nothing may be in a write."""
         self._take_overflow_in()
         flowfiles = [one for _, one in self.line]
-        line = Line()
+        line = SortedEntries()
         if flowfiles:
             line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
         return line

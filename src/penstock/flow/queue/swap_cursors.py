@@ -169,7 +169,7 @@ class SwapTally:
 
 
 @dataclass(slots=True)
-class RunsTally(SwapTally):
+class CursorsTally(SwapTally):
     """Remaining rows of a store's cursors, and approximate memory of their windows."""
 
     window_bytes: int = 0
@@ -211,7 +211,7 @@ class SwapCursor:
         tally: Counts remaining rows, and rows read ahead, of all cursors of a store.
     """
 
-    def __init__(self, file: SwapFileInfo, number: int, tally: RunsTally) -> None:
+    def __init__(self, file: SwapFileInfo, number: int, tally: CursorsTally) -> None:
         self.file = file
         self.number = number
         self.tally = tally
@@ -608,7 +608,7 @@ class SwapCursors:
     """
 
     def __init__(self, order: str, windows: SwapWindows, clock: Clock) -> None:
-        self.swapped = RunsTally()
+        self.swapped = CursorsTally()
         self._order = order
         self._windows = windows
         self._clock = clock

@@ -28,7 +28,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 from penstock.storage.queue.group_commit import Syncer, SyncThreads
 
 if TYPE_CHECKING:
@@ -723,9 +723,9 @@ class Committer:
         """Return the age of the oldest commit that is not synced; 0 without background syncs."""
         return 0.0 if self._threads is None else self._threads.unsynced.age_s()
 
-    def unsynced_trouble(self) -> str | None:
+    def sync_failure(self) -> str | None:
         """Return an error text if a commit waits too long for its sync."""
-        return None if self._threads is None else self._threads.unsynced.trouble()
+        return None if self._threads is None else self._threads.unsynced.sync_failure()
 
     @property
     def syncs(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 from penstock.flow.repository.records import SnapshotPart
 from penstock.storage.journal import Journal
 

@@ -122,7 +122,11 @@ class FlowFileRepository:
             raise
         try:
             committer.begin(anew=back.begin_anew)
-            events = [*back.events, *swap.tidy(back.state), *_recover_content(back, content)]
+            events = [
+                *back.events,
+                *swap.check_folder(back.state),
+                *_recover_content(back, content),
+            ]
             committer.delete_obsolete()
         except BaseException:
             committer.abandon()
@@ -208,9 +212,9 @@ class FlowFileRepository:
         Raises:
             Unavailable: They are not; the message contains their age.
         """
-        trouble = self._committer.unsynced_trouble()
-        if trouble is not None:
-            raise Unavailable(trouble, dependency=Dependency.DISK)
+        failure = self._committer.sync_failure()
+        if failure is not None:
+            raise Unavailable(failure, dependency=Dependency.DISK)
 
     def statistics(self) -> RepositoryStatistics:
         """Return the current statistics."""

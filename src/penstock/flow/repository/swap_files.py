@@ -61,7 +61,7 @@ class SwapFolder:
         """Return the path of a file."""
         return f"{self._folder}/{name}"
 
-    def tidy(self, state: RepositoryState) -> list[RecoveryEvent]:
+    def check_folder(self, state: RepositoryState) -> list[RecoveryEvent]:
         """Check the folder at start, when the state is durable.
 
         Raises:

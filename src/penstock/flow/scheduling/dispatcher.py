@@ -260,9 +260,9 @@ class Dispatcher:
         self._slots.period_ended(component)
         self.check(component)
 
-    def firing_due(self, component: ScheduledComponent, due_ms: int) -> None:
+    def cron_time_due(self, component: ScheduledComponent, due_ms: int) -> None:
         """Handle a firing time."""
-        self._slots.firing_due(component, due_ms)
+        self._slots.cron_time_due(component, due_ms)
         self.check(component)
 
     def run_ended(self, event: RunEnded) -> bool:

@@ -37,7 +37,7 @@ class PeriodEnded(SchedulerEvent):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FiringDue(SchedulerEvent):
+class CronTimeDue(SchedulerEvent):
     """A firing time of a CRON driven component came."""
 
     description: ClassVar[str] = "firing time"
@@ -86,7 +86,7 @@ class RunSlots:
         component.resting.popleft()
         component.free += 1
 
-    def firing_due(self, component: ScheduledComponent, due_ms: int) -> None:
+    def cron_time_due(self, component: ScheduledComponent, due_ms: int) -> None:
         """Free the slots of a CRON driven component, and set the timer for its next firing time."""
         # Firing times up to now are handled, too: those before a late timer count as one.
         component.served_ms = max(due_ms, self._clock.now_ms())
@@ -125,4 +125,4 @@ class RunSlots:
                 extra=of_component(component.id),
             )
             return
-        component.fire = self._inbox.post_at(due_ms, FiringDue(component, due_ms))
+        component.fire = self._inbox.post_at(due_ms, CronTimeDue(component, due_ms))

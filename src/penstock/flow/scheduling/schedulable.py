@@ -38,7 +38,7 @@ WORKED: Final = Outcome()
 NOTHING_DONE: Final = Outcome(worked=False)
 
 
-class Run(Protocol):
+class ComponentRun(Protocol):
     """One run, as the component uses it: one trigger, or several within a short time."""
 
     @property
@@ -74,7 +74,7 @@ class Run(Protocol):
 
 
 class TimedRun:
-    """`Run` with a duration; `goes_on` follows NiFi's rules.
+    """`ComponentRun` with a duration; `goes_on` follows NiFi's rules.
 
     Only the thread of the run calls its methods.
 
@@ -174,7 +174,7 @@ class Schedulable(Protocol):
         """Prepare for the first trigger after a start. An exception fails the start."""
         ...
 
-    def trigger(self, run: Run) -> Outcome:
+    def trigger(self, run: ComponentRun) -> Outcome:
         """Do one unit of work, and commit it.
 
         Exceptions are logged. After any exception except `ProcessError`, the component is not

@@ -23,7 +23,7 @@ from penstock.flow.scheduling.dispatcher import CheckDue, Dispatcher, NoSingleRu
 from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
 from penstock.flow.scheduling.lifecycle_driver import LifecycleDriver, RetryDue, StartOverdue
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.run_slots import FiringDue, PeriodEnded
+from penstock.flow.scheduling.run_slots import CronTimeDue, PeriodEnded
 from penstock.flow.scheduling.statistics import SchedulerStatistics
 
 if TYPE_CHECKING:
@@ -334,8 +334,8 @@ class Scheduler:
                 self._dispatcher.check_due(event.component)
             case PeriodEnded():
                 self._dispatcher.period_ended(event.component)
-            case FiringDue():
-                self._dispatcher.firing_due(event.component, event.due_ms)
+            case CronTimeDue():
+                self._dispatcher.cron_time_due(event.component, event.due_ms)
             case Yielded():
                 self._dispatcher.yield_for(event.component, event.wait_ms)
             case NoSingleRun():

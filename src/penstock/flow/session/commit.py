@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from penstock.flow.relationships import RelationshipRetry
-    from penstock.flow.session.services import SessionQueue, SessionServices, Wiring
+    from penstock.flow.session.services import SessionContext, SessionQueue, SessionServices
     from penstock.flow.session.session_state import SessionFlowFiles
 
 
@@ -59,21 +59,21 @@ class Retried:
     yield_ms: int = 0
 
 
-def find_retried(session_state: SessionFlowFiles, wiring: Wiring, now_ms: int) -> Retried:
+def find_retried(session_state: SessionFlowFiles, context: SessionContext, now_ms: int) -> Retried:
     """Return the FlowFiles to retry, and remove the retry count from the others."""
     retried = Retried()
-    name = RETRY_COUNT_PREFIX + wiring.processor
+    name = RETRY_COUNT_PREFIX + context.processor
     routed = {
-        number: wiring.retries[route]
+        number: context.retries[route]
         for number, route in session_state.routes.items()
-        if route in wiring.retries
+        if route in context.retries
     }
     if routed:
         groups = _groups(session_state)
         for number, retry in routed.items():
             if number not in retried.undone:
                 group = groups.get(number, (number,))
-                _try_again(session_state, wiring, retry, (group, name, now_ms), retried)
+                _try_again(session_state, context, retry, (group, name, now_ms), retried)
     for number in session_state.routes.keys() - retried.undone:
         flowfile = session_state.newest[number]
         if name in flowfile.attributes and session_state.routes[number]:
@@ -83,15 +83,15 @@ def find_retried(session_state: SessionFlowFiles, wiring: Wiring, now_ms: int) -
 
 def _groups(session_state: SessionFlowFiles) -> Mapping[int, Collection[int]]:
     groups: dict[int, list[int]] = {}
-    kin = session_state.kin()
-    for number, head in kin.items():
+    relatives = session_state.relatives()
+    for number, head in relatives.items():
         groups.setdefault(head, []).append(number)
-    return {number: groups[head] for number, head in kin.items()}
+    return {number: groups[head] for number, head in relatives.items()}
 
 
 def _try_again(
     session_state: SessionFlowFiles,
-    wiring: Wiring,
+    context: SessionContext,
     retry: RelationshipRetry,
     attempt: tuple[Collection[int], str, int],
     retried: Retried,
@@ -106,7 +106,7 @@ def _try_again(
     if tried >= retry.count:
         return
     penalize = retry.backoff is RetryBackoff.PENALIZE
-    delay_ms = retry.delay_ms(tried, wiring.penalty_ms if penalize else wiring.yield_ms)
+    delay_ms = retry.delay_ms(tried, context.penalty_ms if penalize else context.yield_ms)
     again = [
         with_attributes(original, {**original.attributes, name: str(tried + 1)})
         for original in originals
@@ -182,7 +182,10 @@ class PreparedCommit:
 
 
 def prepare(
-    session_state: SessionFlowFiles, wiring: Wiring, services: SessionServices, into: PreparedCommit
+    session_state: SessionFlowFiles,
+    context: SessionContext,
+    services: SessionServices,
+    into: PreparedCommit,
 ) -> SessionStatistics:
     """Check the state of a session, add its results to a prepared commit, and return the counts.
 
@@ -190,16 +193,16 @@ def prepare(
         SessionMisuse: A FlowFile was not transferred or removed, or its relationship is not
             connected; nothing was added.
     """
-    _check(session_state, wiring)
+    _check(session_state, context)
     now_ms = services.clock.now_ms()
-    retried = find_retried(session_state, wiring, now_ms) if wiring.retries else Retried()
+    retried = find_retried(session_state, context, now_ms) if context.retries else Retried()
     by_route = _by_route(session_state.routes, retried.undone)
 
     outgoing = _Outgoing(session_state, services, now_ms)
     for route, ids in by_route.items():
         if route == TO_SOURCE:
             outgoing.give_back([session_state.newest[number] for number in ids])
-        elif queues := wiring.outputs.get(route):
+        elif queues := context.outputs.get(route):
             outgoing.send(ids, queues)
         else:
             outgoing.ended += ids
@@ -246,7 +249,7 @@ def _by_route(routes: Mapping[int, str], undone: AbstractSet[int]) -> Mapping[st
     return by_route
 
 
-def _check(session_state: SessionFlowFiles, wiring: Wiring) -> None:
+def _check(session_state: SessionFlowFiles, context: SessionContext) -> None:
     forgotten = session_state.forgotten()
     if forgotten:
         more = f" and {len(forgotten) - 1} more" if len(forgotten) > 1 else ""
@@ -256,7 +259,7 @@ def _check(session_state: SessionFlowFiles, wiring: Wiring) -> None:
         )
     # A relationship with retries also needs a connection.
     for route in dict.fromkeys(session_state.routes.values()):
-        if route == TO_SOURCE or wiring.outputs.get(route) or route in wiring.auto_terminated:
+        if route == TO_SOURCE or context.outputs.get(route) or route in context.auto_terminated:
             continue
         lost = next(number for number, to in session_state.routes.items() if to == route)
         raise SessionMisuse(

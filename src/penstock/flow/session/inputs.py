@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.queue import Polled
-    from penstock.flow.session.services import SessionQueue, SessionRepository, Wiring
+    from penstock.flow.session.services import SessionContext, SessionQueue, SessionRepository
     from penstock.flow.session.session_state import SessionFlowFiles
 
 _logger = logging.getLogger(__name__)
@@ -40,8 +40,10 @@ class SessionInputs:
         expired_bytes: Content size of those.
     """
 
-    def __init__(self, wiring: Wiring, repository: SessionRepository, clock: Clock) -> None:
-        self._wiring = wiring
+    def __init__(
+        self, context: SessionContext, repository: SessionRepository, clock: Clock
+    ) -> None:
+        self._session_context = context
         self._repository = repository
         self._clock = clock
         self.expired_count = 0
@@ -52,7 +54,7 @@ class SessionInputs:
         """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
         if self._room(session_state) == 0:
             return None
-        for queue in self._wiring.pollable():
+        for queue in self._session_context.pollable():
             taken = self._enter(session_state, queue, queue.poll)
             if taken:
                 return taken[0]
@@ -65,7 +67,7 @@ class SessionInputs:
             limit = min(limit, room)
             if not limit:
                 return []
-        for queue in self._wiring.pollable():
+        for queue in self._session_context.pollable():
             taken = self._enter(session_state, queue, partial(queue.poll_many, limit))
             if taken:
                 return taken
@@ -89,7 +91,7 @@ class SessionInputs:
             stopped = verdict.is_last
             return verdict
 
-        for queue in self._wiring.pollable():
+        for queue in self._session_context.pollable():
             if stopped or self._is_closed(session_state):
                 break
             taken += self._enter(session_state, queue, partial(queue.poll_where, decide))
@@ -105,7 +107,7 @@ class SessionInputs:
         """Return how many more FlowFiles the session may take; None: no limit."""
         if self._is_closed(session_state):
             return 0
-        limit = self._wiring.batch_limit.count
+        limit = self._session_context.batch_limit.count
         return None if limit is None else max(0, limit - session_state.taken_count())
 
     def _is_closed(self, session_state: SessionFlowFiles) -> bool:
@@ -119,7 +121,7 @@ class SessionInputs:
         polled = poll()
         flowfiles, expired = polled.flowfiles, polled.expired
         back: list[FlowFile] = []
-        limit = self._wiring.batch_limit
+        limit = self._session_context.batch_limit
         try:
             if flowfiles and limit.suspects:
                 now_s = self._clock.monotonic_s()
@@ -130,7 +132,7 @@ class SessionInputs:
                 flowfiles, back = taken, rest
             if flowfiles:
                 session_state.take(queue, flowfiles)
-                self._wiring.took_from(queue)
+                self._session_context.took_from(queue)
         except BaseException:
             if flowfiles and flowfiles[0].id not in session_state.newest:  # else a rollback does it
                 self._give_back(queue, flowfiles, steps)
@@ -165,7 +167,7 @@ class SessionInputs:
     ) -> None:
         if not isinstance(error, PenstockError):
             raise error
-        self._wiring.yield_for(self._wiring.yield_ms)
+        self._session_context.yield_for(self._session_context.yield_ms)
         _logger.warning(
             "queue %s: %s could not be removed from the journal (%s); they "
             "stay in the queue until a retry",

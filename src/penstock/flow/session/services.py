@@ -1,10 +1,10 @@
-"""Wiring of a processor's sessions: its inputs, its outputs, and shared services.
+"""Context of a processor's sessions: its inputs, its outputs, and shared services.
 
 Owns which inputs may be polled now, and their rotation. Does not own the queues (`queue`), nor
 back-pressure that keeps a processor from being triggered (`scheduling`).
 
-Invariant: the wiring of a processor is created anew when its connections change. All of its
-sessions share it, from any thread.
+Invariant: the session context of a processor is created anew when its connections change. All of
+its sessions share it, from any thread.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Rotation:
 
 
 @dataclass(frozen=True)
-class Wiring:
+class SessionContext:
     """Connections and settings of one processor.
 
     Attributes:

@@ -306,8 +306,8 @@ class ProcessSession:
         with self._calls as work:
             if route is None:
                 route = TO_SOURCE
-            elif route not in work.wiring.relationships:
-                known = ", ".join(sorted(work.wiring.relationships)) or "none"
+            elif route not in work.context.relationships:
+                known = ", ".join(sorted(work.context.relationships)) or "none"
                 raise InvalidRequest(f"unknown relationship {route!r}: use one of {known}")
             if isinstance(flowfiles, FlowFile):
                 ids = [work.session_state.open(flowfiles, "transfer").id]
@@ -332,7 +332,7 @@ class ProcessSession:
         """
         with self._calls as work:
             ids = work.session_state.open_ids(_listed(flowfiles), "penalize")
-            until_ms = work.services.clock.now_ms() + work.wiring.penalty_ms
+            until_ms = work.services.clock.now_ms() + work.context.penalty_ms
             newest = work.session_state.newest
             for penalized in with_penalty([newest[number] for number in ids], until_ms):
                 work.session_state.change(penalized)

@@ -163,7 +163,7 @@ class SessionFlowFiles:
         left = self.newest.keys() - self.routes.keys() - self.removed
         return [self.newest[number] for number in self.newest if number in left]
 
-    def kin(self) -> dict[int, int]:
+    def relatives(self) -> dict[int, int]:
         """Return for each FlowFile that was linked to others the lowest id among its relatives.
 
         FlowFiles that were created from each other, over any number of steps, are relatives.
@@ -181,7 +181,7 @@ class SessionFlowFiles:
             heads[max(one, other)] = min(one, other)
         return {number: head(number) for number in list(heads)}
 
-    def check_kin(self, ids: Sequence[int]) -> None:
+    def check_relatives(self, ids: Sequence[int]) -> None:
         """Check that FlowFiles may move to another session.
 
         Raises:

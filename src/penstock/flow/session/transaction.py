@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.session.services import SessionRepository, SessionServices, Wiring
+    from penstock.flow.session.services import SessionContext, SessionRepository, SessionServices
 
 
 Work = TypeVar("Work")
@@ -187,7 +187,7 @@ class SessionTransaction:
     batch in all cases.
 
     Attributes:
-        wiring: Connections of the processor.
+        context: Connections of the processor.
         services: Repositories and other objects that all sessions share.
         calls: Held during each call; terminates the session.
         session_state: Session state since the last checkpoint.
@@ -199,23 +199,23 @@ class SessionTransaction:
         statistics: Counts of the work so far, over all commits.
 
     Args:
-        wiring: Connections of the processor.
+        context: Connections of the processor.
         services: Repositories and other objects that all sessions share.
         batching: Whether a commit of the processor is only a checkpoint; `flush` commits all of
             them together.
     """
 
     def __init__(
-        self, wiring: Wiring, services: SessionServices, *, batching: bool = False
+        self, context: SessionContext, services: SessionServices, *, batching: bool = False
     ) -> None:
-        self.wiring = wiring
+        self.context = context
         self.services = services
         self.session_state = SessionFlowFiles()
-        self.calls = SessionCalls(wiring.processor, self, self._roll_back)
+        self.calls = SessionCalls(context.processor, self, self._roll_back)
         self.content = SessionContent(services.content, self.session_state, self.calls)
-        self.intake = SessionInputs(wiring, services.repository, services.clock)
+        self.intake = SessionInputs(context, services.repository, services.clock)
         self.numbers = IdAllocator(services.repository)
-        self.state = SessionState(wiring.state)
+        self.state = SessionState(context.state)
         self.counters = Counters()
         self.statistics: SessionStatistics = IDLE
         self._batching = batching
@@ -280,7 +280,9 @@ class SessionTransaction:
                 except Exception:
                     # Only here does user code run after the commit, which cannot be undone any
                     # more.
-                    _logger.exception("%s: a callback after a commit failed", self.wiring.processor)
+                    _logger.exception(
+                        "%s: a callback after a commit failed", self.context.processor
+                    )
 
     def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
         """Return FlowFiles taken since the last checkpoint to their queues, and discard new ones.
@@ -316,14 +318,14 @@ class SessionTransaction:
             InvalidRequest: The target is this session, or one of another processor.
         """
         with self.calls:
-            if target is self or target.wiring.processor != self.wiring.processor:
+            if target is self or target.context.processor != self.context.processor:
                 raise InvalidRequest(
                     "FlowFiles can only migrate to another session of the same processor: pass "
                     "such a session"
                 )
             given = list(flowfiles)
             ids = self.session_state.open_ids(given, "migrate")
-            self.session_state.check_kin(ids)
+            self.session_state.check_relatives(ids)
             self.content.finish_appends([self.session_state.newest[number] for number in ids])
             with target.calls:  # not earlier: an error above does not concern that session
                 self.session_state.move(ids, target.session_state)
@@ -332,10 +334,10 @@ class SessionTransaction:
         try:
             self.state.checkpoint()
             if self.session_state.newest:
-                counts = prepare(self.session_state, self.wiring, self.services, self._prepared)
+                counts = prepare(self.session_state, self.context, self.services, self._prepared)
                 self._count(counts, prepared=True)
-                if self.wiring.batch_limit.count is not None:
-                    self.wiring.batch_limit.passed(self.session_state.taken_count())
+                if self.context.batch_limit.count is not None:
+                    self.context.batch_limit.passed(self.session_state.taken_count())
                 self._begin()
             counters = self.counters.take()
             if counters:
@@ -370,7 +372,7 @@ class SessionTransaction:
         for taken in taken_of_queues:
             steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
         if prepared.yield_ms:
-            steps.take(self.wiring.yield_for, prepared.yield_ms)
+            steps.take(self.context.yield_for, prepared.yield_ms)
         steps.finish()
         return prepared.callbacks
 
@@ -379,9 +381,9 @@ class SessionTransaction:
     ) -> None:
         if failed:
             taken = self.session_state.taken_count()
-            inputs = len(self.wiring.inputs)
-            penalty_end_s = self.services.clock.monotonic_s() + self.wiring.penalty_ms / 1_000
-            self.wiring.batch_limit.failed(
+            inputs = len(self.context.inputs)
+            penalty_end_s = self.services.clock.monotonic_s() + self.context.penalty_ms / 1_000
+            self.context.batch_limit.failed(
                 taken, inputs, self.session_state.originals, penalty_end_s
             )
             penalize = taken == 1
@@ -427,7 +429,7 @@ class SessionTransaction:
             if gone:
                 back = [one for one in back if one.id not in gone]
             if back and now_ms is not None:
-                penalized = steps.take(with_penalty, back, now_ms + self.wiring.penalty_ms)
+                penalized = steps.take(with_penalty, back, now_ms + self.context.penalty_ms)
                 back = penalized or back
             if back:
                 steps.take(taken.queue.put_many, back)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from msgspec.structs import astuple
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 from penstock.flow.flowfile import FlowFile
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 

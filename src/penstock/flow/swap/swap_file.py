@@ -39,7 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.columns import EncodedPage, SwapPage, encode_pages
 from penstock.storage.content.claims import ResourceClaim

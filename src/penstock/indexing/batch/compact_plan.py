@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.batch.input_segments import VisibleSegment
-    from penstock.indexing.batch.task_input import TaskReading
+    from penstock.indexing.batch.task_input import TaskInput
     from penstock.indexing.specs import Aggregator, DataSchema
     from penstock.indexing.specs.batch.compact import CompactSpec, MinorInput
 
@@ -126,20 +126,21 @@ class CompactPlan:
 
     def __init__(self, spec: CompactSpec) -> None:
         self._spec = spec
-        self.wanted: Final = [wish.interval for wish in spec.lock_wishes()]
+        self.wanted: Final = [intent.interval for intent in spec.lock_intents()]
 
-    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
         """Return a job for each group of time chunks with the same granularity."""
         spec, interval = self._spec, _interval(self._spec)
         # The interval of named segments was unknown before, so it could not be locked.
         if spec.minor is None:
-            found = reading.claim([interval], named=frozenset(spec.segment_ids))
+            found = task_input.claim([interval], named=frozenset(spec.segment_ids))
             _check_input(spec, found)
         else:
-            reading.lock([interval])
-            found = reading.to_replace_some(interval, partial(parted, spec, spec.minor))
+            task_input.lock([interval])
+            found = task_input.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [
-            _job(spec, chunks, group, reading) for chunks, group in _groups(spec, interval, found)
+            _job(spec, chunks, group, task_input)
+            for chunks, group in _groups(spec, interval, found)
         ]
 
 
@@ -238,15 +239,15 @@ def _job(
     spec: CompactSpec,
     chunks: Mapping[str, JsonValue],
     group: Sequence[VisibleSegment],
-    reading: TaskReading,
+    task_input: TaskInput,
 ) -> Job:
     metrics, combines = _metrics(spec, group)
-    exact = _has_exact_names(spec, group, reading)
+    exact = _has_exact_names(spec, group, task_input)
     schema = _schema(spec, chunks, group, metrics, exact=exact)
     state = compaction_state(schema, spec.tuning_config.partitions)
     return Job(
         schema=schema,
-        input=replace(reading.as_input(group), renamed=() if exact else _renamed(group, schema)),
+        input=replace(task_input.as_input(group), renamed=() if exact else _renamed(group, schema)),
         intervals=tuple(condensed(one.interval for one in group)),
         partitioning=partitioning_of(spec.tuning_config.partitions),
         mode=spec.mode,
@@ -342,7 +343,7 @@ def _schema(
 
 
 def _has_exact_names(
-    spec: CompactSpec, group: Sequence[VisibleSegment], reading: TaskReading
+    spec: CompactSpec, group: Sequence[VisibleSegment], task_input: TaskInput
 ) -> bool:
     """Return whether column names of the datasource are case-sensitive: see `core.column_case`.
 
@@ -355,7 +356,7 @@ def _has_exact_names(
     if not case_variants_in(names):
         return False
     return _any_has_case_variants(group) or _any_has_case_variants(
-        reading.visible(spec.datasource, [ETERNITY])
+        task_input.visible(spec.datasource, [ETERNITY])
     )
 
 

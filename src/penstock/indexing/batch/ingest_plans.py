@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.batch.engine import SegmentInput
     from penstock.indexing.batch.job import Job
-    from penstock.indexing.batch.task_input import TaskReading
+    from penstock.indexing.batch.task_input import TaskInput
     from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
     from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
     from penstock.indexing.specs.inputs import DruidInput
@@ -37,10 +37,10 @@ class IndexPlan:
         self._spec = spec
         self.wanted: Final = spec.chunks
 
-    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
         """Return the job of the input."""
         spec = self._spec
-        return [index_job(spec, lambda source: _rows_of(source, spec, reading))]
+        return [index_job(spec, lambda source: _rows_of(source, spec, task_input))]
 
 
 class SqlPlan:
@@ -48,9 +48,9 @@ class SqlPlan:
 
     def __init__(self, spec: SqlIngestSpec) -> None:
         self._spec = spec
-        self.wanted: Final = [wish.interval for wish in spec.lock_wishes()]
+        self.wanted: Final = [intent.interval for intent in spec.lock_intents()]
 
-    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
         """Return the job of the statement."""
         spec = self._spec
         if spec.mode is IngestionMode.APPEND:
@@ -60,11 +60,11 @@ class SqlPlan:
         # Spark ignores case: FROM WEB reads web.
         own = spec.datasource.lower()
         reads = any(token.name.lower() == own for token in tokens(spec.query))
-        kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
-        return [sql_job(spec, ((spec.datasource, reading.as_input(kept)),))]
+        kept = task_input.to_replace([ETERNITY], basis=spec.intervals if reads else ())
+        return [sql_job(spec, ((spec.datasource, task_input.as_input(kept)),))]
 
 
-def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
+def _rows_of(source: DruidInput, spec: IndexParallelSpec, task_input: TaskInput) -> SegmentInput:
     """Return the visible rows of a datasource that the task reads.
 
     Raises:
@@ -76,11 +76,11 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
     if replaced:
         # Rows appended between the read and the publish would be hidden but not written.
         granularity = spec.data_schema.segment_granularity
-        found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
+        found = task_input.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
-        found = reading.visible(source.datasource, intervals)
+        found = task_input.visible(source.datasource, intervals)
     if not found:
-        _check_name(source, spec, reading)
+        _check_name(source, spec, task_input)
     if ids:
         names = {str(one) for one in ids}
         found = [one for one in found if str(one.segment.id) in names]
@@ -90,16 +90,16 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
                 place="spec.ioConfig.inputSource.segments",
             )
     hidden = _hidden(source, [one.segment for one in found])
-    return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
+    return replace(task_input.as_input(found), filter=source.filter, hidden=hidden)
 
 
-def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
+def _check_name(source: DruidInput, spec: IndexParallelSpec, task_input: TaskInput) -> None:
     """Refuse a datasource without data: with a misspelt name the target would be emptied.
 
     Raises:
         InvalidRequest: It has no data.
     """
-    name, known = source.datasource, reading.datasources()
+    name, known = source.datasource, task_input.datasources()
     if name in known:
         return
     whole = spec.io.input_source

@@ -41,13 +41,13 @@ from penstock.indexing.batch.progress import TaskProgress
 from penstock.indexing.batch.retries import RetryBudget, RetryingCaller, Stopped
 from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
-    appended,
+    appended_segments,
     empty_chunks,
-    replacing,
-    rewriting,
+    replacement_segments,
+    rewritten_segments,
     tombstones,
 )
-from penstock.indexing.batch.task_input import TaskReading, digest
+from penstock.indexing.batch.task_input import TaskInput, digest
 from penstock.indexing.batch.written_files import EngineOutput
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
@@ -87,7 +87,7 @@ class IngestPlan(Protocol):
         """The intervals to lock before the write."""
         ...
 
-    def jobs(self, reading: TaskReading) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
         """Return the jobs to write, once those intervals are locked; always the same jobs."""
         ...
 
@@ -118,7 +118,7 @@ class IngestTask:
         self._retries = RetryingCaller(ports.actions, ports.clock, ports.waits_changed)
         listing = SegmentListing(self._retries)
         self._locks = BatchTaskLocks(spec, ports, self._retries, listing)
-        self._reading = TaskReading(
+        self._task_input = TaskInput(
             spec.datasource, self._locks, self._retries, listing, ports.store
         )
 
@@ -162,7 +162,7 @@ class IngestTask:
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
             self._locks.cover(self._wanted)
-        jobs = self._plan.jobs(self._reading)
+        jobs = self._plan.jobs(self._task_input)
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
         segments, kind, overwritten = self._place(done)
@@ -178,10 +178,10 @@ class IngestTask:
             end=None,
             counts=counts,
             kind=kind,
-            basis=self._reading.basis,
+            basis=self._task_input.basis,
             overwritten=overwritten,
         )
-        self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._reading.trial()})
+        self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._task_input.trial()})
         return publish
 
     def _find_publish(self) -> PublishSegments | None:
@@ -214,7 +214,7 @@ class IngestTask:
         return dataclasses.replace(publish, segments=rows)
 
     def _write(self, number: int, job: Job) -> EngineOutput:
-        read = self._reading.trial()
+        read = self._task_input.trial()
         known = EngineOutput.find(self._folder, number, read)
         if known is not None:
             known = known.rebased(self._ports.store.rebased)
@@ -281,7 +281,7 @@ class IngestTask:
         segments = []
         for job, written in done:
             form = self._form(job)
-            segments += replacing(form, written, locks.version_of)
+            segments += replacement_segments(form, written, locks.version_of)
             if job.mode is IngestionMode.REPLACE:
                 empty = self._empty_chunks(job, written)
                 segments += tombstones(form, empty, locks.version_of)
@@ -303,13 +303,13 @@ class IngestTask:
             new = written.of_chunks(lambda chunk: chunk not in rewrites)
             if new.files:
                 locks = self._locks.lock([file.data.interval for file in new.files])
-                segments += replacing(form, new, locks.version_of)
+                segments += replacement_segments(form, new, locks.version_of)
             if not old.files:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
             places = self._retries.perform("asking for places", action)
-            segments += rewriting(form, old, rewrites, places)
+            segments += rewritten_segments(form, old, rewrites, places)
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
 
@@ -326,7 +326,7 @@ class IngestTask:
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
         places = self._retries.perform("asking for places", action)
-        return appended(self._form(job), written, places)
+        return appended_segments(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
         return SegmentForm(
@@ -340,7 +340,7 @@ class IngestTask:
     def _empty_chunks(self, job: Job, written: EngineOutput) -> list[Interval]:
         """Return the time chunks of the intervals that have visible rows and got none."""
         shown = [
-            one.interval for one in self._reading.visible(self._spec.datasource, job.intervals)
+            one.interval for one in self._task_input.visible(self._spec.datasource, job.intervals)
         ]
         buckets: Iterator[Interval] = itertools.chain.from_iterable(
             map(job.granularity.buckets, condensed(shown))

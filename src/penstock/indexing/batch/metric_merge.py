@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.segments.model import Segment
 
-Way = Literal["combine", "compute"]
+MergeMethod = Literal["combine", "compute"]
 
-_BOTH: Final[frozenset[Way]] = frozenset({"combine", "compute"})
+_BOTH: Final[frozenset[MergeMethod]] = frozenset({"combine", "compute"})
 # These are the same for merged rows: equal values count once, or not at all.
 _BLIND_TO_COPIES: Final = frozenset({"min", "max", "first", "last", "hll", "theta"})
 _NUMBERS: Final = frozenset({"long", "double", "float"})
@@ -74,7 +74,7 @@ def merged_metrics(wanted: Sequence[Aggregator], rows: Sequence[KeptRows]) -> fr
     Raises:
         InvalidRequest: A metric can neither be combined nor computed.
     """
-    return frozenset(metric.name for metric in wanted if _way(metric, rows) == "combine")
+    return frozenset(metric.name for metric in wanted if _merge_method(metric, rows) == "combine")
 
 
 def united(rows: Iterable[KeptRows]) -> tuple[Aggregator, ...] | None:
@@ -107,19 +107,19 @@ def carried(rows: Iterable[KeptRows], known: Iterable[Aggregator]) -> tuple[Aggr
     )
 
 
-def _way(metric: Aggregator, rows: Sequence[KeptRows]) -> Way:
-    ways = _BOTH.intersection(*(_ways(metric, one) for one in rows))
-    giving = frozenset[Way]().union(*(_giving(metric, one) for one in rows))
+def _merge_method(metric: Aggregator, rows: Sequence[KeptRows]) -> MergeMethod:
+    ways = _BOTH.intersection(*(_merge_methods(metric, one) for one in rows))
+    giving = frozenset[MergeMethod]().union(*(_giving(metric, one) for one in rows))
     if not ways & giving:
         raise InvalidRequest(_refusal(metric, rows, there=bool(giving)), place="metricsSpec")
     # In rows that were not rolled up, a column with the metric's name may be something else.
-    first: Way = "compute" if all(one.metrics is None for one in rows) else "combine"
+    first: MergeMethod = "compute" if all(one.metrics is None for one in rows) else "combine"
     return first if first in ways & giving else next(iter(ways & giving))
 
 
-def _ways(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
+def _merge_methods(metric: Aggregator, rows: KeptRows) -> frozenset[MergeMethod]:
     """Return how the metric can be derived from rows; any way if they have no values of it."""
-    found: set[Way] = set()
+    found: set[MergeMethod] = set()
     if rows.metrics is None:
         if metric.kind == "count" or _is_there(metric, rows):
             found.add("compute")
@@ -141,9 +141,9 @@ def _ways(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
     return frozenset(found)
 
 
-def _giving(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
+def _giving(metric: Aggregator, rows: KeptRows) -> frozenset[MergeMethod]:
     """Return the ways in which the rows have any values of the metric."""
-    found: set[Way] = set()
+    found: set[MergeMethod] = set()
     if metric.name in rows.columns:
         found.add("combine")
     if metric.kind == "count" or _is_there(metric, rows):

@@ -49,7 +49,7 @@ class SegmentForm:
     rollup: Mapping[str, object] | None = None
 
 
-def replacing(
+def replacement_segments(
     form: SegmentForm, written: EngineOutput, version_of: Callable[[Interval], str]
 ) -> list[Segment]:
     """Return segments that replace their whole time chunks, in order.
@@ -66,7 +66,7 @@ def replacing(
     return segments
 
 
-def appended(
+def appended_segments(
     form: SegmentForm, written: EngineOutput, places: Sequence[AllocatedSegment]
 ) -> list[Segment]:
     """Return the appended segments, one for each file in the order of the files.
@@ -86,7 +86,7 @@ def appended(
     ]
 
 
-def rewriting(
+def rewritten_segments(
     form: SegmentForm,
     written: EngineOutput,
     rewrites: Mapping[Interval, Rewrite],

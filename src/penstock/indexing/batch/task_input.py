@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Basis
 
 
-class TaskReading:
+class TaskInput:
     """The reads of one task. On its thread.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import SegmentLike, TaskLock
 
 
-class CoveringLocks:
+class SectionLocks:
     """The locks in a critical section, which do not change while it runs.
 
     Args:
@@ -50,7 +50,7 @@ class CoveringLocks:
                     f" be of type {type}: acquire locks of one type"
                 )
 
-    def replacing(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
+    def replace_locks(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
         """Return, for each segment, the holder of a REPLACE lock that contains it, or None."""
         known: dict[Interval, HeldLock | None] = {}
         for segment in segments:
@@ -59,7 +59,7 @@ class CoveringLocks:
         return [known[segment.interval] for segment in segments]
 
     def _replacer(self, interval: Interval) -> HeldLock | None:
-        for group in self._table.replacing(interval):
+        for group in self._table.replace_locks(interval):
             lock = group.lock
             if not lock.revoked and lock.interval.covers(interval):
                 return HeldLock(next(iter(group.tasks)), lock)

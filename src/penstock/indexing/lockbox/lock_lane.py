@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.coverage import CoveringLocks
+    from penstock.indexing.lockbox.coverage import SectionLocks
     from penstock.indexing.lockbox.lockbox import CommandAnswer, LockBatchResult, LockCommand
     from penstock.indexing.lockbox.model import LockPolicy, LockRequest, SegmentLike
     from penstock.indexing.lockbox.store import LockStore
@@ -540,7 +540,7 @@ def _answer(batch: Sequence[_WaitingCommand], result: LockBatchResult) -> None:
 
 
 def run_covered(
-    action: Callable[[CoveringLocks], T],
+    action: Callable[[SectionLocks], T],
     task_id: str,
     segments: Sequence[SegmentLike],
     intervals: Sequence[Interval],
@@ -552,7 +552,7 @@ def run_covered(
         LockRevoked: A covering lock was revoked, or the task is not active.
         Conflict: No lock covers a segment or an interval.
     """
-    return action(box.covering(task_id, segments, intervals))
+    return action(box.section_locks(task_id, segments, intervals))
 
 
 def find_room(

@@ -76,7 +76,7 @@ class SegmentLockIndex(Generic[P]):
             for holders in chunk.numbers.values():
                 yield from holders
 
-    def concerning(self, interval: Interval, number: int | None) -> Iterator[P]:
+    def of_segment(self, interval: Interval, number: int | None) -> Iterator[P]:
         """Yield the holders that matter to a segment: in its own time chunk, those of its number.
 
         Args:
@@ -210,11 +210,11 @@ class LockTable:
         of_times = chain.from_iterable(index.overlapping(interval) for index in used)
         return chain(of_times, self._of_segments.overlapping(interval))
 
-    def replacing(self, interval: Interval) -> Iterator[LockGroup]:
+    def replace_locks(self, interval: Interval) -> Iterator[LockGroup]:
         """Yield the lock groups whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
-    def concerning(self, wanted: TaskLock | LockRequest) -> Iterator[LockGroup]:
+    def conflict_candidates(self, wanted: TaskLock | LockRequest) -> Iterator[LockGroup]:
         """Yield the lock groups whose lock overlaps a lock or request and may conflict with it.
 
         Leaves out locks that never conflict with it, of which there may be thousands for one time:
@@ -228,7 +228,7 @@ class LockTable:
             elif (mine := self._by_group.get((kind, wanted.group))) is not None:
                 yield from mine.overlapping(wanted.interval)
         if wanted.granularity is LockGranularity.SEGMENT:
-            yield from self._of_segments.concerning(wanted.interval, wanted.partition_number)
+            yield from self._of_segments.of_segment(wanted.interval, wanted.partition_number)
         else:
             yield from self._of_segments.overlapping(wanted.interval)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
-from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
+from penstock.indexing.lockbox.coverage import SectionLocks, require_covered
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.model import (
     Granted,
@@ -96,7 +96,11 @@ class LockGranter:
 
     def refusal_of_new(self, request: LockRequest) -> LockRefused | None:
         """Return why a new segment without a number would be refused, or None; changes nothing."""
-        found = [group for group in self.table.concerning(request) if concerns(group.lock, request)]
+        found = [
+            group
+            for group in self.table.conflict_candidates(request)
+            if concerns(group.lock, request)
+        ]
         _, firm = self._in_the_way(request, found, None)
         if all(self._revocable(group, request) for group in firm) or all(
             _same_claim(group.lock, request) for group in firm
@@ -114,7 +118,7 @@ class LockGranter:
             task.priority,
         ):
             return f"it does not have group {task.group!r}, {task.datasource}, {task.priority}"
-        found = list(self.table.concerning(lock))
+        found = list(self.table.conflict_candidates(lock))
         same = next((group for group in found if group.lock == lock), None)
         if same is not None and lock.type is LockType.REPLACE:
             return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
@@ -145,7 +149,11 @@ class LockGranter:
             self.version_floor = raised_floor(self.version_floor, group.lock.version)
 
     def _create_or_find(self, request: LockRequest, now_ms: int) -> LockOutcome:
-        found = [group for group in self.table.concerning(request) if concerns(group.lock, request)]
+        found = [
+            group
+            for group in self.table.conflict_candidates(request)
+            if concerns(group.lock, request)
+        ]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:
             outcome = self._reuse(mine, request)
@@ -249,7 +257,7 @@ class LockGranter:
 
     def _drop_superseded(self, new: LockGroup, task_id: str) -> None:
         """Release locks that the new one makes redundant, so that later requests find one lock."""
-        for group in list(self.table.concerning(new.lock)):
+        for group in list(self.table.conflict_candidates(new.lock)):
             if task_id in group.tasks and supersedes(new.lock, group.lock):
                 self._leave(group, task_id)
 
@@ -443,9 +451,9 @@ class Lockbox:
         """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
         return self._granter.adopt(task, lock)
 
-    def covering(
+    def section_locks(
         self, task_id: str, segments: Sequence[SegmentLike], intervals: Sequence[Interval]
-    ) -> CoveringLocks:
+    ) -> SectionLocks:
         """Return the locks for a critical section of a task.
 
         Raises:
@@ -454,7 +462,7 @@ class Lockbox:
         """
         self._active_tasks.require(task_id)
         require_covered(self._table, task_id, segments=segments, intervals=intervals)
-        return CoveringLocks(task_id, self._table)
+        return SectionLocks(task_id, self._table)
 
     def room_for(self, request: LockRequest, now_ms: int) -> LockRefused | str:
         """Return the version of a new segment where none exists, or the conflicting locks.

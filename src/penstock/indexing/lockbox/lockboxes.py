@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.coverage import CoveringLocks
+    from penstock.indexing.lockbox.coverage import SectionLocks
     from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.lockbox.model import (
         HeldLock,
@@ -199,7 +199,7 @@ class Lockboxes:
     def critical(
         self,
         task: LockTask,
-        action: Callable[[CoveringLocks], T],
+        action: Callable[[SectionLocks], T],
         *,
         segments: Sequence[SegmentLike] = (),
         intervals: Sequence[Interval] = (),

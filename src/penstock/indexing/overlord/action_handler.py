@@ -48,7 +48,7 @@ from penstock.indexing.overlord.segment_publisher import OverlordPublisher, Supe
 from penstock.indexing.overlord.segment_transactions import kill_segments, mark_unused
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading
+from penstock.storage.metadata import AnnouncedFile, AnnouncedOffsets, PublishOutcome
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -167,7 +167,7 @@ class ActionHandler:
         files = [_announced(file) for file in action.files]
         reading = None
         if isinstance(task, StreamTaskSpec):
-            reading = Reading(
+            reading = AnnouncedOffsets(
                 task.supervisor_id,
                 action.start,
                 action.end,

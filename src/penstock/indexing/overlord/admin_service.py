@@ -67,7 +67,7 @@ class AdminService:
         """Return the locked times of each datasource for given policies, disjoint, in order."""
         return self._lead().lockboxes.locked_intervals(policies)
 
-    def free_places(self, datasource: str, allocated: Interval) -> int:
+    def delete_pending_segments(self, datasource: str, allocated: Interval) -> int:
         """Delete the unneeded pending segments that were allocated within an interval. Blocks.
 
         Returns the number of deleted ids.

@@ -36,8 +36,8 @@ def lock_requests(task: TaskSpec) -> list[LockRequest]:
     """Return the locks that a task needs before it can start."""
     mine = lock_task(task)
     return [
-        mine.request(wish.interval, lock_type(task, appends=wish.appends))
-        for wish in task.lock_wishes()
+        mine.request(intent.interval, lock_type(task, appends=intent.appends))
+        for intent in task.lock_intents()
     ]
 
 

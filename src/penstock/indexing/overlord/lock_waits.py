@@ -248,6 +248,6 @@ class LockWaits:
 
 def _line_of(task: TaskSpec, requests: Sequence[LockRequest]) -> Hashable:
     """Return the key of a task's line: all tasks of a line have the same conflicts."""
-    wishes = tuple((str(one.interval), one.type, one.priority) for one in requests)
+    requested = tuple((str(one.interval), one.type, one.priority) for one in requests)
     # Tasks of one group may share locks, so they have lines of their own.
-    return (wishes, task.group_name if task.group_name != task.id else "")
+    return (requested, task.group_name if task.group_name != task.id else "")

@@ -14,7 +14,7 @@ from penstock.core.errors import Conflict
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.lock_requests import lock_type
 from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.storage.metadata import CountsRow, Covering, PublishRequest
+from penstock.storage.metadata import CountsRow, PublishRequest, ReplaceLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import PublishSegments
     from penstock.indexing.engine import RowCounts
-    from penstock.indexing.lockbox.coverage import CoveringLocks
+    from penstock.indexing.lockbox.coverage import SectionLocks
     from penstock.indexing.task_spec import TaskSpec
     from penstock.storage.metadata import Killed, MetadataStore, PublishOutcome, SegmentRow
     from penstock.storage.metadata.rows.publish import PublishKind
 
 
 def publish_segments(
-    metadata: MetadataStore, task: TaskSpec, action: PublishSegments, locks: CoveringLocks
+    metadata: MetadataStore, task: TaskSpec, action: PublishSegments, locks: SectionLocks
 ) -> PublishOutcome:
     """Publish segments and offsets.
 
@@ -38,12 +38,12 @@ def publish_segments(
         Unavailable: The store does not answer.
     """
     kind = _kind(task, action)
-    covering: dict[str, Covering] = {}
+    covering: dict[str, ReplaceLock] = {}
     if kind == "append":
         locks.require(LockType.APPEND)
-        holders = locks.replacing(action.segments)
+        holders = locks.replace_locks(action.segments)
         covering = {
-            segment.id: Covering(held.task_id, held.lock.version)
+            segment.id: ReplaceLock(held.task_id, held.lock.version)
             for segment, held in zip(action.segments, holders, strict=True)
             if held is not None
         }
@@ -51,7 +51,7 @@ def publish_segments(
 
 
 def keep_segments(
-    metadata: MetadataStore, task: TaskSpec, rows: Sequence[SegmentRow], locks: CoveringLocks
+    metadata: MetadataStore, task: TaskSpec, rows: Sequence[SegmentRow], locks: SectionLocks
 ) -> int:
     """Add segments unchanged to what the task will publish; return how many.
 
@@ -60,7 +60,7 @@ def keep_segments(
         Unavailable: The store does not answer.
     """
     versions = {}
-    for row, held in zip(rows, locks.replacing(rows), strict=True):
+    for row, held in zip(rows, locks.replace_locks(rows), strict=True):
         if held is None or held.task_id != task.id:
             raise Conflict(
                 f"task {task.id} has no REPLACE lock that contains segment {row.id}: set"
@@ -72,13 +72,13 @@ def keep_segments(
 
 
 def mark_unused(
-    metadata: MetadataStore, datasource: str, interval: Interval, _locks: CoveringLocks
+    metadata: MetadataStore, datasource: str, interval: Interval, _locks: SectionLocks
 ) -> int:
     """Mark the segments within an interval unused; return how many were used."""
     return metadata.segments.mark_unused_within(datasource, interval)
 
 
-def kill_segments(metadata: MetadataStore, ids: Sequence[str], _locks: CoveringLocks) -> Killed:
+def kill_segments(metadata: MetadataStore, ids: Sequence[str], _locks: SectionLocks) -> Killed:
     """Delete the rows of unused segments, and return the files to delete."""
     return metadata.segments.kill(ids)
 
@@ -92,7 +92,7 @@ def _kind(task: TaskSpec, action: PublishSegments) -> PublishKind:
 
 
 def _request(
-    task: TaskSpec, action: PublishSegments, kind: PublishKind, covering: dict[str, Covering]
+    task: TaskSpec, action: PublishSegments, kind: PublishKind, covering: dict[str, ReplaceLock]
 ) -> PublishRequest:
     is_stream = isinstance(task, StreamTaskSpec)
     return PublishRequest(

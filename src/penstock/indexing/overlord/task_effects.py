@@ -282,7 +282,7 @@ class LockEffects:
 
     def set_yielding(self, task: TaskSpec, *, yields: bool) -> None:
         """Set whether the locks of a task yield to other tasks."""
-        if task.lock_wishes():
+        if task.lock_intents():
             with suppress(Closed):  # The term is ending.
                 self._lockboxes.place(lock_task(task), waits=yields)
 

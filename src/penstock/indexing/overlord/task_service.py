@@ -55,7 +55,7 @@ TASKS_PER_TRANSACTION: Final = 500
 """Tasks that are stored together: a larger number would delay the mailbox's other mail."""
 
 
-class Adding(Protocol):
+class TaskSink(Protocol):
     """The part of the task queue that the intake uses."""
 
     def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
@@ -74,7 +74,7 @@ class TaskSubmissions:
         processor: The overlord's mailbox.
     """
 
-    def __init__(self, queue: Callable[[], Adding], processor: MailboxProcessor) -> None:
+    def __init__(self, queue: Callable[[], TaskSink], processor: MailboxProcessor) -> None:
         self._queue = queue
         self._processor = processor
         self._mutex = threading.Lock()

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.druid_expressions import as_spark_sql
-from penstock.indexing.specs.model import SpecModel, as_mistake, mistake, refusing
+from penstock.indexing.specs.model import SpecModel, as_mistake, mistake, refuse_types
 from penstock.indexing.specs.scalars import Flag, IntervalText, in_any_case
 
 
@@ -287,7 +287,7 @@ Filter = Annotated[
     | OrFilter
     | NotFilter,
     Field(discriminator="type"),
-    refusing(_REFUSED),
+    refuse_types(_REFUSED),
 ]
 
 AndFilter.model_rebuild()

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refusing
+from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refuse_types
 from penstock.indexing.specs.scalars import Count, Flag
 
 # Druid's default for nested values, which has no effect.
@@ -153,7 +153,7 @@ REFUSED_FORMATS: Final[Mapping[str, str]] = {
 InputFormat = Annotated[
     JsonFormat | CsvFormat | TsvFormat | ParquetFormat | OrcFormat | AvroFormat,
     Field(discriminator="type"),
-    refusing(REFUSED_FORMATS, default="json"),
+    refuse_types(REFUSED_FORMATS, default="json"),
 ]
 DelimitedFormat = Annotated[CsvFormat | TsvFormat, Field(discriminator="type")]
 """Lines of values with any separator."""

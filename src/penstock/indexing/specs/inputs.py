@@ -27,7 +27,7 @@ from penstock.indexing.secrets import (
 )
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import InputFormat
-from penstock.indexing.specs.model import Found, SpecModel, mistake, mistakes, refusing
+from penstock.indexing.specs.model import Found, SpecModel, mistake, mistakes, refuse_types
 from penstock.indexing.specs.scalars import OWN_PREFIX, DatasourceName, IntervalText
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
@@ -241,7 +241,9 @@ class CombiningInput(SpecModel):
     """Several inputs, read as one."""
 
     type: Literal["combining"] = "combining"
-    delegates: tuple[Annotated[SingleInput, refusing(_REFUSED_SOURCES)], ...] = Field(min_length=1)
+    delegates: tuple[Annotated[SingleInput, refuse_types(_REFUSED_SOURCES)], ...] = Field(
+        min_length=1
+    )
 
     @model_validator(mode="after")
     def _check_together(self) -> CombiningInput:
@@ -268,7 +270,7 @@ InputSource = Annotated[
     | DatabaseInput
     | CombiningInput,
     Field(discriminator="type"),
-    refusing(_REFUSED_SOURCES),
+    refuse_types(_REFUSED_SOURCES),
 ]
 
 

@@ -153,7 +153,7 @@ def mistakes(title: str, found: Found) -> ValidationError:
     )
 
 
-def refusing(
+def refuse_types(
     types: Mapping[str, str], *, default: str | None = None, field: str = "type"
 ) -> BeforeValidator:
     """Return a validator for a union by `type` that refuses Druid's other types with a remedy.

@@ -13,7 +13,7 @@ from penstock.broker.names import mistake_text, name_mistake
 from penstock.indexing.secrets import MASK, MASK_REMEDY
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
 from penstock.indexing.specs.input_formats import CsvFormat, JsonFormat, TsvFormat
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refusing
+from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refuse_types
 from penstock.indexing.specs.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.specs.scalars import (
     AnswerTimeMs,
@@ -206,7 +206,7 @@ class CostAutoScalerConfig(_ScalerBounds):
 ScalerConfig = Annotated[
     AutoScalerConfig | CostAutoScalerConfig,
     Field(discriminator="auto_scaler_strategy"),
-    refusing({}, default="lagBased", field="autoScalerStrategy"),
+    refuse_types({}, default="lagBased", field="autoScalerStrategy"),
 ]
 
 

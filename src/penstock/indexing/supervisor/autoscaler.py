@@ -371,11 +371,13 @@ class Autoscaler:
                 *(counted(sum(lag.values()), "message"), self._efforts_text()),
             )
 
-    def _reading(self) -> list[TaskGroup]:
+    def _reading_groups(self) -> list[TaskGroup]:
         return [g for g in self._state.groups.values() if g.state is GroupState.READING]
 
     def _efforts(self) -> list[Effort]:
-        return [effort for group in self._reading() if (effort := _effort(group)) is not None]
+        return [
+            effort for group in self._reading_groups() if (effort := _effort(group)) is not None
+        ]
 
     def _efforts_text(self) -> str:
         """Describe the reported speed and idle ratio of the tasks."""
@@ -392,7 +394,7 @@ class Autoscaler:
             return scaler.decide(count, partitions, now_s)
         behind = sum(lag.values())
         load = load_of(self._efforts(), lag=behind, partitions=partitions, groups=count)
-        rolls = any(self._snapshot.remaining_s(group) <= 0 for group in self._reading())
+        rolls = any(self._snapshot.remaining_s(group) <= 0 for group in self._reading_groups())
         return scaler.decide(load, now_s, rolls=rolls)
 
 

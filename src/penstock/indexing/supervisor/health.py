@@ -24,26 +24,26 @@ _FORGIVEN_AFTER_S: Final = 900
 
 
 class _Streak:
-    """Outcomes of one kind: three consecutive failures are trouble, three successes end it."""
+    """Outcomes of one kind; unhealthy from three consecutive failures to three successes."""
 
     def __init__(self) -> None:
         self.failures = 0
-        self.is_trouble = False
+        self.is_unhealthy = False
         self._good = 0
 
     def begin_anew(self) -> None:
         self.failures = self._good = 0
-        self.is_trouble = False
+        self.is_unhealthy = False
 
     def failed(self) -> None:
         self.failures += 1
         self._good = 0
-        self.is_trouble = self.is_trouble or self.failures >= _UNHEALTHY_AFTER
+        self.is_unhealthy = self.is_unhealthy or self.failures >= _UNHEALTHY_AFTER
 
     def succeeded(self) -> None:
         self.failures = 0
         self._good += 1
-        self.is_trouble = self.is_trouble and self._good < _HEALTHY_AFTER
+        self.is_unhealthy = self.is_unhealthy and self._good < _HEALTHY_AFTER
 
 
 class Health:
@@ -103,18 +103,18 @@ class Health:
         """Return whether the last read of the topic succeeded and the delay is over."""
         return self._polls.failures == 0 and now_s >= self._not_before_s
 
-    def trouble(self, now_s: float, *, was_there: bool) -> str | None:
+    def unhealthy_state(self, now_s: float, *, was_there: bool) -> str | None:
         """Return the state that results from failures, in Druid's terms, None if there is none.
 
         Args:
             now_s: The time; old task failures are ignored.
             was_there: Whether the topic was ever seen.
         """
-        if self._polls.is_trouble:
+        if self._polls.is_unhealthy:
             return "LOST_CONTACT_WITH_STREAM" if was_there else "UNABLE_TO_CONNECT_TO_STREAM"
-        if self._rounds.is_trouble:
+        if self._rounds.is_unhealthy:
             return "UNHEALTHY_SUPERVISOR"
-        if self._tasks.is_trouble and not self._is_forgiven(now_s):
+        if self._tasks.is_unhealthy and not self._is_forgiven(now_s):
             return "UNHEALTHY_TASKS"
         return None
 

@@ -57,9 +57,11 @@ class SupervisorSnapshot:
         if state.spec.suspended:
             return "SUSPENDED"
         now_s = state.ports.clock.monotonic_s()
-        trouble = state.health.trouble(now_s, was_there=state.stream.available is not None)
-        if trouble is not None:
-            return trouble
+        unhealthy_state = state.health.unhealthy_state(
+            now_s, was_there=state.stream.available is not None
+        )
+        if unhealthy_state is not None:
+            return unhealthy_state
         if (wait := self._lasting_wait()) is not None:
             return f"{WAITING_FOR}{wait.dependency.name}"
         if state.stream.available is None:

@@ -350,14 +350,14 @@ class TaskProtocol:
 
         def done(report: TaskReport) -> None:
             replica.report_requested = False
-            self._heard(group, replica, report)
+            self._apply_report(group, replica, report)
 
         def failed(_error: PenstockError) -> None:
             replica.report_requested = False  # The task is starting, or its worker restarts it.
 
         self._calls.call(peon_lane(task_id), lambda: peons.report(task_id), done, failed)
 
-    def _heard(self, group: TaskGroup, replica: Replica, report: TaskReport) -> None:
+    def _apply_report(self, group: TaskGroup, replica: Replica, report: TaskReport) -> None:
         before, replica.report = replica.report, report
         replica.heard_s = self._state.ports.clock.monotonic_s()
         group.learn(report.checkpoints)

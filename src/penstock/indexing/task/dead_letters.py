@@ -171,9 +171,9 @@ class DeadLetterSends:
         )
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """The last error, empty if none."""
-        return self._call.trouble
+        return self._call.last_error
 
     def advance(self) -> None:
         """Send the oldest unsent files that may be sent."""

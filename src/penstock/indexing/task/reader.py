@@ -86,9 +86,9 @@ class StreamReader:
         return self._batch.end if self._batch is not None else self._context.state.commit.current
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """The last error, or what it waits for; empty if none."""
-        found = self._persist.trouble or self._poll.trouble
+        found = self._persist.last_error or self._poll.last_error
         return found or self._missing or self._end_reason
 
     def advance(self) -> None:

@@ -329,9 +329,9 @@ class SequencePublisher:
         self._may_release = context.spec.tuning_config.release_locks_on_handoff
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """The last error, empty if none."""
-        return self._call.trouble
+        return self._call.last_error
 
     @property
     def is_free(self) -> bool:

@@ -72,9 +72,9 @@ class FileAnnouncer:
         self._under_way = ""
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """The last error, empty if none."""
-        return self._call.trouble
+        return self._call.last_error
 
     def changed(self, sequence: str) -> None:
         """Record that the files of a sequence have changed."""
@@ -358,7 +358,7 @@ class StreamingTask:
             end=None if sequences.final is None else dict(sequences.final),
             checkpoints={s.number: dict(s.start) for s in sequences.items},
             counts=self.counts,
-            error="; ".join(part.trouble for part in parts if part.trouble),
+            error="; ".join(part.last_error for part in parts if part.last_error),
             averages=self._reader.averages.rates(now_s),
             unparseable=self._reader.parse_errors.saved,
             effort=self._reader.effort.measure(now_s),

@@ -139,11 +139,11 @@ class EndedTasks:
                 f"the folder of an earlier task {task_id} is being deleted: try again soon"
             )
 
-    def clearing(self, task_id: str) -> None:
+    def begin_deletion(self, task_id: str) -> None:
         """Record that the files of an earlier task are being deleted for a new one of that id."""
         self._deleting[task_id] = self._leaving.pop(task_id, None)
 
-    def cleared(self, task_id: str, *, whole: bool) -> None:
+    def end_deletion(self, task_id: str, *, whole: bool) -> None:
         """Record the end of that deletion.
 
         Args:
@@ -179,17 +179,17 @@ class EndedTasks:
             return
         if not tries_left:
             self._waits.ended(_SHIP)  # It is given up; another task's log may still be tried.
-        self.clearing(ended.id)
+        self.begin_deletion(ended.id)
 
         def failed(error: PenstockError) -> None:
             _log.warning("the folder of task %s will be deleted later: %s", ended.id, error)
             self._waits.failed(_DELETE, error, dependency=Dependency.DISK)
-            self.cleared(ended.id, whole=False)
+            self.end_deletion(ended.id, whole=False)
 
         self._calls.call(
             "delete",
             lambda: self._remove(ended.folder),
-            lambda _none: self.cleared(ended.id, whole=True),
+            lambda _none: self.end_deletion(ended.id, whole=True),
             failed,
         )
 

@@ -126,7 +126,7 @@ class LogStore:
                 self._files.pipe_file(self._path(task_id, REPORT), report)
         self._puts += 1
         if self._puts % self._options.tidy_every == 0:
-            self.tidy()
+            self.delete_excess()
 
     @property
     def log_bytes_max(self) -> int:
@@ -148,7 +148,7 @@ class LogStore:
         with self._translated("read the report of", task_id):
             return self._files.cat_file(self._path(task_id, REPORT))
 
-    def tidy(self) -> None:
+    def delete_excess(self) -> None:
         """Delete the logs and reports of the oldest tasks that exceed the limits.
 
         Raises:

@@ -233,7 +233,7 @@ class RunningTasks:
         self._state.require_room()
         self._ended.require_no_deletion(task.id)
         if not self._folders.is_clear(task.id):
-            self._ended.clearing(task.id)
+            self._ended.begin_deletion(task.id)
             return False
         running = self._state.running
         since_s = self._context.clock.monotonic_s()
@@ -447,10 +447,10 @@ class Worker:
 
     def _report_cleared(self, task_id: str, *, whole: bool) -> None:
         if self._processor.mailbox.is_mailbox_thread:
-            self._ended.cleared(task_id, whole=whole)
+            self._ended.end_deletion(task_id, whole=whole)
             return
         self._processor.post(
-            lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
+            lambda: self._ended.end_deletion(task_id, whole=whole), "cleared %s", task_id
         )
 
     def _answer(

@@ -32,7 +32,7 @@ from penstock.core.instants import format_any_time, format_day
 from penstock.spark.sql.answer_files import pieces
 
 if TYPE_CHECKING:
-    from penstock.spark.sql.fetching import RowSource
+    from penstock.spark.sql.fetcher import RowSource
 
 
 TypeName = Literal["type", "sqlType"]

@@ -26,7 +26,7 @@ QUERY_TIMEOUT_S = 600.0
 
 
 @dataclass(slots=True)
-class Given:
+class CommandOptions:
     """Options given before or within a command."""
 
     data_dir: str | None = None
@@ -112,4 +112,4 @@ class Given:
         )
 
 
-GIVEN = Given()
+GIVEN = CommandOptions()

@@ -195,7 +195,7 @@ def read_text(file: Path) -> str:
     Raises:
         InvalidRequest: The file cannot be read.
     """
-    with reading(file):
+    with translate_read_errors(file):
         if str(file) == "-":
             return sys.stdin.read().removeprefix(_BYTE_ORDER_MARK)
         return file.read_text(encoding="utf-8").removeprefix(_BYTE_ORDER_MARK)
@@ -280,7 +280,7 @@ def _int64(text: str) -> int:
 
 
 @contextlib.contextmanager
-def reading(file: Path) -> Iterator[None]:
+def translate_read_errors(file: Path) -> Iterator[None]:
     """Translate errors of a file that the block reads.
 
     Raises:

@@ -14,7 +14,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import echo, reading, warn
+from penstock.services.cli.output import echo, translate_read_errors, warn
 
 if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient
@@ -96,7 +96,7 @@ def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | Non
             yield event.encode()
         return
     if file is not None and str(file) != "-":
-        with reading(file), file.open("rb") as stream:
+        with translate_read_errors(file), file.open("rb") as stream:
             yield from _lines(stream)
         return
     yield from _lines(sys.stdin.buffer)

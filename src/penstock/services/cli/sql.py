@@ -186,7 +186,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         "header": output is ResultFormat.CSV,
         "context": dict(wanted.context),
     }
-    with api.reading("POST", "/druid/v2/sql", json_body(body)) as answer:
+    with api.stream("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
             raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
         print_result(answer.chunks, is_json=output is not ResultFormat.CSV)

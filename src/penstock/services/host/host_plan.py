@@ -31,7 +31,7 @@ from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_EN
 from penstock.services.options import resolution
 from penstock.services.options.table import VARIABLE_PREFIX, Options, local_path
 from penstock.services.options.values import HostPort
-from penstock.spark.connect.stuck import told_stuck
+from penstock.spark.connect.stuck import stuck_reason
 
 if TYPE_CHECKING:
     from penstock.spark.connect.server import SparkServerOptions
@@ -274,7 +274,7 @@ class HostPlan:
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             stop_stage=_STOP_STAGES[spark.name],
             pulse=LivenessCheck(lambda: greet(spark.port)),
-            trouble=lambda: told_stuck(options.run_folder),
+            restart_reason=lambda: stuck_reason(options.run_folder),
             log_file=options.log_folder / "spark.log",
             provides=Dependency.SPARK,
         )

@@ -10,9 +10,9 @@ cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore 
 is polled: until it is open, and then every few seconds, to check that the JVM is alive.
 
 Invariants: a child that ends unexpectedly is restarted with the same sockets, and so is one that
-hangs, by its pulse, or reports trouble. Children end when this process ends in any way. They are
-stopped stage by stage, in parallel within a stage, each with its own time limit, and are killed
-after it.
+hangs, by its pulse, or reports a reason to restart it. Children end when this process ends in any
+way. They are stopped stage by stage, in parallel within a stage, each with its own time limit, and
+are killed after it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ChildPlan:
         stop_stage: Children of a lower number are stopped after all of a higher one have
             ended, because those may still use them.
         pulse: Checks whether a ready child hangs; None: no check.
-        trouble: Returns why it must be ended although it answers, or ""; called often.
+        restart_reason: Returns why it must be ended although it answers, or ""; called often.
         log_file: Its own log, which has the reason of an end if it printed none.
         ends_before_ready_max: Consecutive ends before everything was ready at which the launcher
             gives up.
@@ -86,7 +86,7 @@ class ChildPlan:
     stop_timeout_s: float = 10.0
     stop_stage: int = 0
     pulse: LivenessCheck | None = None
-    trouble: Callable[[], str] = str
+    restart_reason: Callable[[], str] = str
     log_file: Path | None = None
     ends_before_ready_max: int = ENDS_BEFORE_READY_MAX
     provides: str = ""
@@ -316,11 +316,11 @@ class Launcher:
         for child in self._children:
             if child.process is None or child.process.poll() is not None:
                 continue
-            pulse, trouble = child.plan.pulse, child.plan.trouble()
+            pulse, restart_reason = child.plan.pulse, child.plan.restart_reason()
             if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
-                trouble = f"hangs: no answer for {pulse.silence_s:.0f} s"
-            if trouble:
-                self._print_line(f"{child.plan.name} {trouble}")
+                restart_reason = f"hangs: no answer for {pulse.silence_s:.0f} s"
+            if restart_reason:
+                self._print_line(f"{child.plan.name} {restart_reason}")
                 if pulse is not None:
                     pulse.end()
                 # A stopped process reacts only to SIGKILL; it is restarted when its end is noticed,

@@ -181,14 +181,14 @@ class _Announcement:
             self._announced.stop()
 
     def _run(self) -> None:
-        trouble = RateLimitedLog(_logger, self._context.clock)
+        failure_log = RateLimitedLog(_logger, self._context.clock)
         while not self._stop_requested:
             try:
                 if self._has_database():
                     self._announce()
                     return
             except PenstockError as error:
-                trouble.warning("other processes cannot find this broker yet: %s", error)
+                failure_log.warning("other processes cannot find this broker yet: %s", error)
             with self._changed:
                 if not self._stop_requested:
                     self._context.clock.wait(self._changed, _ANNOUNCE_EVERY_S)

@@ -30,7 +30,7 @@ from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.server import kill_leftover
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
-from penstock.spark.projections.catalog import KnownProjections
+from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.selector import Projections
 from penstock.spark.sql.answer_files import AnswerFolder
@@ -71,7 +71,7 @@ def sql_parts(
 ) -> SqlParts:
     """Build the parts that answer queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
-    file_store, known = ProjectionFiles(deep_storage, clock), KnownProjections(tables)
+    file_store, known = ProjectionFiles(deep_storage, clock), ProjectionCatalog(tables)
     maker = ProjectionBuilder(for_queries, file_store, tables, known, clock, options)
     projections = Projections(for_queries, file_store, known, maker, clock)
     sql = SqlService(for_queries, tables, clock, bounds, projections, answers)

@@ -40,7 +40,7 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.tables import TableSource
-from penstock.spark.transforms.transform_errors import naming_transforms
+from penstock.spark.transforms.transform_errors import translate_transform_errors
 
 
 class SparkBatchEngine:
@@ -80,7 +80,7 @@ class SparkBatchEngine:
         scratch = self._scratch(folder)
         with self._registered(request.task_id) as running:
             try:
-                with naming_transforms(request.schema):
+                with translate_transform_errors(request.schema):
                     return BatchRun(
                         self._sessions, self._options, request, running, folder, scratch, progress
                     ).run()

@@ -30,7 +30,7 @@ from penstock.spark.sql_guard import OUTLINE_CONF, check_understood, relation, r
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile
-from penstock.spark.views import Outlines, Views, hidden_name, outline
+from penstock.spark.views import OutlineViews, Views, hidden_name, outline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ class QueryRows:
             with sessions.use() as spark, running.tagged(spark):
                 _understand(spark, query, files, names, externs)
                 views = Views(spark)
-                views.bring(files, names)
+                views.update(files, names)
                 hidden = views.hidden(names)
                 hidden |= {table.name: table.define(spark) for table in externs}
                 yield spark, relation(spark, query, (), hidden)
@@ -144,7 +144,7 @@ def _understand(
     externs: Sequence[StoredTable],
 ) -> None:
     """Check how Spark resolves a query."""
-    Outlines(spark).bring(files, names)
+    OutlineViews(spark).update(files, names)
     for table in externs:
         outline(spark, table.name, table.columns)
     check_understood(spark, query)

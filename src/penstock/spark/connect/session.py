@@ -313,16 +313,16 @@ def translate(error: BaseException) -> PenstockError | None:
     if not isinstance(error, PySparkException):
         return None
     condition = error.getCondition() or ""
-    trouble = _trouble_in_answer(error) or _trouble_in_text(condition, text)
-    if trouble is InputUnavailable:
+    failure_type = _failure_type_in_answer(error) or _failure_type_in_text(condition, text)
+    if failure_type is InputUnavailable:
         return InputUnavailable(_first_lines(text))
-    if trouble is SparkDiskFull:
+    if failure_type is SparkDiskFull:
         return SparkDiskFull(f"a disk that Spark writes to is full, free it: {_first_lines(text)}")
-    if trouble is not None:
+    if failure_type is not None:
         dependency = _dependency_in_text(text)
         if dependency is not None:
-            return trouble(_first_lines(text), dependency=dependency)
-        return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
+            return failure_type(_first_lines(text), dependency=dependency)
+        return failure_type(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
         return SparkRefusal(_first_lines(text))
     # A stack overflow has no message.
@@ -339,7 +339,7 @@ def _is_unreadable(error: BaseException, text: str) -> bool:
     return is_of_client and _UNREADABLE in text and _first_lines(text) == _UNREADABLE
 
 
-def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | None:
+def _failure_type_in_answer(error: PySparkException) -> type[EngineUnavailable] | None:
     """Return the error type for the status of an answer; None: Spark judged the request."""
     from grpc import StatusCode  # noqa: PLC0415
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
@@ -353,7 +353,7 @@ def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | Non
     return EngineLost if status in gone else None
 
 
-def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | None:
+def _failure_type_in_text(condition: str, text: str) -> type[EngineUnavailable] | None:
     name = condition.partition(".")[0]
     if name in _LOST or name in _AWAY:
         return EngineUnavailable if name in _AWAY else EngineLost

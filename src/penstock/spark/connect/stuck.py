@@ -46,7 +46,7 @@ logger.executor.appenderRef.stuck.ref = stuck
 """
 
 
-def told_stuck(run_folder: Path) -> str:
+def stuck_reason(run_folder: Path) -> str:
     """Return why a Spark must be ended, "" if it need not."""
     with contextlib.suppress(OSError):
         if stuck_file(run_folder).stat().st_size:

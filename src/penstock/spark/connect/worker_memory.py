@@ -63,7 +63,7 @@ def limit_this_process() -> None:
 
 
 @contextlib.contextmanager
-def naming(work: str) -> Iterator[None]:
+def translate_memory_errors(work: str) -> Iterator[None]:
     """Translate an allocation error in the block to one that names the work.
 
     Args:

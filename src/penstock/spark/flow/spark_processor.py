@@ -273,7 +273,7 @@ class SparkProcessor(RecordProcessor):
         for name, flowfiles in list(views.items()):
             good: list[FlowFile] = []
             schema, flowfiles = self._common(context, session, flowfiles)  # noqa: PLW2901
-            options = replace(self.reading(), schema=schema)
+            options = replace(self.reading_options(), schema=schema)
             for flowfile in flowfiles:
                 try:
                     url = work.add(self.records(session, flowfile, options))
@@ -294,7 +294,9 @@ class SparkProcessor(RecordProcessor):
         found: list[tuple[FlowFile, pa.Schema]] = []
         for flowfile in flowfiles:
             try:
-                found.append((flowfile, self.records(session, flowfile, self.reading()).schema))
+                found.append(
+                    (flowfile, self.records(session, flowfile, self.reading_options()).schema)
+                )
             except BadRecords as error:
                 fail(context, session, flowfile, self.failure, error)
         readable = [flowfile for flowfile, _ in found]

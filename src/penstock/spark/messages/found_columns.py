@@ -21,9 +21,9 @@ from penstock.core.errors import CorruptData
 from penstock.indexing.specs import TIME_COLUMN, Dimension
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.discovery import (
-    Alike,
     Found,
     FoundType,
+    UniformColumns,
     found_one_by_one,
     inferred,
     is_too_wide,
@@ -43,7 +43,7 @@ from penstock.spark.tables.columns import wider
 from penstock.spark.tables.parquet_reader import widened
 from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
 from penstock.spark.topic.row_shape import FieldType
-from penstock.spark.topic.split_reader import naming_split, read_messages, read_whole
+from penstock.spark.topic.split_reader import read_messages, read_whole, translate_split_errors
 from penstock.spark.topic.times import NotCleanError
 from penstock.storage.disk import OsFileSystem
 
@@ -68,7 +68,7 @@ _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LookWork:
+class InspectWork:
     """Splits whose columns are asked for, one for each piece of work.
 
     With `metadata`, the result includes the metadata columns of records.
@@ -78,27 +78,29 @@ class LookWork:
     format: TextFormat
     metadata: MetadataColumns | None = None
 
-    def look(self, number: int) -> Found:
+    def inspect(self, number: int) -> Found:
         """Return the columns of the messages of one split."""
-        with naming_split(self.splits[number]):
-            return self._look(number)
+        with translate_split_errors(self.splits[number]):
+            return self._inspect(number)
 
-    def _look(self, number: int) -> Found:
+    def _inspect(self, number: int) -> Found:
         found: Found = {}
         if self.metadata is None:
             for messages in read_messages(OsFileSystem(), self.splits[number]):
-                _look_at(messages, self.format, found)
+                _inspect_messages(messages, self.format, found)
             return found
         for records in read_whole(OsFileSystem(), self.splits[number], topic=""):
-            _look_at(records.values.drop_null(), self.format, found)
+            _inspect_messages(records.values.drop_null(), self.format, found)
             merge_found(found, metadata_column_types(records, self.metadata))
         return found
 
 
-def look_at_splits(work: LookWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def inspect_splits(
+    work: InspectWork, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Report the columns of the splits whose numbers Spark hands in."""
     for number in numbers(batches):
-        text = json.dumps([number, work.look(number)])
+        text = json.dumps([number, work.inspect(number)])
         yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 
 
@@ -141,7 +143,7 @@ def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
         return
     offsets = np.frombuffer(messages.buffers()[1], np.int32)[messages.offset :][: count + 1]
     is_wide = False
-    alike = Alike()
+    alike = UniformColumns()
     for first, last in small_pieces(offsets[:-1], int(offsets[-1])):
         piece = messages.slice(first, last - first)
         if first and alike.is_open:
@@ -157,7 +159,7 @@ def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
             yield columns
 
 
-def _piece_columns(messages: pa.BinaryArray, alike: Alike) -> Iterator[Found]:
+def _piece_columns(messages: pa.BinaryArray, alike: UniformColumns) -> Iterator[Found]:
     try:
         yield inferred(lines_of_objects(messages), len(messages), alike)
     except NotCleanError:
@@ -169,7 +171,7 @@ def _piece_columns(messages: pa.BinaryArray, alike: Alike) -> Iterator[Found]:
             yield from _piece_columns(messages.slice(start, step), alike)
 
 
-def _look_at(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> None:
+def _inspect_messages(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> None:
     if not len(messages):
         return
     if format_.columns:
@@ -183,7 +185,7 @@ def _look_at(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> Non
 def _type_of_keys(group: KeyGroup, format_: TextFormat) -> FoundType:
     seen: Found = {}
     if group.name is not None:
-        _look_at(group.keys, format_, seen)
+        _inspect_messages(group.keys, format_, seen)
         return seen.get(group.name, "null")
     for key in group.keys.to_pylist():
         value = first_value(key, "")

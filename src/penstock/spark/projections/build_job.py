@@ -54,7 +54,7 @@ class ProjectionFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class ProjectionFileReport:
     """Report of a worker about a file."""
 
     name: str
@@ -68,7 +68,7 @@ def make_files(
     columns: Columns,
     files: Sequence[TableFile],
     folder: ProjectionFolder,
-) -> Mapping[str, Wrote]:
+) -> Mapping[str, ProjectionFileReport]:
     """Make the projection's file of each given file; return the written files by name.
 
     Args:
@@ -124,7 +124,7 @@ def write_files(
                 raise translate_error(error, str(local), "write") from error
             temporary = f".{name}.{uuid.uuid4().hex}.tmp"
             size = files.put(str(local), folder.relative, name, temporary)
-            yield reported(Wrote(name, size, rows))
+            yield reported(ProjectionFileReport(name, size, rows))
 
 
 def _write(path: Path, parts: Iterator[pa.RecordBatch]) -> int:
@@ -168,9 +168,9 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatc
                 yield int(numbers[start]), batch.slice(start, end - start)
 
 
-def _wrote(report: str) -> Wrote:
+def _wrote(report: str) -> ProjectionFileReport:
     raw = json.loads(report)
-    return Wrote(raw["name"], raw["bytes"], raw["rows"])
+    return ProjectionFileReport(raw["name"], raw["bytes"], raw["rows"])
 
 
 def _kept(part: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

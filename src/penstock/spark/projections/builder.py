@@ -24,7 +24,7 @@ from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.projections.build_job import ProjectionFolder, make_files
-from penstock.spark.projections.catalog import KnownProjections
+from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.tables.model import Columns, TableFile, TableSource
@@ -57,7 +57,7 @@ class BuilderOptions:
         job_limit_s: Time limit of a job.
         pause_s: Pause of all jobs after a failure of Spark or of the store, and pause for a file
             that cannot be aggregated.
-        tidy_every_s: Interval of searches for unneeded files.
+        delete_unneeded_every_s: Interval of searches for unneeded files.
     """
 
     file_bytes_min: int = 256 * 1024
@@ -66,7 +66,7 @@ class BuilderOptions:
     queued_files: int = 10_000
     job_limit_s: float = 600.0
     pause_s: float = 600.0
-    tidy_every_s: float = 600.0
+    delete_unneeded_every_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ProjectionBuilder:
         sessions: SparkSessions,
         file_store: ProjectionFiles,
         source: TableSource,
-        known: KnownProjections,
+        known: ProjectionCatalog,
         clock: Clock,
         options: BuilderOptions | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class ProjectionBuilder:
         self._queue: dict[str, _BuildRequest] = {}  # by target; the first is made next
         self._file_paused_until_s: dict[str, float] = {}
         self._paused_until_s = clock.monotonic_s()
-        self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
+        self._delete_unneeded_from_s = clock.monotonic_s() + self.options.delete_unneeded_every_s
         self._running: RunningCall | None = None
         self._stopped = False
         self._thread = OwnedThread("projections", self._run, on_death=OnDeath.RESTART)
@@ -179,37 +179,39 @@ class ProjectionBuilder:
         while batch := self._next_batch():
             self._make(batch)
 
-    def tidy(self) -> None:
+    def delete_unneeded(self) -> None:
         """Delete files that were not needed for an hour.
 
         Raises:
             PenstockError: The metadata or the deep storage does not answer.
         """
-        self._file_store.look()
+        self._file_store.list_once()
         if self._file_store.is_empty:
             return
-        if deleted := self._file_store.tidy(self._known.needed(self._source.tables())):
+        if deleted := self._file_store.delete_unneeded(self._known.needed(self._source.tables())):
             files = counted(deleted, "file")
             logger.info("deleted %s of projections that are no longer needed", files)
 
     def _run(self) -> None:
         # Files made before this process began are used from its first query on.
-        self._try(self._file_store.look)
+        self._try(self._file_store.list_once)
         while True:
             with self._changed:
-                wait_s = self._tidy_from_s - self._clock.monotonic_s()
+                wait_s = self._delete_unneeded_from_s - self._clock.monotonic_s()
                 if not self._queue and not self._stopped and wait_s > 0:
                     self._clock.wait(self._changed, wait_s)
                 if self._stopped:
                     return
             self.work()
-            if self._clock.monotonic_s() >= self._tidy_from_s:
-                self._tidy_from_s = self._clock.monotonic_s() + self.options.tidy_every_s
-                self._try(self.tidy)
+            if self._clock.monotonic_s() >= self._delete_unneeded_from_s:
+                self._delete_unneeded_from_s = (
+                    self._clock.monotonic_s() + self.options.delete_unneeded_every_s
+                )
+                self._try(self.delete_unneeded)
 
-    def _try(self, look: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> None:
         try:
-            look()
+            action()
         except PenstockError as error:
             self._log.warning("the files of projections cannot be listed: %s", error)
 
@@ -235,7 +237,7 @@ class ProjectionBuilder:
     def _make(self, batch: Sequence[_BuildRequest]) -> None:
         """Make the files of one plan in one job; after a failure, try them one by one."""
         try:
-            self._file_store.look()
+            self._file_store.list_once()
             made = self._file_store.made(batch[0].datasource, batch[0].plan.digest)
             missing = [one for one in batch if projection_file(one.file.path) not in made]
             if wanted := [one for one in missing if not self._exists(one)]:

@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DatasourceProjections:
     """The projections of a datasource.
 
     Attributes:
@@ -84,7 +84,7 @@ class Known:
     unresolved: tuple[str, ...]
 
 
-class KnownProjections:
+class ProjectionCatalog:
     """Resolver of the projections of datasources.
 
     Args:
@@ -93,9 +93,9 @@ class KnownProjections:
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, DatasourceProjections] = {}
 
-    def of(self, datasource: str, files: tuple[TableFile, ...]) -> Known | None:
+    def of(self, datasource: str, files: tuple[TableFile, ...]) -> DatasourceProjections | None:
         """Return the projections of a datasource with these visible files; None if it has none."""
         try:
             declared = self._source.projections(datasource)
@@ -111,14 +111,16 @@ class KnownProjections:
                 return known
             columns = union_columns(files)
             if columns == known.columns:
-                known = Known(files, declared, columns, known.plans, known.unresolved)
+                known = DatasourceProjections(
+                    files, declared, columns, known.plans, known.unresolved
+                )
                 self._known[datasource] = known
                 return known
         columns = union_columns(files)
         # Projections ignore the case of names, so datasources with case variants have none.
         plans = () if case_variants_in(n for n, _ in columns) else _resolved(declared, columns)
         missing = {one.name for one in declared} - {plan.name for plan in plans}
-        known = Known(files, declared, columns, plans, tuple(sorted(missing)))
+        known = DatasourceProjections(files, declared, columns, plans, tuple(sorted(missing)))
         self._known[datasource] = known
         return known
 

@@ -72,7 +72,7 @@ class ProjectionFiles:
         """Return the location of a file, as an engine opens it."""
         return f"{self.root}/{projection_folder(datasource, digest)}/{name}"
 
-    def look(self) -> None:
+    def list_once(self) -> None:
         """List the existing files once; blocks on the store.
 
         Raises:
@@ -137,7 +137,7 @@ class ProjectionFiles:
             with suppress(PenstockError):  # the file will be found damaged again
                 self._files.delete(f"{folder}/{name}")
 
-    def tidy(self, needed: Mapping[str, Iterable[str]]) -> int:
+    def delete_unneeded(self, needed: Mapping[str, Iterable[str]]) -> int:
         """Delete files that were unneeded at each call for an hour; return how many.
 
         Unfinished files of a killed worker are known only from this process's start on.

@@ -59,7 +59,7 @@ def why_not(sql: str, datasource: str, plan: ProjectionPlan, columns: Columns) -
 def _rewritten(
     sql: str, datasource: str, plan: ProjectionPlan, columns: Columns, table: str
 ) -> str:
-    _look(sql, datasource)
+    _check_text(sql, datasource)
     block = read(sql, datasource)
     has = ProjectionColumns(plan, columns)
     shadows = _shadows(block, has)
@@ -74,7 +74,7 @@ def _rewritten(
     return query.text()
 
 
-def _look(sql: str, datasource: str) -> None:
+def _check_text(sql: str, datasource: str) -> None:
     """Refuse at once a text that cannot be a query of the datasource."""
     is_plain = not {'"', "`"} & set(datasource)
     if len(sql) > _LENGTH_MAX or (is_plain and datasource.lower() not in sql.lower()):

@@ -25,7 +25,7 @@ _VIEWS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ViewFiles:
     """The parts of a projection's table.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Defined:
     """Parts of a defined view, and the newest metadata revision at which they were correct."""
 
     revision: int
-    parts: Parts
+    parts: ViewFiles
 
 
 def summed(rows: DataFrame, plan: ProjectionPlan, *extra_keys: Column) -> DataFrame:
@@ -78,7 +78,7 @@ class ProjectionViews:
         self._defined: dict[str, _Defined] = {}
         self._stored: dict[str, Columns] = {}
 
-    def shows(self, name: str, revision: int, parts: Parts) -> bool:
+    def shows(self, name: str, revision: int, parts: ViewFiles) -> bool:
         """Return whether the view shows these parts, or those of a later revision.
 
         A slow query must not replace the view that newer queries use by an older one.
@@ -89,8 +89,8 @@ class ProjectionViews:
             return True
         return known is not None and known.revision > revision
 
-    def bring(
-        self, name: str, plan: ProjectionPlan, columns: Columns, revision: int, parts: Parts
+    def define(
+        self, name: str, plan: ProjectionPlan, columns: Columns, revision: int, parts: ViewFiles
     ) -> None:
         """Define the view of a name, which does not show these parts yet."""
         self._table(name, plan, columns, parts).createOrReplaceTempView(quoted(name))
@@ -103,9 +103,11 @@ class ProjectionViews:
     def forget(self, name: str) -> None:
         """Redefine the view of a name at its next use."""
         if known := self._defined.get(name):
-            self._defined[name] = _Defined(known.revision, Parts((), ()))
+            self._defined[name] = _Defined(known.revision, ViewFiles((), ()))
 
-    def _table(self, name: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> DataFrame:
+    def _table(
+        self, name: str, plan: ProjectionPlan, columns: Columns, parts: ViewFiles
+    ) -> DataFrame:
         stored = self._stored.get(name)
         if stored is None:
             stored = self._stored[name] = stored_columns(self.session, plan, columns)

@@ -25,11 +25,11 @@ from penstock.segments.layout import projection_file
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.projections.builder import ProjectionBuilder
-from penstock.spark.projections.catalog import Known, KnownProjections
+from penstock.spark.projections.catalog import DatasourceProjections, ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.projections.relation import Parts, ProjectionViews, view_name
+from penstock.spark.projections.relation import ProjectionViews, ViewFiles, view_name
 from penstock.spark.sql_guard import relation
 from penstock.spark.tables.model import TableFile, Tables
 
@@ -49,7 +49,7 @@ _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
 
 
 class FetchedRows(Protocol):
-    """The part of `penstock.spark.sql.fetching.Fetched` that this package uses."""
+    """The part of `penstock.spark.sql.fetcher.Fetched` that this package uses."""
 
     @property
     def rows(self) -> object | None:
@@ -127,7 +127,7 @@ class _ProjectionState:
 
     files: tuple[TableFile, ...]
     found_at: tuple[str, int]
-    parts: Parts
+    parts: ViewFiles
     share: float
     missing: tuple[TableFile, ...]
 
@@ -147,7 +147,7 @@ class Projections:
         self,
         sessions: SparkSessions,
         file_store: ProjectionFiles,
-        known: KnownProjections,
+        known: ProjectionCatalog,
         maker: ProjectionBuilder,
         clock: Clock,
     ) -> None:
@@ -223,7 +223,7 @@ class Projections:
         for attempt in range(1, _TRIES + 1):
             try:
                 with self._sessions.use() as spark, running.tagged(spark):
-                    self._bring(spark, choice)
+                    self._update_view(spark, choice)
                     found = relation(spark, choice.sql, parameters)
                     types = [field.dataType.simpleString() for field in found.schema.fields]
                     is_fit = types == list(wanted)
@@ -258,7 +258,7 @@ class Projections:
         sql: str,
         options: ProjectionOptions,
         name: str,
-        known: Known,
+        known: DatasourceProjections,
         revision: int,
         reasons: list[str],
     ) -> list[ProjectionChoice]:
@@ -308,7 +308,7 @@ class Projections:
         state = _ProjectionState(
             files,
             found_at,
-            Parts(tuple(made), tuple(rest)),
+            ViewFiles(tuple(made), tuple(rest)),
             made_bytes / all_bytes if all_bytes else 0.0,
             tuple(missing[:_WANTED_MAX]),
         )
@@ -317,7 +317,7 @@ class Projections:
         self._states[key] = state
         return state
 
-    def _bring(self, spark: SparkSession, choice: ProjectionChoice) -> None:
+    def _update_view(self, spark: SparkSession, choice: ProjectionChoice) -> None:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
@@ -331,7 +331,7 @@ class Projections:
                 self._file_store.forget(choice.datasource, choice.plan.digest, damaged)
                 parts = self._state_of(choice).parts
                 self._log_damage(choice, len(damaged))
-            self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
+            self._views.define(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: ProjectionChoice, error: PenstockError) -> int:
         """Delete the files that an error names, to be built again; return their number."""

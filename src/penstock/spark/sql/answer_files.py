@@ -1,7 +1,7 @@
 """Files of large answers: Spark's Python workers write them, the router reads them batch by batch.
 
 Owns the folder, its layout and limits, the workers' writes, and the reads. Does not decide which
-answers are large (`fetching`).
+answers are large (`fetcher`).
 
     tmp/answers/                    one folder of each router
     tmp/answers/NAME/lock           locked while that router runs

@@ -18,7 +18,7 @@ from penstock.core.column_case import case_variants_in, shown_case_variants
 from penstock.spark.sql_guard import OUTLINE_CONF
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
-from penstock.spark.views import Outlines, Views
+from penstock.spark.views import OutlineViews, Views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,22 +48,22 @@ class QuerySessions:
         self._known = known
         self._mutex = threading.Lock()
         self._views: Views | None = None
-        self._outlines: Outlines | None = None
+        self._outlines: OutlineViews | None = None
 
     @contextlib.contextmanager
-    def understanding(
+    def analysis_session(
         self, running: RunningCall, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[SparkSession]:
         """Give the session that has outlines of these datasources to a block of a query."""
         with self._outlined.use() as spark, running.tagged(spark):
             with self._mutex:
                 if self._outlines is None or self._outlines.session is not spark:
-                    self._outlines = Outlines(spark, self._known)
-                self._outlines.bring(files, names)
+                    self._outlines = OutlineViews(spark, self._known)
+                self._outlines.update(files, names)
             yield spark
 
     @contextlib.contextmanager
-    def reading(
+    def row_session(
         self, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[tuple[SparkSession, Mapping[str, str]]]:
         """Give the session that has the rows, and how their views are called, to a block."""
@@ -71,7 +71,7 @@ class QuerySessions:
             with self._mutex:
                 if self._views is None or self._views.session is not spark:
                     self._views = Views(spark)
-                self._views.bring(files, names)
+                self._views.update(files, names)
                 hidden = self._views.hidden(names)
             yield spark, hidden
 

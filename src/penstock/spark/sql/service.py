@@ -56,7 +56,7 @@ from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFu
 from penstock.spark.sql.column_case import CaseTables, QuerySessions
 from penstock.spark.sql.crash_suspects import CrashSuspects
 from penstock.spark.sql.dialect import in_spark
-from penstock.spark.sql.fetching import (
+from penstock.spark.sql.fetcher import (
     Fetched,
     Fetcher,
     LargeStatements,
@@ -462,7 +462,7 @@ class SqlService:
     def _understood(self, sessions: QuerySessions, asked: _Asked) -> SqlResult | None:
         """Check how Spark resolves a query; return the answer of a command."""
         query, statement = asked.query, asked.statement
-        with sessions.understanding(asked.running, asked.files, asked.named) as spark:
+        with sessions.analysis_session(asked.running, asked.files, asked.named) as spark:
             if statement.query:
                 check_understood(spark, statement.query, query.parameters)
             return self._command(spark, query, statement) if statement.command else None
@@ -477,7 +477,7 @@ class SqlService:
         if answer is not None:
             return answer
         query, statement = asked.query, asked.statement
-        with sessions.reading(asked.files, asked.named) as (spark, hidden):
+        with sessions.row_session(asked.files, asked.named) as (spark, hidden):
             if statement.explain:
                 rows = relation(spark, statement.query, query.parameters, hidden)
                 return explanation(explained(rows, statement.explain), hidden)

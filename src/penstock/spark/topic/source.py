@@ -147,7 +147,7 @@ class TopicStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int | str]:  # noqa: N802
         """Return where a new query starts."""
         wanted = _positions(self._options.get("startingOffsets", "latest"), "startingOffsets")
-        topic = _look(self._options)
+        topic = _read_offsets(self._options)
         starts = {str(p.partition): _resolve(p, wanted, _LATEST) for p in topic.partitions}
         return {**starts, _ID: topic.id}
 
@@ -164,7 +164,7 @@ class TopicStreamReader(DataSourceStreamReader):
         self, start: dict[str, int | str], limit: ReadLimit
     ) -> dict[str, int | str]:
         """Return the end of the next micro-batch: the durable messages, within the limit."""
-        topic = _look(self._options)
+        topic = _read_offsets(self._options)
         begins = _known_in(topic, start)
         end = {
             str(p.partition): max(p.latest, begins.get(p.partition, 0)) for p in topic.partitions
@@ -182,7 +182,7 @@ class TopicStreamReader(DataSourceStreamReader):
         self, start: dict[str, int | str], end: dict[str, int | str]
     ) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch."""
-        topic = _look(self._options, durable=False)
+        topic = _read_offsets(self._options, durable=False)
         folders = {p.partition: p.folder for p in topic.partitions}
         begins = _known_in(topic, start)
         ranges = [
@@ -271,7 +271,7 @@ def _ask_ranges(options: Mapping[str, str]) -> list[SourceRange]:
     end = _positions(options.get("endingOffsets", "latest"), "endingOffsets")
     return [
         SourceRange(p.partition, p.folder, _resolve(p, start, _EARLIEST), _resolve(p, end, _LATEST))
-        for p in _look(options).partitions
+        for p in _read_offsets(options).partitions
     ]
 
 
@@ -291,7 +291,7 @@ def _known_in(topic: TopicOffsets, offsets: Mapping[str, int | str]) -> dict[int
     return {int(name): int(at) for name, at in offsets.items() if name != _ID}
 
 
-def _look(options: Mapping[str, str], *, durable: bool = True) -> TopicOffsets:
+def _read_offsets(options: Mapping[str, str], *, durable: bool = True) -> TopicOffsets:
     url, topic = options.get("url"), options.get("topic")
     if not url or not topic:
         raise InvalidRequest(

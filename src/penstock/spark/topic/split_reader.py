@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.spark.connect.worker_memory import naming
+from penstock.spark.connect.worker_memory import translate_memory_errors
 from penstock.spark.topic.bad_files import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.byte_counts import note_bytes
 from penstock.spark.topic.parse import BadMessage, BatchParser
@@ -132,7 +132,7 @@ def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.Record
 def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.BinaryArray]:
     """Yield the messages in batches of a suitable size for parsing."""
     for source in split:
-        with naming(_reading(source, "")):
+        with translate_memory_errors(_read_text(source, "")):
             for batch in _gather(read_place(fs, source, BATCH_BYTES)):
                 yield _joined(batch)
 
@@ -140,7 +140,7 @@ def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.B
 def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[WholeRecords]:
     """Yield the records with all their fields, in batches of a suitable size for parsing."""
     for source in split:
-        with naming(_reading(source, topic)):
+        with translate_memory_errors(_read_text(source, topic)):
             for batch in _gather(read_whole_place(fs, source, BATCH_BYTES)):
                 yield whole_records(batch, topic, source.partition)
 
@@ -163,7 +163,7 @@ def read_parsed(
             name = bad_file_name(source.partition, source.start, source.end)
             writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
         try:
-            with naming(_reading(source, policy.topic)):
+            with translate_memory_errors(_read_text(source, policy.topic)):
                 yield from _parsed(fs, source, parser, policy, writer)
         finally:
             # The process continues if this fails, or if the consumer stops early.
@@ -199,7 +199,7 @@ def _batches(
 ) -> Iterator[_Batch]:
     if isinstance(parser, RecordParser):
         for records in read_whole(fs, [source], topic):
-            with naming(_reading(_narrowed(source, records.offsets), topic)):
+            with translate_memory_errors(_read_text(_narrowed(source, records.offsets), topic)):
                 parsed = parser.parse_records(records)
             bad = _bad_among(records, parsed.bad) if parsed.bad else None
             yield _Batch(parsed.rows, bad, _payload_bytes(records.values))
@@ -207,7 +207,7 @@ def _batches(
     for batch in _gather(read_place(fs, source, BATCH_BYTES)):
         size = sum(_payload_bytes(piece.messages) for piece in batch)
         first, end = batch[0].base_offset, batch[-1].base_offset + len(batch[-1].messages)
-        with naming(_reading(replace(source, start=first, end=end), topic)):
+        with translate_memory_errors(_read_text(replace(source, start=first, end=end), topic)):
             messages = _joined(batch)
             parsed = parser.parse(messages)
         yield _Batch(
@@ -278,12 +278,16 @@ def _bad_among(records: WholeRecords, bad: Sequence[BadMessage]) -> Iterator[Bad
         yield BadRecord(offset, records.long_lines.get(offset, found.reason), value)
 
 
-def naming_split(split: Iterable[SourceRange], topic: str = "") -> AbstractContextManager[None]:
+def translate_split_errors(
+    split: Iterable[SourceRange], topic: str = ""
+) -> AbstractContextManager[None]:
     """Translate an allocation error in the block to one that names the ranges."""
-    return naming(f"working on {'; '.join(_shown(source, topic) for source in split)}")
+    return translate_memory_errors(
+        f"working on {'; '.join(_shown(source, topic) for source in split)}"
+    )
 
 
-def _reading(source: SourceRange, topic: str) -> str:
+def _read_text(source: SourceRange, topic: str) -> str:
     return f"reading {_shown(source, topic)}"
 
 

@@ -4,8 +4,8 @@
 The router uses it, so it has no knowledge of specs; any thread may call it. It reports only
 errors that do not depend on field types: syntax, unknown functions, numbers of arguments, and
 expressions that read more than their row or run other code. A field is never an error, because
-any message may have it. `naming_transforms` adds to a Spark error the transforms or filters
-that may have raised it, because Spark's message contains the expression and no name.
+any message may have it. `translate_transform_errors` adds to a Spark error the transforms or
+filters that may have raised it, because Spark's message contains the expression and no name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RAISING: Final = re.compile(r"\b(?:raise_error|assert_true)\s*\(", re.IGNORECAS
 
 
 @contextlib.contextmanager
-def naming_transforms(schema: DataSchema) -> Iterator[None]:
+def translate_transform_errors(schema: DataSchema) -> Iterator[None]:
     """Name the transforms that may have raised an error of the block.
 
     Raises:

@@ -30,7 +30,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows.publish import CommittedRow
-from penstock.storage.metadata.rows.segments import AnnouncedRow, Reading
+from penstock.storage.metadata.rows.segments import AnnouncedOffsets, AnnouncedRow
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.task_roots import read_roots, stored_path
 
@@ -48,7 +48,7 @@ _NOTHING: Final = CommittedRow("", {})
 class Candidate:
     """An announcement of one task for one sequence, with its reading if known."""
 
-    reading: Reading | None
+    reading: AnnouncedOffsets | None
     rows: list[AnnouncedRow] = field(default_factory=list)
 
     @property
@@ -96,7 +96,7 @@ def choose(
     return [chosen[number] for number in sorted(chosen)]
 
 
-def follow(reading: Reading, last: Reading | None) -> Reading:
+def follow(reading: AnnouncedOffsets, last: AnnouncedOffsets | None) -> AnnouncedOffsets:
     """Return a reading with the end of the previous one of its task."""
     if last is None or differ(last.topic_id, reading.topic_id):
         return reading
@@ -109,7 +109,7 @@ def differ(one: str, other: str) -> bool:
     return bool(one and other and one != other)
 
 
-def dump_reading(reading: Reading | None) -> str:
+def dump_reading(reading: AnnouncedOffsets | None) -> str:
     """Return the text of a reading, empty if there is none."""
     if reading is None:
         return ""
@@ -126,14 +126,14 @@ def dump_reading(reading: Reading | None) -> str:
     return dump(found)
 
 
-def load_reading(text: str) -> Reading | None:
+def load_reading(text: str) -> AnnouncedOffsets | None:
     """Parse the text of `dump_reading`."""
     if not text:
         return None
     found = load(text)
     ranges = cast("dict[str, list[int]]", found["offsets"])
     before = cast("dict[str, int]", found.get("before", {}))
-    return Reading(
+    return AnnouncedOffsets(
         str(found["supervisor"]),
         {int(p): start for p, (start, _) in ranges.items()},
         {int(p): end for p, (_, end) in ranges.items()},
@@ -155,7 +155,7 @@ def _begin(candidate: Candidate) -> int:
 
 
 def _take(
-    reading: Reading | None,
+    reading: AnnouncedOffsets | None,
     committed: Mapping[str, CommittedRow],
     taken: dict[tuple[str, int], list[tuple[str, int, int]]],
 ) -> bool:
@@ -187,7 +187,7 @@ def announce(
     connection: Connection,
     owner: tuple[str, str, str],
     files: Sequence[AnnouncedFile],
-    reading: Reading | None,
+    reading: AnnouncedOffsets | None,
 ) -> bool:
     """Replace the files of `owner` (task, datasource, sequence); False if it must show none."""
     take_turn(connection)

@@ -168,7 +168,7 @@ def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], ChunkSum
     }
 
 
-def hull(rows: Iterable[SegmentRow]) -> Interval:
+def enclosing_interval(rows: Iterable[SegmentRow]) -> Interval:
     """Return the shortest interval around all rows; there must be at least one."""
     intervals = [row.interval for row in rows]
     return Interval(min(i.start_ms for i in intervals), max(i.end_ms for i in intervals))

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows.cluster import Term
     from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
     from penstock.storage.metadata.rows.publish import CountsRow, PublishOutcome, PublishRequest
-    from penstock.storage.metadata.rows.segments import AnnouncedFile, Reading, Snapshot
+    from penstock.storage.metadata.rows.segments import AnnouncedFile, AnnouncedOffsets, Snapshot
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class MetadataStore:
         datasource: str,
         sequence_name: str,
         files: Sequence[AnnouncedFile],
-        reading: Reading | None = None,
+        reading: AnnouncedOffsets | None = None,
     ) -> bool:
         """Replace the files that this task announces for one sequence.
 

@@ -17,14 +17,14 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
-from penstock.core.timeline.chunks import OVERWRITE_START
+from penstock.core.timeline.chunks import OVERWRITE_START, UpdateGroups
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
     NONE,
     ChunkSummary,
     by_chunk,
     chunks_of,
-    hull,
+    enclosing_interval,
     not_hidden,
     roots_of,
 )
@@ -260,7 +260,7 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
     for row in rows:
         of_datasource.setdefault(row.datasource, []).append(row)
     for datasource, asked in of_datasource.items():
-        around = hull(asked)
+        around = enclosing_interval(asked)
         chunks = chunks_of(asked)
         there = used_chunks(connection, datasource, around)
         for key in _clashing(chunks, ((one.interval, one.version) for one in there)):
@@ -309,20 +309,14 @@ def _clashing(
 
 
 def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[str]:
-    """Return the ids of unused segments of one chunk whose root numbers others cover.
+    """Return the ids of unused segments of one chunk that would make rows visible twice.
 
-    A segment that a newer group has partly rewritten is left out, and so is a group that rewrote a
-    part of the used ones: rows would be visible twice.
+    These are segments that a newer group has partly rewritten, and a group that rewrote a part of
+    the used ones.
     """
     kept = Counter(roots_of(row.partition_number, row.payload) for row in used)
-    asked: dict[RootRange, list[str]] = {}
+    asked: defaultdict[RootRange, list[str]] = defaultdict(list)
     for row in wanted:
-        asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
-    standing = [roots for roots, count in kept.items() if roots.is_full(count)]
-    hidden: set[str] = set()
-    for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor_version, reverse=True):
-        if any(roots.overlaps(other) and not roots.overshadows(other) for other in standing):
-            hidden.update(ids)
-        elif roots.is_full(kept[roots] + len(ids)):
-            standing.append(roots)
-    return hidden
+        asked[roots_of(row.partition_number, row.payload)].append(row.id)
+    added = {roots: len(ids) for roots, ids in asked.items()}
+    return {name for roots in UpdateGroups.clashing(kept, added) for name in asked[roots]}

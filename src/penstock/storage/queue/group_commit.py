@@ -77,6 +77,7 @@ class Syncer:
         "_closing",
         "_dirty_since_s",
         "_every",
+        "_failure_log",
         "_given",
         "_hurried",
         "_interval_s",
@@ -88,7 +89,6 @@ class Syncer:
         "_pause_s",
         "_run_pass",
         "_threads",
-        "_trouble",
         "_unplanned",
         "_unsynced",
         "_waiters",
@@ -114,7 +114,7 @@ class Syncer:
         self._pause_s = pause_ms / 1000 if threads else 0.0
         self._clock = clock
         self._threads = threads
-        self._trouble = threads.trouble if threads else RateLimitedLog(_logger, clock)
+        self._failure_log = threads.failure_log if threads else RateLimitedLog(_logger, clock)
         self._unsynced = threads.unsynced if threads else None
         if self._unsynced is not None:
             self._unsynced.allow(self._interval_s)
@@ -229,16 +229,16 @@ class Syncer:
                 threads.run(self._work)
                 self._given = True
             elif wait_s is not None:
-                threads.call_at(self._clock.monotonic_s() + wait_s, self._look)
+                threads.call_at(self._clock.monotonic_s() + wait_s, self._rearrange)
             self._unplanned = False
         except (RuntimeError, MemoryError) as error:
             self._unplanned = True
-            self._trouble.warning("%s: cannot start a thread to sync: %s", self._name, error)
+            self._failure_log.warning("%s: cannot start a thread to sync: %s", self._name, error)
             with suppress(RuntimeError, MemoryError):  # the timer may have its thread already
                 retry_s = max(self._interval_s, _RETRY_S)
-                threads.call_at(self._clock.monotonic_s() + retry_s, self._look)
+                threads.call_at(self._clock.monotonic_s() + retry_s, self._rearrange)
 
-    def _look(self) -> None:
+    def _rearrange(self) -> None:
         with self._mutex:
             if self._threads is not None:
                 self._arrange(self._threads)
@@ -302,7 +302,7 @@ class Syncer:
             if steps.take(waiter.set_running_or_notify_cancel):
                 steps.take(waiter.set_exception, error)
         if isinstance(error, PenstockError):
-            self._trouble.warning(
+            self._failure_log.warning(
                 "%s: cannot sync %s: %s", self._name, counted(taken, "message"), error
             )
         else:
@@ -361,7 +361,7 @@ class UnsyncedData:
         since_s = min(tuple(self._since_s.values()), default=None)
         return 0.0 if since_s is None else max(0.0, self._clock.monotonic_s() - since_s)
 
-    def trouble(self) -> str | None:
+    def sync_failure(self) -> str | None:
         """Return an error message if data is too old, else None."""
         age_s = self.age_s()
         if age_s < self.limit_s:
@@ -373,15 +373,15 @@ class UnsyncedData:
 
     def check(self) -> float | None:
         """Log an error if data is too old; return when to check again, None: all is synced."""
-        trouble = self.trouble()
-        if trouble is not None:
-            _logger.error("%s", trouble)
+        failure = self.sync_failure()
+        if failure is not None:
+            _logger.error("%s", failure)
         self.check_planned = False  # first: an append from here on plans the next check itself
         oldest_s = min(tuple(self._since_s.values()), default=None)
         if oldest_s is None:
             return None
         # When the oldest would be too old; if it already is, after the same time again.
-        begin_s = oldest_s if trouble is None else self._clock.monotonic_s()
+        begin_s = oldest_s if failure is None else self._clock.monotonic_s()
         return begin_s + self.limit_s
 
 
@@ -399,7 +399,7 @@ class SyncThreads:
         name: The name of the threads.
 
     Attributes:
-        trouble: Logs failed fsyncs for all queues.
+        failure_log: Logs failed fsyncs for all queues.
         unsynced: Since when each queue has unsynced data.
 
     Raises:
@@ -409,7 +409,7 @@ class SyncThreads:
     def __init__(self, *, clock: Clock, most: int = 16, name: str = "sync") -> None:
         self._clock = clock
         self._name = name
-        self.trouble = RateLimitedLog(_logger, clock)
+        self.failure_log = RateLimitedLog(_logger, clock)
         self._changed = threading.Condition()
         self._planned: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []

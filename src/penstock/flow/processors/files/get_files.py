@@ -41,7 +41,7 @@ from penstock.flow.processors.files.folders import (
 )
 from penstock.flow.processors.files.list_source import (
     FolderSource,
-    Tracking,
+    TrackingMode,
     attributes_of,
     check_batch,
 )
@@ -92,7 +92,7 @@ class GetFile(FolderSource):
 
     def check(self) -> Iterator[Problem]:
         """Yield combinations of properties that are not allowed."""
-        if not self.keep_source and self.tracking is not Tracking.FILES:
+        if not self.keep_source and self.tracking is not TrackingMode.FILES:
             yield Problem(
                 "tracking",
                 "by times it is not known which files were taken, so none could be deleted "

@@ -2,7 +2,7 @@
 
 `FolderSource` owns the properties of a listing and its filters. `SeenFiles` records which files
 were taken, so that each file is taken once; it is pure and stored as text in the processor's
-state. `Tracking` selects one of two methods:
+state. `TrackingMode` selects one of two methods:
 
     files   a digest of path, size and modification time of each taken file that still exists
     times   the newest modification time of the taken files, and the files that have it
@@ -51,7 +51,7 @@ _TAKEN: Final = "taken"
 _NEWEST: Final = "newest.ms"
 
 
-class Tracking(enum.Enum):
+class TrackingMode(enum.Enum):
     """How taken files are tracked."""
 
     FILES = "files"
@@ -67,7 +67,7 @@ class SeenFiles:
         state: Result of `state`, or empty.
     """
 
-    def __init__(self, tracking: Tracking, folder: str, state: Mapping[str, str]) -> None:
+    def __init__(self, tracking: TrackingMode, folder: str, state: Mapping[str, str]) -> None:
         self._tracking = tracking
         self._folder = folder
         if state.get(_FOLDER) != folder:
@@ -90,7 +90,7 @@ class SeenFiles:
             Conflict: They are more than can be remembered; nothing was added.
         """
         given = list(files)
-        if self._tracking is Tracking.TIMES:
+        if self._tracking is TrackingMode.TIMES:
             self._move_on(given)
         added = self._digests | {digest(found) for found in given if self._is_remembered(found)}
         if len(added) > TAKEN_MAX:
@@ -102,7 +102,7 @@ class SeenFiles:
 
     def keep_only(self, present: Iterable[FoundFile]) -> None:
         """Forget files that no longer exist; tracking by times has nothing to forget."""
-        if self._tracking is Tracking.FILES:
+        if self._tracking is TrackingMode.FILES:
             self._digests &= {digest(found) for found in present}
 
     def state(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class SeenFiles:
             self._digests = set()
 
     def _is_remembered(self, found: FoundFile) -> bool:
-        return self._tracking is Tracking.FILES or found.modified_ms in {None, self._newest_ms}
+        return self._tracking is TrackingMode.FILES or found.modified_ms in {None, self._newest_ms}
 
 
 def digest(found: FoundFile) -> str:
@@ -207,7 +207,7 @@ class FolderSource(Processor):
     minimum_size = Property(SIZE, default="0 B", about="Smaller files are ignored.")
     maximum_size = Property(SIZE, about="Larger files are ignored.")
     tracking = Property(
-        Tracking,
+        TrackingMode,
         default="files",
         about="Remember each existing file (up to 80,000), or only the newest time of change: "
         "then files that arrive with an older time are never taken.",

@@ -83,7 +83,7 @@ class RecordProcessor(Processor):
         validator=_long_enough,
     )
 
-    def reading(self, *, refuse_others: bool = False) -> ReadingOptions:
+    def reading_options(self, *, refuse_others: bool = False) -> ReadingOptions:
         """Return the options for reading."""
         return ReadingOptions(
             schema=self.schema,
@@ -94,7 +94,7 @@ class RecordProcessor(Processor):
             record_max_bytes=self.max_record,
         )
 
-    def writing(self) -> WritingOptions:
+    def writing_options(self) -> WritingOptions:
         """Return the options for writing."""
         return WritingOptions(csv_separator=self.csv_separator, csv_header=self.csv_header)
 
@@ -114,7 +114,7 @@ class RecordProcessor(Processor):
         Raises:
             BadRecords: The format does not support a type of the schema.
         """
-        return record_writer(format_, out, schema, self.writing())
+        return record_writer(format_, out, schema, self.writing_options())
 
 
 def source_of(session: ProcessSession, flowfile: FlowFile) -> RecordSource:

@@ -61,7 +61,9 @@ class ConvertRecord(RecordProcessor):
         session.transfer(flowfile, self.success)
 
     def _convert(self, session: ProcessSession, flowfile: FlowFile) -> int:
-        records = self.records(session, flowfile, self.reading(refuse_others=self.refuse_others))
+        records = self.records(
+            session, flowfile, self.reading_options(refuse_others=self.refuse_others)
+        )
         count = 0
         with session.write(flowfile) as out:
             writer = self.writer(self.output_format, out, records.schema)

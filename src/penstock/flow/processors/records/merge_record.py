@@ -380,7 +380,7 @@ class MergeRecord(RecordProcessor):
         if self.input_format is target is RecordFormat.JSON_LINES and self.schema is None:
             return _join_lines(session, made, flowfiles)
         schema = self.schema or self._common_schema(session, flowfiles)
-        options = replace(self.reading(), schema=schema)
+        options = replace(self.reading_options(), schema=schema)
         count = 0
         with session.write(made) as out:
             with _blaming(flowfiles):
@@ -397,7 +397,7 @@ class MergeRecord(RecordProcessor):
         schemas = []
         for flowfile in flowfiles:
             with _blaming([flowfile]):
-                schemas.append(self.records(session, flowfile, self.reading()).schema)
+                schemas.append(self.records(session, flowfile, self.reading_options()).schema)
         with _blaming(flowfiles):
             return common_schema(schemas)
 

@@ -154,7 +154,7 @@ class SplitRecord(RecordProcessor):
 
     def _write(self, session: ProcessSession, flowfile: FlowFile) -> Iterator[tuple[FlowFile, int]]:
         target = self.output_format or self.input_format
-        records = self.records(session, flowfile, self.reading())
+        records = self.records(session, flowfile, self.reading_options())
         slices = _slices(records.batches, self.records_per_split)
         for _, group in itertools.groupby(slices, key=lambda numbered: numbered[0]):
             part = session.create(flowfile)

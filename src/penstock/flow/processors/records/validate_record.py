@@ -1,6 +1,6 @@
 """ValidateRecord: a processor that separates records that match a schema from others.
 
-Owns the two outputs and the search for invalid records (`sift`): a batch is judged as a whole,
+Owns the two outputs and the search for invalid records (`separate`): a batch is judged as a whole,
 and only an invalid batch is divided in halves until the invalid records are found, so a few
 invalid records among many cost little. `LineValidator` judges lines of JSON, `BatchValidator`
 judges columnar batches. The matching rules belong to `formats`.
@@ -52,7 +52,7 @@ _PREFIX: Final = re.compile(r"^the content is not valid JSON records: (?:JSON pa
 _ROW: Final = re.compile(r" in row \d+$")
 
 
-class Unit(Protocol):
+class RecordGroup(Protocol):
     """Several records that are checked together."""
 
     def __len__(self) -> int:
@@ -60,11 +60,11 @@ class Unit(Protocol):
         ...
 
 
-U = TypeVar("U", bound=Unit)
+U = TypeVar("U", bound=RecordGroup)
 
 
 @dataclass(frozen=True, slots=True)
-class Good(Generic[U]):
+class ValidRecords(Generic[U]):
     """Records that fit: as they came, and with the types of the schema."""
 
     unit: U
@@ -72,7 +72,7 @@ class Good(Generic[U]):
 
 
 @dataclass(frozen=True, slots=True)
-class Bad(Generic[U]):
+class InvalidRecord(Generic[U]):
     """Record that does not fit: as it came, its index in the unit, and the reason."""
 
     unit: U
@@ -100,20 +100,22 @@ class Validator(Protocol[U]):
         ...
 
 
-def sift(unit: U, validator: Validator[U], start: int = 0) -> Iterator[Good[U] | Bad[U]]:
+def separate(
+    unit: U, validator: Validator[U], start: int = 0
+) -> Iterator[ValidRecords[U] | InvalidRecord[U]]:
     """Yield all records of a unit, checked, in order."""
     try:
         batch = validator.fit(unit)
     except BadRecords as error:
         count = len(unit)
         if count == 1:
-            yield Bad(unit, start, validator.reason(unit, error))
+            yield InvalidRecord(unit, start, validator.reason(unit, error))
             return
         middle = count // 2
-        yield from sift(validator.part(unit, 0, middle), validator, start)
-        yield from sift(validator.part(unit, middle, count), validator, start + middle)
+        yield from separate(validator.part(unit, 0, middle), validator, start)
+        yield from separate(validator.part(unit, middle, count), validator, start + middle)
         return
-    yield Good(unit, batch)
+    yield ValidRecords(unit, batch)
 
 
 class LineValidator:
@@ -302,8 +304,8 @@ class ValidateRecord(RecordProcessor):
         result = _Result()
         for chunk in bounded(found, self._wanted()):
             lines: _Lines = [line for line in chunk.split(b"\n") if line and not line.isspace()]
-            for part in sift(lines, validator) if lines else ():
-                if isinstance(part, Bad):
+            for part in separate(lines, validator) if lines else ():
+                if isinstance(part, InvalidRecord):
                     result.count_bad(part.index, part.reason)
                     bad.write(part.unit[0].strip() + b"\n")
                 elif writer is None:
@@ -318,7 +320,7 @@ class ValidateRecord(RecordProcessor):
     def _csv(
         self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
-        source, options = source_of(session, flowfile), self.reading()
+        source, options = source_of(session, flowfile), self.reading_options()
         names = csv_names(source, options)
         self._check_others(names)
         odd: list[str] = []
@@ -343,7 +345,7 @@ class ValidateRecord(RecordProcessor):
     def _columns(
         self, session: ProcessSession, flowfile: FlowFile, good: RecordOutput, bad: RecordOutput
     ) -> _Result:
-        options = self.reading()
+        options = self.reading_options()
         found = self.records(session, flowfile, options.without_schema())
         self._check_others(found.schema.names)
         result = _Result()
@@ -362,8 +364,8 @@ class ValidateRecord(RecordProcessor):
         writer = self.writer(self.output_format or self.input_format, good, self._wanted())
         bad_writer: RecordWriter | None = None
         for batch in batches:
-            for part in sift(batch, validator) if batch.num_rows else ():
-                if isinstance(part, Good):
+            for part in separate(batch, validator) if batch.num_rows else ():
+                if isinstance(part, ValidRecords):
                     writer.write(part.batch)
                     continue
                 result.count_bad(part.index, part.reason)

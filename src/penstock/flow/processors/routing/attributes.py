@@ -91,7 +91,7 @@ class UpdateAttribute(Processor):
         return [n for n in flowfile.attributes if n not in _ALWAYS_THERE and matches(n)]
 
 
-class Routing(enum.Enum):
+class RoutingMode(enum.Enum):
     """How the rules of RouteOnAttribute are combined."""
 
     EACH = "each"
@@ -114,7 +114,7 @@ class RouteOnAttribute(Processor):
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
     route = Property(
-        Routing,
+        RoutingMode,
         default="each",
         about="each: a relationship for every property; all: to matched if all are true; any: "
         "to matched if at least one is true.",
@@ -135,7 +135,7 @@ class RouteOnAttribute(Processor):
 
     def relationships(self) -> Mapping[str, Relationship]:
         """Return the relationships: the properties' names, or `matched`."""
-        unused = {"matched"} if self.route is Routing.EACH else self.rules.keys()
+        unused = {"matched"} if self.route is RoutingMode.EACH else self.rules.keys()
         return {n: r for n, r in super().relationships().items() if n not in unused}
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
@@ -158,8 +158,8 @@ class RouteOnAttribute(Processor):
 
     def _names(self, flowfile: FlowFile, now_ms: int) -> tuple[str, ...]:
         true = tuple(n for n, rule in self.rules.items() if rule.of(flowfile, now_ms=now_ms))
-        if self.route is not Routing.EACH:
-            enough = len(self.rules) if self.route is Routing.ALL else 1
+        if self.route is not RoutingMode.EACH:
+            enough = len(self.rules) if self.route is RoutingMode.ALL else 1
             true = (self.matched.name,) if len(true) >= enough else ()
         return true or (self.unmatched.name,)
 
@@ -229,4 +229,4 @@ class LogAttribute(Processor):
         return f"{lines}; content: {start.decode('utf-8', 'backslashreplace')!r}"
 
 
-__all__ = ["Level", "LogAttribute", "RouteOnAttribute", "Routing", "UpdateAttribute"]
+__all__ = ["Level", "LogAttribute", "RouteOnAttribute", "RoutingMode", "UpdateAttribute"]

@@ -61,7 +61,7 @@ class Destination(enum.Enum):
     CONTENT = "content"
 
 
-class Missing(enum.Enum):
+class MissingResult(enum.Enum):
     """Handling of the attribute for a path without a result."""
 
     SKIP = "skip"
@@ -91,7 +91,7 @@ class EvaluateJsonPath(Processor):
         about="attributes: one with each property's name; content: the only property, as JSON.",
     )
     missing = Property(
-        Missing,
+        MissingResult,
         default="skip",
         about="For a path without a result: skip sets no attribute; empty sets an empty one.",
     )
@@ -173,7 +173,7 @@ class EvaluateJsonPath(Processor):
             session.write(flowfile, orjson.dumps(value))
             session.put_attributes(flowfile, {MIME_TYPE: "application/json"})
         else:
-            nothing = {} if self.missing is Missing.SKIP else dict.fromkeys(self.paths, "")
+            nothing = {} if self.missing is MissingResult.SKIP else dict.fromkeys(self.paths, "")
             texts = {name: self._text(name, value) for name, value in found.items()}
             session.put_attributes(flowfile, {**nothing, **texts})
         session.transfer(flowfile, self.matched)

@@ -32,7 +32,7 @@ _BATCH_FLOWFILES: Final = 50
 _BUFFER_MAX_BYTES: Final = 64 << 20
 
 
-class Matching(enum.Enum):
+class MatchMode(enum.Enum):
     """Part of the content that a pattern must match."""
 
     FIND = "find"
@@ -62,7 +62,7 @@ class RouteOnContent(Processor):
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
     match = Property(
-        Matching,
+        MatchMode,
         default="find",
         about="find: the pattern occurs anywhere in the part that is read; whole: it matches "
         "all of it.",
@@ -94,7 +94,7 @@ class RouteOnContent(Processor):
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Route a batch."""
         for flowfile in session.get_many(_BATCH_FLOWFILES):
-            if self.match is Matching.WHOLE and flowfile.size > self.buffer_size:
+            if self.match is MatchMode.WHOLE and flowfile.size > self.buffer_size:
                 reason = (
                     f"the content has {flowfile.size:,} bytes, but only {self.buffer_size:,} are "
                     "read: raise buffer_size, or match by find"
@@ -105,7 +105,7 @@ class RouteOnContent(Processor):
             send_to_all(session, flowfile, names or [self.unmatched.name])
 
     def _names(self, text: str) -> list[str]:
-        whole = self.match is Matching.WHOLE
+        whole = self.match is MatchMode.WHOLE
         return [
             name
             for name, pattern in self.patterns.items()

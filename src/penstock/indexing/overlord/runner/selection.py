@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingTask:
     """A task that waits for a worker; `number` gives the order of arrival."""
 
     id: str
@@ -76,7 +76,7 @@ class WorkerCandidate:
         """Number of free slots."""
         return self.capacity - self.used
 
-    def take(self, task: Pending) -> None:
+    def take(self, task: PendingTask) -> None:
         """Add a task to the load."""
         self.used += 1
         self.room -= 1
@@ -89,8 +89,8 @@ class PendingTasks:
     """Tasks that wait for a worker, in the order of handing over."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Kind, dict[int, dict[str, Pending]]] = {}
-        self._tasks: dict[str, Pending] = {}
+        self._kinds: dict[Kind, dict[int, dict[str, PendingTask]]] = {}
+        self._tasks: dict[str, PendingTask] = {}
         # Kinds and priorities whose tasks must be sorted before they are read: workers may return
         # many tasks at once.
         self._unsorted: set[tuple[Kind, int]] = set()
@@ -101,7 +101,7 @@ class PendingTasks:
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._tasks
 
-    def add(self, task: Pending) -> None:
+    def add(self, task: PendingTask) -> None:
         """Add a task; a task that is already present keeps its position."""
         if self._tasks.setdefault(task.id, task) is not task:
             return
@@ -128,7 +128,7 @@ class PendingTasks:
         """Return the kinds of the waiting tasks."""
         return list(self._kinds)
 
-    def of_kind(self, kind: Kind) -> Iterator[Pending]:
+    def of_kind(self, kind: Kind) -> Iterator[PendingTask]:
         """Yield the tasks of a kind in order; do not add or remove tasks meanwhile."""
         priorities = self._kinds.get(kind, {})
         for priority in sorted(priorities, reverse=True):
@@ -142,7 +142,7 @@ class PendingTasks:
 class Placed(NamedTuple):
     """A task and its assigned worker."""
 
-    task: Pending
+    task: PendingTask
     worker: str
 
 
@@ -173,9 +173,9 @@ def place(
     room = sum(min(worker.free, worker.room) for worker in workers if worker.free > 0)
     if room <= 0:
         return []
-    heads: list[tuple[tuple[int, int], Kind, Pending, Iterator[Pending]]] = []
+    heads: list[tuple[tuple[int, int], Kind, PendingTask, Iterator[PendingTask]]] = []
 
-    def advance(kind: Kind, tasks: Iterator[Pending]) -> None:
+    def advance(kind: Kind, tasks: Iterator[PendingTask]) -> None:
         head = next(tasks, None)
         if head is not None:
             heapq.heappush(heads, (head.order, kind, head, tasks))
@@ -306,7 +306,7 @@ class _Choice:
         if worker.name in self._names:
             heapq.heappush(self._heap, (self._rank(worker), worker.name, worker))
 
-    def best(self, task: Pending) -> WorkerCandidate | None:
+    def best(self, task: PendingTask) -> WorkerCandidate | None:
         """Return the best worker without a task of the same availability group."""
         apart = []
         found = None

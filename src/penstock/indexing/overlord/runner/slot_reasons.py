@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.core.errors import counted
 from penstock.indexing.overlord.runner.selection import (
-    Pending,
+    PendingTask,
     SelectionRules,
     WorkerCandidate,
     category_of,
@@ -44,7 +44,7 @@ class SurveyedWorker:
 
 
 def slot_reasons(
-    task: Pending, workers: Sequence[SurveyedWorker], rules: SelectionRules
+    task: PendingTask, workers: Sequence[SurveyedWorker], rules: SelectionRules
 ) -> list[SlotReason]:
     """Return why each worker cannot run a pending task; empty if one can."""
     if not workers:
@@ -76,7 +76,7 @@ def _names(workers: Sequence[str]) -> str:
     return f"{names}: " if names else ""
 
 
-def _nowhere(task: Pending, rules: SelectionRules) -> str:
+def _nowhere(task: PendingTask, rules: SelectionRules) -> str:
     categories = rules.strategy.categories
     if categories is not None:
         category = category_of(task.kind, categories)
@@ -90,7 +90,7 @@ def _nowhere(task: Pending, rules: SelectionRules) -> str:
     )
 
 
-def _against(task: Pending, seen: SurveyedWorker, rules: SelectionRules) -> str:
+def _against(task: PendingTask, seen: SurveyedWorker, rules: SelectionRules) -> str:
     worker = seen.candidate
     if seen.barred:
         return seen.barred

@@ -107,7 +107,7 @@ class WorkerSync:
             # The worker may have been removed and added again under its name: another object.
             if self._stopped or self._tasks.workers.get(worker.name) is not worker:
                 return
-            worker.heard(report, self._clock.monotonic_s())
+            worker.apply_report(report, self._clock.monotonic_s())
             self._merge(worker, report, requested)
             self._tasks.may_place = True
 
@@ -175,7 +175,7 @@ class WorkerSync:
 
         def done(changes: WorkerChanges) -> None:
             worker.is_polled = False
-            self._heard(worker, changes, requested, requested_s)
+            self._apply_answer(worker, changes, requested, requested_s)
 
         def failed(error: PenstockError) -> None:
             worker.is_polled = False  # It is polled again when the workers are listed next.
@@ -188,13 +188,13 @@ class WorkerSync:
             f"watch-{worker.name}", lambda: client.changes(after, wait_ms), done, failed
         )
 
-    def _heard(
+    def _apply_answer(
         self, worker: KnownWorker, changes: WorkerChanges, requested: int, requested_s: float
     ) -> None:
         if self._stopped:
             return
         now_s = self._clock.monotonic_s()
-        worker.heard_changes(changes, now_s)
+        worker.apply_changes(changes, now_s)
         if changes.report is not None:
             self._merge(worker, changes.report, requested)
         else:

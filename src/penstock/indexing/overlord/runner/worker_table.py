@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from penstock.indexing.overlord.runner.selection import (
     Kind,
-    Pending,
+    PendingTask,
     PendingTasks,
     WorkerCandidate,
 )
@@ -83,17 +83,17 @@ class KnownWorker:
         """Number of tasks that were sent to it and that it has not accepted yet."""
         return sum(item.state in _UNACKNOWLEDGED for item in self.items.values())
 
-    def heard(self, report: WorkerReport, now_s: float) -> None:
+    def apply_report(self, report: WorkerReport, now_s: float) -> None:
         """Update the worker from a full report."""
         self.seen_s, self.given_up = now_s, False
         self.capacity, self.enabled = report.capacity, report.enabled
         self.category, self.version = report.category, report.version
 
-    def heard_changes(self, changes: WorkerChanges, now_s: float) -> None:
+    def apply_changes(self, changes: WorkerChanges, now_s: float) -> None:
         """Update the worker from an answer to a poll."""
         self.place = changes.place
         if changes.report is not None:
-            self.heard(changes.report, now_s)
+            self.apply_report(changes.report, now_s)
         else:
             self.seen_s, self.enabled, self.given_up = now_s, changes.enabled, False
 
@@ -211,12 +211,12 @@ class RunnerTasks:
         return worker
 
 
-def pending_of(entry: QueuedTask) -> Pending:
+def pending_of(entry: QueuedTask) -> PendingTask:
     """Return a task in the form that the selection uses."""
     task = entry.task
     supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""
     kind = Kind(task.type, task.datasource, supervisor_id)
-    return Pending(task.id, kind, task.priority, entry.order, task.availability_group)
+    return PendingTask(task.id, kind, task.priority, entry.order, task.availability_group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,12 +224,12 @@ class CompactSpec(BatchTask):
             )
             raise SpecError((Mistake("context.useConcurrentLocks", text),))
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return the interval, widened to the new time chunks."""
         if self.interval is None:
             return ()
         granularity = self.segment_granularity
-        return self._wishes(
+        return self._lock_intents(
             [self.interval if granularity is None else aligned(self.interval, granularity)]
         )
 

@@ -117,7 +117,7 @@ class IndexParallelSpec(BatchTask):
     def _check_locks(self) -> IndexParallelSpec:
         place = ("spec", "dataSchema", "granularitySpec", "intervals")
         most = self.locks_max
-        if most is not None and most < (count := len(self.lock_wishes())):
+        if most is not None and most < (count := len(self.lock_intents())):
             text = f"need {count} locks, more than maxAllowedLockCount {most}: list fewer"
             raise mistakes("IndexParallelSpec", [(place, None, text)])
         return self
@@ -177,6 +177,6 @@ class IndexParallelSpec(BatchTask):
         """Whether the task locks single segments, if the existing ones allow it."""
         return self._stands_apart(self.tuning)
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return the time chunks, or nothing if the task locks segments."""
-        return self._wishes(self.chunks)
+        return self._lock_intents(self.chunks)

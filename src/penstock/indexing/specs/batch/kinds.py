@@ -52,9 +52,9 @@ class KillSpec(BatchTask):
         """The interval."""
         return Interval.parse(self.interval)
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return its interval."""
-        return self._wishes([self.time])
+        return self._lock_intents([self.time])
 
 
 class NoopSpec(BatchTask):
@@ -68,7 +68,7 @@ class NoopSpec(BatchTask):
         ("firehose", "isReadyResult", "isReadyTime"), Ignored.ANY
     )
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return nothing."""
         return ()
 

@@ -90,6 +90,6 @@ class SqlIngestSpec(BatchTask):
         given = self.overwrite or ()
         return tuple(ETERNITY if text == "all" else Interval.parse(text) for text in given)
 
-    def lock_wishes(self) -> tuple[LockIntent, ...]:
+    def lock_intents(self) -> tuple[LockIntent, ...]:
         """Return the replaced intervals; nothing for an INSERT, whose rows determine the chunks."""
-        return self._wishes(self.intervals)
+        return self._lock_intents(self.intervals)

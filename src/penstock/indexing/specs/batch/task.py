@@ -1,7 +1,7 @@
 """Fields and rules that the specs of batch tasks of all kinds share.
 
 All kinds have the form of a task that queue and workers know: `id`, `type`, `datasource`,
-`group_name`, `priority`, `context`, `lock_wishes`. `id` is empty until `with_id` names the task.
+`group_name`, `priority`, `context`, `lock_intents`. `id` is empty until `with_id` names the task.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class BatchTask(SpecModel):
             or tuning.partitions.is_perfect
         )
 
-    def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockIntent, ...]:
+    def _lock_intents(self, intervals: Iterable[Interval]) -> tuple[LockIntent, ...]:
         if self.locks_segments:
             return ()  # It looks up the existing segments when it runs.
         appends = self.mode is IngestionMode.APPEND

@@ -33,7 +33,7 @@ from penstock.indexing.specs.model import (
     as_mistake,
     mistake,
     mistakes,
-    refusing,
+    refuse_types,
 )
 from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.specs.scalars import TIME_COLUMN, ColumnName, Flag
@@ -117,7 +117,7 @@ class NestedFieldColumn(SpecModel):
 
 
 VirtualColumn = Annotated[
-    ExpressionColumn | NestedFieldColumn, Field(discriminator="type"), refusing(_REFUSED)
+    ExpressionColumn | NestedFieldColumn, Field(discriminator="type"), refuse_types(_REFUSED)
 ]
 
 

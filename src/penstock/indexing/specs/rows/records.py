@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.indexing.specs.input_formats import REFUSED_FORMATS, CsvFormat, JsonFormat, TsvFormat
-from penstock.indexing.specs.model import Found, SpecModel, mistakes, refusing
+from penstock.indexing.specs.model import Found, SpecModel, mistakes, refuse_types
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "avro_ocf"})
 _Name = Annotated[str, Field(min_length=1)]
@@ -35,7 +35,7 @@ def _not_of_files(value: object) -> object:
 MessageFormat = Annotated[
     JsonFormat | CsvFormat | TsvFormat,
     Field(discriminator="type"),
-    refusing(REFUSED_FORMATS, default="json"),
+    refuse_types(REFUSED_FORMATS, default="json"),
     BeforeValidator(_not_of_files),
 ]
 """The format of one message, or of its key; `mistakes_in_message` has further restrictions."""
@@ -101,7 +101,7 @@ class KafkaFormat(SpecModel):
 StreamFormat = Annotated[
     JsonFormat | CsvFormat | TsvFormat | KafkaFormat,
     Field(discriminator="type"),
-    refusing({k: v for k, v in REFUSED_FORMATS.items() if k != "kafka"}, default="json"),
+    refuse_types({k: v for k, v in REFUSED_FORMATS.items() if k != "kafka"}, default="json"),
     BeforeValidator(_not_of_files),
 ]
 """The formats that a stream's spec may have."""

@@ -25,7 +25,7 @@ from penstock.indexing.specs.model import (
     as_mistake,
     mistake,
     mistakes,
-    refusing,
+    refuse_types,
 )
 from penstock.indexing.specs.scalars import Flag
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
@@ -182,7 +182,7 @@ class DatabaseInput(SpecModel):
     """Rows that SQL statements return, in one read-only transaction of a database."""
 
     type: Literal["sql"] = "sql"
-    database: Annotated[PostgresDatabase, refusing(_REFUSED_DATABASES)]
+    database: Annotated[PostgresDatabase, refuse_types(_REFUSED_DATABASES)]
     sqls: tuple[str, ...] = Field(min_length=1, max_length=_STATEMENTS_MAX)
     fold_case: Flag = False
 

@@ -118,7 +118,9 @@ class SegmentRoutes:
                 " ?interval=2024-01-01/2024-01-02",
                 place="interval",
             )
-        return JsonResponse({"numDeleted": self._admin.free_places(datasource, interval)})
+        return JsonResponse(
+            {"numDeleted": self._admin.delete_pending_segments(datasource, interval)}
+        )
 
 
 async def _require_all(request: Request, some: str) -> None:

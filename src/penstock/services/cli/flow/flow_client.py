@@ -20,7 +20,7 @@ from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, reading, warn
+from penstock.services.cli.output import print_json, translate_read_errors, warn
 from penstock.services.http_errors import error_of_answer
 
 # The server waits up to half a minute for processors to stop before it refuses a change.
@@ -50,7 +50,7 @@ class FlowDocument:
         """
         if str(file) == "-":
             return FlowDocument("-", sys.stdin.buffer.read())
-        with reading(file):
+        with translate_read_errors(file):
             return FlowDocument(str(file), file.read_bytes())
 
 

@@ -28,7 +28,7 @@ from penstock.services.cli.output import (
     echo,
     print_json,
     print_rows,
-    reading,
+    translate_read_errors,
     warn,
 )
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Into:
+class SwapImportTarget:
     """Options of the command.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Outcome:
         return [str(row["damage"]) for row in self.rows if row["damage"]]
 
 
-def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
+def import_into(paths: Sequence[Path], into: SwapImportTarget, *, as_json: bool) -> None:
     """Import swap files, and report the outcome of each.
 
     Raises:
@@ -160,7 +160,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
+def _choose(paths: Sequence[Path], into: SwapImportTarget) -> list[Path]:
     """Return the files to import; unreadable files are left for the report.
 
     Raises:
@@ -205,7 +205,7 @@ def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
 def _open(path: Path, now_ms: int = 0) -> NifiSwapFile:
     from penstock.flow.swap.nifi.reader import open_nifi_swap  # noqa: PLC0415 - slow
 
-    with reading(path):
+    with translate_read_errors(path):
         data = path.read_bytes()
     return open_nifi_swap(str(path), data, now_ms=now_ms)
 
@@ -351,7 +351,9 @@ def nifi_swap(
     if into is not None:
         if export is not None:
             raise InvalidRequest("--into and --export exclude each other: leave out one")
-        import_into(paths, Into(into, content or (), without_content, queue), as_json=as_json)
+        import_into(
+            paths, SwapImportTarget(into, content or (), without_content, queue), as_json=as_json
+        )
         return
     if content or without_content or queue:
         raise InvalidRequest("--content, --without-content and --queue need --into CONNECTION")
@@ -405,7 +407,7 @@ def _is_swap_file(path: Path) -> bool:
     from penstock.flow.swap.nifi.legacy import LegacySwapFile  # noqa: PLC0415 - slow
     from penstock.flow.swap.nifi.reader import MAGIC  # noqa: PLC0415 - slow
 
-    with reading(path), path.open("rb") as file:
+    with translate_read_errors(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(MAGIC):
         return True
@@ -444,7 +446,7 @@ def _take(path: Path, out: BinaryIO | None) -> Row:
     )
     row |= {"file": path.name, "flowfiles": 0}
     try:
-        with reading(path):
+        with translate_read_errors(path):
             data = path.read_bytes()
         file = open_nifi_swap(str(path), data, now_ms=SystemClock().now_ms())
     except CorruptData as error:

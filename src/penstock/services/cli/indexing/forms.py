@@ -96,7 +96,7 @@ def end_of(task_id: str, status: object) -> str | None:
     return f"it failed at {at}: {reason} (its log: penstock task log {task_id})"
 
 
-def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
+def retry_text(api: JsonClient, task_id: str, status: object) -> str | None:
     """Return how often the work of a running task has failed, and the last reason; None if never.
 
     Args:

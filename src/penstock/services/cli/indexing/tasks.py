@@ -20,8 +20,8 @@ from penstock.services.cli.indexing.forms import (
     follow,
     named,
     removed,
+    retry_text,
     task_status,
-    trouble,
 )
 from penstock.services.cli.output import (
     echo,
@@ -134,7 +134,7 @@ def status(task: TaskId, as_json: Json = False) -> None:
     lines = wait_lines(found)
     for line in lines:
         echo(f"{'waits for':<20}{line}")
-    failed = None if lines else trouble(api, task, found)
+    failed = None if lines else retry_text(api, task, found)
     if failed is not None:
         echo(f"{'trouble':<20}{failed}")
 
@@ -157,7 +157,7 @@ def why(task: TaskId, as_json: Json = False) -> None:
     if not waits:
         found = part(answer, "status")
         stands = end_of(task, found) or "it is running"
-        failed = trouble(api, task, found)
+        failed = retry_text(api, task, found)
         again = "" if failed is None else f"; {failed}"
         echo(f"task {task} waits for nothing; {stands}{again}")
     texts = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)

@@ -127,7 +127,7 @@ def read_names(run: Run, work: InputWork) -> Found:
     if not work.pieces:
         return {}
     merged: dict[int, Found] = {}
-    for text in run(functools.partial(look_at, work), len(work.pieces)):
+    for text in run(functools.partial(inspect_pieces, work), len(work.pieces)):
         raw = json.loads(text)
         merged[raw["piece"]] = raw["columns"]
     found: Found = {}
@@ -136,7 +136,7 @@ def read_names(run: Run, work: InputWork) -> Found:
     return found
 
 
-def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def inspect_pieces(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Report the columns of the pieces whose numbers Spark passes in."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -189,7 +189,7 @@ def _json_columns(lines: Lines) -> Iterator[tuple[int, Found]]:
     Each time with the index of the last line to which they belong.
     """
     is_wide = False
-    alike = Alike()
+    alike = UniformColumns()
     for first, last in small_pieces(lines.starts, lines.text.size):
         begin = int(lines.starts[first])
         if alike.holds(lines.text.slice(begin), len(lines.starts) - first):
@@ -230,7 +230,7 @@ def small_pieces(starts: npt.NDArray[np.integer], size: int) -> Iterator[tuple[i
         first = last
 
 
-class Alike:
+class UniformColumns:
     """Whether the rest of a block has exactly the columns of its first piece.
 
     This check is as fast as finding the columns of a whole block, and needs as little memory as
@@ -266,7 +266,9 @@ class Alike:
         return int(table.num_rows) == rows
 
 
-def inferred(text: pa.Buffer, rows: int | None = None, alike: Alike | None = None) -> Found:
+def inferred(
+    text: pa.Buffer, rows: int | None = None, alike: UniformColumns | None = None
+) -> Found:
     """Return the columns that Arrow finds in lines of JSON objects, and store them in `alike`.
 
     Raises:

@@ -36,7 +36,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
     by_chunk,
     chunks_of,
-    hull,
+    enclosing_interval,
     not_hidden,
     roots_of,
     visible_chunks,
@@ -112,7 +112,7 @@ def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> l
         return wanted
     seen = {
         (chunk.interval, chunk.version)
-        for chunk in not_hidden(chunks_of(rows).values(), hull(rows))
+        for chunk in not_hidden(chunks_of(rows).values(), enclosing_interval(rows))
     }
     hidden = {row.id for row in rows if (row.interval, row.version) not in seen}
     return [name for name in wanted if name not in hidden]

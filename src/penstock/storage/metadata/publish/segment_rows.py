@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
+from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, not_hidden
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.row_mapper import SEGMENTS
 from penstock.storage.metadata.rows.segments import SegmentRow, segment_id
@@ -64,7 +64,10 @@ def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
     every = list(rows)
     if len({row.version for row in every}) < 2:
         return every
-    shown = {(c.interval, c.version) for c in not_hidden(chunks_of(every).values(), hull(every))}
+    shown = {
+        (c.interval, c.version)
+        for c in not_hidden(chunks_of(every).values(), enclosing_interval(every))
+    }
     return [
         row if (row.interval, row.version) in shown else replace(row, used=False) for row in every
     ]

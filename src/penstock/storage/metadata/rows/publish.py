@@ -40,7 +40,7 @@ class CommittedRow:
     offsets: Offsets
 
 
-class Covering(NamedTuple):
+class ReplaceLock(NamedTuple):
     """The REPLACE lock that covers an appended segment: its owner and version."""
 
     task_id: str
@@ -98,7 +98,7 @@ class PublishRequest:
     counts: CountsRow = CountsRow()
     topic_id: str = ""
     kind: PublishKind = "insert"
-    covering: Mapping[str, Covering] = field(default_factory=dict)
+    covering: Mapping[str, ReplaceLock] = field(default_factory=dict)
     basis: Basis | None = None
     overwritten: Collection[str] = ()
 

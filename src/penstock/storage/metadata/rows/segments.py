@@ -112,7 +112,7 @@ class AnnouncedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnnouncedOffsets:
     """The events in announced files: offsets [start, end) of a supervisor's stream.
 
     Attributes:

@@ -1,6 +1,8 @@
-"""The reference page: every model of a spec with its fields, types, defaults and meanings.
+"""The reference page of the docs: every model of a spec with its fields, types, defaults, meanings.
 
-Owns the conversion of models to Markdown; `meanings` has the texts.
+    python tests/spec_page.py
+
+writes `docs/spec-reference.md`. `spec_meanings` has the texts.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import inspect
 import json
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Final, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator
@@ -25,9 +28,9 @@ from penstock.indexing.specs.compaction import (
     CompactionSupervisorSpec,
 )
 from penstock.indexing.specs.model import SpecModel
-from penstock.indexing.specs.reference.meanings import IGNORED, MEANINGS, OURS
 from penstock.indexing.specs.retention_rules import RuleList
 from penstock.indexing.specs.supervisor import SupervisorSpec
+from spec_meanings import IGNORED, MEANINGS, OURS
 
 ROOTS: Final[tuple[type[SpecModel], ...]] = (
     SupervisorSpec,
@@ -41,11 +44,12 @@ ROOTS: Final[tuple[type[SpecModel], ...]] = (
     ClusterCompaction,
     RuleList,
 )
+PAGE: Final = Path(__file__).parents[1] / "docs" / "spec-reference.md"
 _HEAD: Final = """\
 # Specs: every field
 
-Made by `python -m penstock.indexing.specs.reference > docs/spec-reference.md`. How the parts fit
-together is described in [the ingestion spec](ingestion-spec.md), and the differences from Druid in
+Made by `python tests/spec_page.py`. How the parts fit together is described in
+[the ingestion spec](ingestion-spec.md), and the differences from Druid in
 [Druid compatibility](druid-compatibility.md). Fields marked with * are not Druid's.
 """
 _PLAIN: Final = {
@@ -192,3 +196,7 @@ def _models_in(annotation: object) -> Iterator[type[SpecModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference_page())

@@ -7,12 +7,12 @@ import sys
 
 import msgspec
 
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 
 PROGRAM = """
 import resource
 from pathlib import Path
-from penstock.core.packing import pack
+from penstock.core.msgpack_encoding import pack
 
 values = [{"text": "x" * 20_000} for _ in range(400)]
 pack([1])

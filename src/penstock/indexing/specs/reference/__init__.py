@@ -1,1 +1,0 @@
-"""The page docs/spec-reference.md, generated from the models."""
