@@ -32,12 +32,15 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.indexing.lockbox.lock_lane import LocksChanged
+    from penstock.indexing.overlord.task_state import EndedTask
     from penstock.indexing.overlord.wait_reasons import WaitReason
     from penstock.indexing.task_spec import TaskSpec
 
@@ -95,13 +98,13 @@ class World:
             MetadataLockStore(self.store.locks),
             InlineLanes(),
             clock=self.clock,
-            on_change=lambda change: self.processor.main_executor.execute(
-                lambda: self.queue.locks_changed(change), "locks changed"
-            ),
+            changes=EventMail(self.processor, self._locks_changed, "locks changed"),
         )
         self.queue = TaskQueue(
-            QueuePorts(self.store, lockboxes, self, self.lanes, self.processor, self.clock),
-            completed=self._completed,
+            QueuePorts(
+                *(self.store, lockboxes, self, self.lanes, self.processor, self.clock),
+                ended=EventMail(self.processor, self._task_ended, "a task ended", is_urgent=True),
+            ),
             options=TaskQueueOptions(max_tasks=2 * TASKS),
         )
         self.intake = TaskSubmissions(lambda: self.queue, self.processor)
@@ -112,7 +115,10 @@ class World:
         """List the workers."""
         return tuple(self.known)
 
-    def _completed(self, _task: TaskSpec, _state: TaskState, _error: str) -> None:
+    def _locks_changed(self, change: LocksChanged) -> None:
+        self.queue.locks_changed(change)
+
+    def _task_ended(self, _ended: EndedTask) -> None:
         self.ended += 1
 
     def settle(self, seconds: float = 0) -> None:

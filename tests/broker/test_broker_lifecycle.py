@@ -127,7 +127,7 @@ def test_a_topic_keeps_its_id_and_its_successor_has_another(tmp_path: Path) -> N
     topics = Topics.open(str(tmp_path))
     first = topics.create("t", 1).id
     assert first
-    topics.change(topics.get("t"), replace(topics.get("t").file, paused=True))
+    topics.settings.save(topics.get("t"), replace(topics.get("t").file, paused=True))
     topics.close()
     topics = Topics.open(str(tmp_path))
     assert topics.get("t").id == first

@@ -17,6 +17,7 @@ from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 from mailbox_kit import StepLanes
 
+from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import HeldLock, LockTask, LockType
 from penstock.testing.clock import VirtualClock
@@ -47,13 +48,20 @@ class LockWorld:
         self.acquire(HIGH, 4)
         self.run()
 
+    # Receives the changes and the failures
+
+    def put(self, change: LocksChanged) -> None:
+        self.faults.call("put", lambda: self.released.update(change.released))
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
     def _opened(self) -> Lockboxes:
         boxes = Lockboxes(
             self.faults.port(self.store),
             self.faults.port(self.lanes),
             clock=self.faults.port(self.clock),
-            on_change=self.faults.port(lambda change: self.released.update(change.released)),
-            on_failure=self.failures.append,
+            changes=self,
         )
         boxes.sync(list(self.active.values()))
         return boxes

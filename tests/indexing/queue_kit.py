@@ -5,9 +5,11 @@ from __future__ import annotations
 from indexing_kit import make_task
 from mailbox_kit import InlineLanes, StepLanes, settle
 
+from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_state import EndedTask
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -17,6 +19,7 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -95,20 +98,24 @@ class World:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), self.events),
             InlineLanes(),
             clock=self.clock,
-            on_change=lambda change: self.processor.main_executor.execute(
-                lambda: self.queue.locks_changed(change), "locks changed"
-            ),
+            changes=EventMail(self.processor, self._locks_changed, "locks changed"),
         )
         self.queue = TaskQueue(
             QueuePorts(
                 *(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
                 events=self.events,
+                ended=EventMail(self.processor, self._task_ended, "a task ended", is_urgent=True),
             ),
-            completed=lambda task, state, error: self.ended.append((task.id, state, error)),
             options=self.options,
         )
         self.queue.start()
         self.settle()
+
+    def _locks_changed(self, change: LocksChanged) -> None:
+        self.queue.locks_changed(change)
+
+    def _task_ended(self, ended: EndedTask) -> None:
+        self.ended.append((ended.task.id, ended.state, ended.error))
 
     def workers(self):
         return tuple(self.announced)

@@ -24,11 +24,13 @@ from queue_kit import KeptEvents, SaidWorker
 from penstock.core.errors import Conflict, LockRevoked, NotFound, Unavailable
 from penstock.indexing.actions import PublishSegments
 from penstock.indexing.engine import RowCounts
+from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.task_state import EndedTask
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
 from penstock.indexing.sequences import Offsets, SequenceEvent, TaskSequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
@@ -37,6 +39,7 @@ from penstock.indexing.supervisor.stream_watch import cursor_name
 from penstock.indexing.supervisor.task_groups import GroupState
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -214,13 +217,14 @@ class SupervisorWorld:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), KeptEvents()),
             InlineLanes(),
             clock=self.clock,
-            on_change=lambda change: processor.post(lambda: self.queue.locks_changed(change)),
-            on_failure=processor.report_throwable,
+            changes=EventMail(processor, self._locks_changed, "locks changed"),
         )
         self.queue = TaskQueue(
-            QueuePorts(self.metadata, self.lockboxes, self, self.lanes, processor, self.clock),
-            completed=self._task_ended,
-            compared=self._tasks_compared,
+            QueuePorts(
+                *(self.metadata, self.lockboxes, self, self.lanes, processor, self.clock),
+                ended=EventMail(processor, self._task_ended, "a task ended", is_urgent=True),
+                compared=EventMail(processor, self._tasks_compared, "compared", is_urgent=True),
+            ),
             options=TaskQueueOptions(storage_sync_interval_ms=5_000),
         )
         self.supervisors = Supervisors(
@@ -242,10 +246,13 @@ class SupervisorWorld:
         )
         self.begun = self.change(self._begin)
 
-    def _task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
-        self.supervisors.streams.task_ended(task, state, error)
+    def _locks_changed(self, change: LocksChanged) -> None:
+        self.queue.locks_changed(change)
 
-    def _tasks_compared(self) -> None:
+    def _task_ended(self, ended: EndedTask) -> None:
+        self.supervisors.streams.task_ended(ended.task, ended.state, ended.error)
+
+    def _tasks_compared(self, _event: None) -> None:
         self.supervisors.streams.tasks_compared()
 
     def _begin(self) -> None:

@@ -18,12 +18,14 @@ from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
+from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskState
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -58,13 +60,15 @@ class QueueWorld:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), KeptEvents()),
             self.faults.port(InlineLanes()),
             clock=self.clock,
-            on_change=lambda change: processor.post(lambda: self.queue.locks_changed(change)),
-            on_failure=processor.report_throwable,
+            changes=EventMail(processor, self._locks_changed, "locks changed"),
         )
         lanes = self.faults.port(self.lanes)
         ports = (self.metadata, self.lockboxes, self, lanes, processor, self.clock)
-        self.queue = TaskQueue(QueuePorts(*ports), completed=lambda *_end: None, options=OPTIONS)
+        self.queue = TaskQueue(QueuePorts(*ports), options=OPTIONS)
         self.change(self.queue.start)
+
+    def _locks_changed(self, change: LocksChanged) -> None:
+        self.queue.locks_changed(change)
 
     def workers(self) -> Sequence[SaidWorker]:
         return (self.faults.port(self.worker),)

@@ -23,6 +23,7 @@ from penstock.indexing.ports import (
     WorkerTask,
 )
 from penstock.mailbox import MailboxProcessor
+from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 
@@ -85,8 +86,10 @@ class World:
                 lanes=self.lanes,
                 processor=self.processor,
                 clock=self.clock,
+                ended=EventMail(
+                    self.processor, lambda one: self.ends.append(one.task.id), "a task ended"
+                ),
             ),
-            completed=lambda task, *_end: self.ends.append(task.id),
             options=TaskQueueOptions(runner=RunnerOptions(sync_interval_ms=1_000)),
         )
         self.queue.start()

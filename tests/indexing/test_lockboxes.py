@@ -22,7 +22,7 @@ from penstock.core.errors import (
 )
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lockbox.coverage import SectionLocks
-from penstock.indexing.lockbox.lock_lane import lane_of
+from penstock.indexing.lockbox.lock_lane import LocksChanged, lane_of
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
@@ -82,10 +82,16 @@ class Term:
             self.store,
             self.lanes,
             clock=self.clock,
-            on_change=lambda change: self.released.append((change.datasource, {*change.released})),
+            changes=self,
         )
         if synced:
             assert self.boxes.sync([]) == []
+
+    def put(self, change: LocksChanged) -> None:
+        self.released.append((change.datasource, {*change.released}))
+
+    def fail(self, error: BaseException) -> None:
+        raise error
 
     def run(self) -> None:
         while self.lanes.waiting():

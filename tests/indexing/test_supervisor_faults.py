@@ -81,7 +81,7 @@ ANSWERED = [
     (look, 90, "SupervisorWorld.report"),  # a catch-up
     (fail, 120, "MemoryDatabase.read"),  # the committed offsets, when they moved last
     (look, 118, "FakeBroker.set_cursor"),
-    (terminate, 97, "FakeBroker.drop_cursor"),
+    (terminate, 87, "FakeBroker.drop_cursor"),
 ]
 
 

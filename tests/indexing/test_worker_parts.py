@@ -136,8 +136,8 @@ class World:
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
             *(self.shipper, CallDispatcher(InlineLanes(), self.processor)),
-            remove=self.remove,
-            is_taken=self.taken.__contains__,
+            folders=self,
+            running=self.taken,
             waits=self.waits,
         )
         self.ended.keep("a", TaskFolder("/a", OsFileSystem()), AttemptEnd(TaskState.SUCCESS))

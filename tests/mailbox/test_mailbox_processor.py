@@ -312,7 +312,7 @@ def test_a_refused_change_does_not_end_the_loop() -> None:
 def test_a_command_that_cannot_be_posted_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story()
 
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
         raise MemoryError("no mail")
 
     with monkeypatch.context() as patch:

@@ -23,7 +23,7 @@ class World:
         self.fs = fs or CrashableFileSystem()
         self.fs.mkdir("/q")
         self.full = 0
-        self.log = QueueLog(self.fs, "/q", SMALL, VirtualClock(), self.hurry)
+        self.log = QueueLog(self.fs, "/q", SMALL, VirtualClock(), self)
         self.log.recover(self.fs.listdir("/q"), Quarantine(self.fs, "/q"))
 
     def hurry(self) -> None:

@@ -5,6 +5,7 @@ existing thread, or step by step in a simulation.
 """
 
 from penstock.mailbox.control import DefaultActionController, Suspension
+from penstock.mailbox.event_mail import EventMail, EventReceiver, IgnoredEvents
 from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from penstock.mailbox.metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
@@ -17,6 +18,9 @@ __all__ = [
     "MAX_PRIORITY",
     "MIN_PRIORITY",
     "DefaultActionController",
+    "EventMail",
+    "EventReceiver",
+    "IgnoredEvents",
     "Mail",
     "MailOptions",
     "MailboxExecutor",

@@ -20,13 +20,15 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed
 from penstock.mailbox.control import DefaultActionController, LoopEnd, Suspension
 from penstock.mailbox.executor import MailboxExecutor
-from penstock.mailbox.mail import MIN_PRIORITY, Mail
+from penstock.mailbox.mail import DEFAULT, MIN_PRIORITY, Mail
 from penstock.mailbox.metrics import LatencyProbe, MailboxMetrics
 from penstock.mailbox.task_mailbox import TaskMailbox
 from penstock.mailbox.timers import MailboxTimers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.mailbox.mail import MailOptions
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,11 @@ class MailboxProcessor:
         self._end.abort()
 
     def post(
-        self, command: Callable[[], object], description: str = "", *arguments: object
+        self,
+        command: Callable[[], object],
+        description: str = "",
+        *arguments: object,
+        options: MailOptions = DEFAULT,
     ) -> None:
         """Run a command that must not be lost, such as the outcome of a call, on the loop.
 
@@ -107,7 +113,7 @@ class MailboxProcessor:
         error. No effect if the mailbox is quiesced or closed: the command is not needed then.
         """
         try:
-            self.main_executor.execute(command, description, *arguments)
+            self.main_executor.execute(command, description, *arguments, options=options)
         except BaseException as error:
             if isinstance(error, Closed):
                 return

@@ -88,7 +88,9 @@ class TopicChanges:
         held = topic.position() if paused or not topic.channels else None
         try:
             await self._run(
-                lambda: self._topics.change(topic, replace(topic.file, paused=paused, held=held))
+                lambda: self._topics.settings.save(
+                    topic, replace(topic.file, paused=paused, held=held)
+                )
             )
         finally:
             topic.set_paused(paused=topic.file.paused)
@@ -129,7 +131,7 @@ class TopicChanges:
 
         def write() -> None:
             if topic.file.held is not None:
-                self._topics.change(topic, replace(topic.file, held=held))
+                self._topics.settings.save(topic, replace(topic.file, held=held))
 
         await self._run(write)
 

@@ -18,12 +18,10 @@ from penstock.broker.names import is_ephemeral, require_name
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.store import ChannelStore
     from penstock.broker.topics.topic import Topic
-    from penstock.broker.topics.topic_file import TopicFile
+    from penstock.broker.topics.topic_files import TopicSettings
 
 
 _logger = logging.getLogger(__name__)
@@ -34,14 +32,12 @@ class TopicChannels:
 
     Args:
         store: Creates the channels; None: no channels, for a process that only publishes.
-        change: Saves changed settings of a topic durably.
+        settings: Saves changed settings of topics.
     """
 
-    def __init__(
-        self, store: ChannelStore | None, change: Callable[[Topic, TopicFile], None]
-    ) -> None:
+    def __init__(self, store: ChannelStore | None, settings: TopicSettings) -> None:
         self._store = store
-        self._change = change
+        self._settings = settings
 
     def create(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
         """Create a channel that begins at these offsets; the caller attaches it.
@@ -60,7 +56,7 @@ class TopicChannels:
         if not is_ephemeral(name):
             held = topic.file.held if topic.file.paused else None
             named = {**topic.file.channels, name: False}
-            self._change(topic, replace(topic.file, held=held, channels=named))
+            self._settings.save(topic, replace(topic.file, held=held, channels=named))
         return channel
 
     def load(self, topic: Topic, name: str) -> Channel:
@@ -92,7 +88,7 @@ class TopicChannels:
         """
         if name in topic.file.channels:
             channels = {**topic.file.channels, name: paused}
-            self._change(topic, replace(topic.file, channels=channels))
+            self._settings.save(topic, replace(topic.file, channels=channels))
 
     def drop(self, topic: Topic, name: str, held: tuple[int, ...] | None) -> None:
         """Delete a channel durably, and remove its files; a failed removal is logged.
@@ -107,7 +103,7 @@ class TopicChannels:
         """
         if name in topic.file.channels:
             left = {other: p for other, p in topic.file.channels.items() if other != name}
-            self._change(topic, replace(topic.file, held=held, channels=left))
+            self._settings.save(topic, replace(topic.file, held=held, channels=left))
             try:
                 if self._store is not None:
                     self._store.remove(topic, name)

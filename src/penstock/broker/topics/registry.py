@@ -27,7 +27,7 @@ from penstock.broker.topics.assembly import TopicParts
 from penstock.broker.topics.channel_names import TopicChannels
 from penstock.broker.topics.options import TopicOptions
 from penstock.broker.topics.topic_file import TopicFile
-from penstock.broker.topics.topic_files import TopicFiles
+from penstock.broker.topics.topic_files import UNDO_TRIES, TopicFiles, TopicSettings
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_UNDO_TRIES = 2  # another error may occur while one is undone
 _RUNNING = "~running"  # no topic can have this name
 
 
@@ -59,6 +58,7 @@ class Topics:
 
     Attributes:
         parts: Opens topics, and applies options to their parts.
+        settings: Saves changed settings of topics.
         channels: Changes which channels they have.
         left_unsynced: The previous broker was killed, so its last writes may not be durable.
     """
@@ -71,12 +71,13 @@ class Topics:
         max_partitions: int,
     ) -> None:
         self.parts = parts
-        self.channels = TopicChannels(channels, self.change)
+        self._topics: dict[str, Topic] = {}
+        self.settings = TopicSettings(store, self._topics)
+        self.channels = TopicChannels(channels, self.settings)
         self.left_unsynced = False
         self._store = store
         self._channel_store = channels
         self._max_partitions = max_partitions
-        self._topics: dict[str, Topic] = {}
         self._leaving: set[str] = set()
         self._lock: FolderLock | None = None
 
@@ -208,24 +209,6 @@ class Topics:
         self._leaving.discard(topic.name)
         self._load(topic.name)
 
-    def change(self, topic: Topic, file: TopicFile) -> None:
-        """Save changed settings of a topic durably.
-
-        Raises:
-            Unavailable: The disk is full, or the topic was deleted meanwhile. `Topic.file` equals
-                the contents of the disk: the change may be saved if only the last fsync failed.
-        """
-        if self._topics.get(topic.name) is not topic:
-            raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
-        if not is_ephemeral(topic.name):
-            try:
-                self._store.save(topic.name, file)
-            except BaseException:
-                if self._says(topic.name, file):
-                    topic.file = file
-                raise
-        topic.file = file
-
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
         """Save changed options of a topic durably; `TopicParts.apply_options` applies them.
 
@@ -239,7 +222,7 @@ class Topics:
             raise InvalidRequest(
                 f"topic {topic.name} cannot be its own dead-letter topic", place="dead_letter_topic"
             )
-        self.change(topic, replace(topic.file, options=options))
+        self.settings.save(topic, replace(topic.file, options=options))
 
     def retire(self, name: str) -> Topic:
         """Take a topic out of service permanently and return it, to be closed and then purged.
@@ -256,7 +239,7 @@ class Topics:
         except BaseException:
             # If only the last fsync failed, the next start deletes the topic anyway: messages
             # that it accepted from now on would be lost.
-            if not self._says(name, deleted):
+            if not self._store.contains(name, deleted):
                 raise
         self._leaving.add(name)
         del self._topics[name]
@@ -292,15 +275,6 @@ class Topics:
         with suppress(PenstockError):
             self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
 
-    def _says(self, name: str, file: TopicFile) -> bool:
-        """Return whether the disk has this file; False if two attempts to read it fail."""
-        for _ in range(_UNDO_TRIES):
-            try:
-                return self._store.read(name) == file
-            except Exception:
-                _logger.exception("topic %s: cannot read its topic.json", name)
-        return False
-
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
             raise Unavailable(
@@ -329,12 +303,12 @@ class Topics:
             self._store.create(name, file)
             return self._open(name, file)
         except BaseException:
-            if self._says(name, file):
+            if self._store.contains(name, file):
                 self._unmake(name, file)
             raise
 
     def _unmake(self, name: str, file: TopicFile) -> None:
-        for _ in range(_UNDO_TRIES):
+        for _ in range(UNDO_TRIES):
             try:
                 self._store.save(name, replace(file, deleted=True))
             except Exception:
@@ -349,7 +323,7 @@ class Topics:
             return
         cut = tuple(min(at, queue.latest) for at, queue in zip(held, topic.queues, strict=True))
         if cut != held:
-            self.change(topic, replace(topic.file, held=cut))
+            self.settings.save(topic, replace(topic.file, held=cut))
             topic.held = cut
 
     def _purge_remains(self, name: str) -> None:

@@ -20,17 +20,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
+from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic_file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
-from penstock.core.errors import NotFound, counted
+from penstock.core.errors import NotFound, Unavailable, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
 
 _logger = logging.getLogger(__name__)
+
+UNDO_TRIES = 2
+"""Number of attempts to undo a change: another error may occur while one is undone."""
 
 _LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CHANNELS_FOLDER}
 
@@ -83,6 +88,15 @@ class TopicFiles:
         """
         path = f"{self.path(name)}/{FILE_NAME}"
         return TopicFile.parse(self.fs.read_bytes(path), path)
+
+    def contains(self, name: str, file: TopicFile) -> bool:
+        """Return whether the disk has these settings; False if two attempts to read them fail."""
+        for _ in range(UNDO_TRIES):
+            try:
+                return self.read(name) == file
+            except Exception:
+                _logger.exception("topic %s: cannot read its topic.json", name)
+        return False
 
     def load(self, name: str, channels: ChannelStore | None) -> TopicFile | None:
         """Return the settings of a topic, rebuilt if they are damaged; None: there is no topic.
@@ -181,3 +195,34 @@ class TopicFiles:
                 self.fs.unlink(path)
         if not keep:
             self.fs.rmdir(folder)
+
+
+class TopicSettings:
+    """Saves changed settings of topics.
+
+    Args:
+        files: The files of topics.
+        topics: The topics in service, by name.
+    """
+
+    def __init__(self, files: TopicFiles, topics: Mapping[str, Topic]) -> None:
+        self._files = files
+        self._topics = topics
+
+    def save(self, topic: Topic, file: TopicFile) -> None:
+        """Save changed settings of a topic durably.
+
+        Raises:
+            Unavailable: The disk is full, or the topic was deleted meanwhile. `Topic.file` equals
+                the contents of the disk: the change may be saved if only the last fsync failed.
+        """
+        if self._topics.get(topic.name) is not topic:
+            raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
+        if not is_ephemeral(topic.name):
+            try:
+                self._files.save(topic.name, file)
+            except BaseException:
+                if self._files.contains(topic.name, file):
+                    topic.file = file
+                raise
+        topic.file = file

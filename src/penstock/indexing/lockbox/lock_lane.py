@@ -10,7 +10,7 @@ After any error, every future is answered, and the next request of the datasourc
 command that reports which tasks are active, or where they are, is never lost: if its round could
 not start, the next round of the datasource executes it first. If the undo of a batch fails, or
 memory runs out while a batch is computed, memory may differ from the store. The lane then refuses
-all requests and calls `on_failure`, because only a new term can read the locks again.
+all requests and reports the failure, because only a new term can read the locks again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lockbox import CommandAnswer, LockBatchResult, LockCommand
     from penstock.indexing.lockbox.model import LockPolicy, LockRequest, SegmentLike
     from penstock.indexing.lockbox.store import LockStore
+    from penstock.mailbox.event_mail import EventReceiver
     from penstock.mailbox.lanes import Lanes
 
 T = TypeVar("T")
@@ -71,29 +72,23 @@ class LocksChanged:
     yielded: tuple[str, ...] = ()
 
 
-def ignore(_event: object) -> None:
-    """Ignore an event."""
-
-
 @dataclass(frozen=True, slots=True)
 class LanePorts:
-    """The store, threads, clock and listeners of the lanes of a term.
+    """The store, threads, clock and receiver of the events of the lanes of a term.
 
     Attributes:
         store: The store of the locks.
         threads: Threads of the lanes; not closed here.
         clock: Time for versions.
-        on_change: Called with the event on the lane of the datasource, after the change is stored.
-            Must neither block nor raise.
-        on_failure: Called with the error, on any thread, when the locks of a datasource in memory
-            may differ from the stored ones, or when `on_change` raised: the term must end.
+        changes: Receives the changes after they are stored. Fails when the locks of a datasource in
+            memory may differ from the stored ones, or when a change could not be put: the term
+            must end, and the next one reads the locks again.
     """
 
     store: LockStore
     threads: Lanes
     clock: Clock
-    on_change: Callable[[LocksChanged], None]
-    on_failure: Callable[[BaseException], None]
+    changes: EventReceiver[LocksChanged]
 
 
 class LockLanes:
@@ -509,16 +504,16 @@ class LockLane:
         if not (change.released or change.yielded):
             return
         try:
-            self._ports.on_change(change)
+            self._ports.changes.put(change)
         except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
             # Otherwise tasks that wait for these locks would wait forever.
-            self._ports.on_failure(error)
+            self._ports.changes.fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Refuse all work from now on, because memory may differ from the store."""
         if self._broken is None:
             self._broken = error
-            self._ports.on_failure(error)
+            self._ports.changes.fail(error)
 
     def _require_intact(self) -> None:
         if self._broken is not None:

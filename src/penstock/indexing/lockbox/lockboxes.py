@@ -16,7 +16,6 @@ from penstock.indexing.lockbox.lock_lane import (
     LanePorts,
     LockLanes,
     find_room,
-    ignore,
     locked_intervals,
     run_covered,
 )
@@ -31,6 +30,7 @@ from penstock.indexing.lockbox.lockbox import (
 from penstock.indexing.lockbox.model import LockRefused
 from penstock.indexing.lockbox.restored_locks import restore_locks
 from penstock.indexing.lockbox.versions import floor_of
+from penstock.mailbox.event_mail import IgnoredEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         TaskRemoval,
     )
     from penstock.indexing.lockbox.store import LockStore
+    from penstock.mailbox.event_mail import EventReceiver
     from penstock.mailbox.lanes import Lanes
 
 T = TypeVar("T")
@@ -63,8 +64,7 @@ class Lockboxes:
         store: The store of the locks.
         lanes: Threads; not closed here.
         clock: Time for versions.
-        on_change: See `LanePorts`.
-        on_failure: See `LanePorts`.
+        changes: Receives changes of locks, and failures after which the term must end.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class Lockboxes:
         lanes: Lanes,
         *,
         clock: Clock,
-        on_change: Callable[[LocksChanged], None] = ignore,
-        on_failure: Callable[[BaseException], None] = ignore,
+        changes: EventReceiver[LocksChanged] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._lanes = LockLanes(LanePorts(store, lanes, clock, on_change, on_failure))
+        self._lanes = LockLanes(LanePorts(store, lanes, clock, changes or IgnoredEvents()))
 
     def sync(
         self, active: Iterable[LockTask], stored: Iterable[HeldLock] | None = None

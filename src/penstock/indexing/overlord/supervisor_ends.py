@@ -16,7 +16,7 @@ from penstock.indexing.supervisor import cursor_name
 from penstock.mailbox.background_calls import CallDispatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Container, Mapping
 
     from penstock.indexing.supervisor import SupervisorPorts
     from penstock.storage.metadata import MetadataStore
@@ -50,13 +50,18 @@ class UnreadableEnds:
 
     Args:
         ports: The dependencies of supervisors.
-        is_void: Whether the cursor now belongs to another supervisor, or this term has ended.
+        running: The ids of running supervisors, which then own the cursors of their ids.
     """
 
-    def __init__(self, ports: SupervisorPorts, *, is_void: Callable[[str], bool]) -> None:
+    def __init__(self, ports: SupervisorPorts, running: Container[str]) -> None:
         self._ports = ports
         self._calls = CallDispatcher(ports.lanes, ports.processor)
-        self._is_void = is_void
+        self._running = running
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Start no further attempts: the term has ended."""
+        self._stopped = True
 
     def end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Drop the cursor of a supervisor, with retries; then release its id."""
@@ -71,7 +76,7 @@ class UnreadableEnds:
         self._try(supervisor_id, topic, 0)
 
     def _try(self, supervisor_id: str, topic: str, failures: int) -> None:
-        if self._is_void(supervisor_id):
+        if self._stopped or supervisor_id in self._running:
             return
 
         def let_go() -> None:

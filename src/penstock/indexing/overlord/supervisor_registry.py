@@ -36,6 +36,7 @@ from penstock.indexing.supervisor import (
     update_action,
 )
 from penstock.indexing.task_spec import StreamTaskSpec
+from penstock.mailbox.event_mail import EventMail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,8 +64,9 @@ class StreamSupervisors:
         self._ports = ports
         self._options = options
         self._running: dict[str, Supervisor] = {}
+        self._ends = EventMail(ports.processor, self._ended, "a supervisor ended")
 
-    def __contains__(self, supervisor_id: str) -> bool:
+    def __contains__(self, supervisor_id: object) -> bool:
         return supervisor_id in self._running
 
     def get(self, supervisor_id: str) -> Supervisor | None:
@@ -82,9 +84,7 @@ class StreamSupervisors:
     def run(self, spec: SupervisorSpec) -> Supervisor:
         """Start a supervisor whose id is not running."""
         supervisor_id = spec.supervisor_id
-        made = Supervisor(
-            spec, self._ports, self._options, stopped=lambda: self._ended(supervisor_id)
-        )
+        made = Supervisor(spec, self._ports, self._options, ended=self._ends)
         self._running[supervisor_id] = made
         made.start()
         return made
@@ -157,11 +157,7 @@ class Supervisors:
         self._ports = ports
         # Invalid stored specs of streaming supervisors, each with its payload and its error.
         self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
-        self._stopped = False
-        self._unreadable = UnreadableEnds(
-            ports,
-            is_void=lambda supervisor_id: self._stopped or supervisor_id in self.streams,
-        )
+        self._unreadable = UnreadableEnds(ports, self.streams)
 
     def start(self) -> None:
         """Start the supervisors with stored specs, and finish pending terminations.
@@ -186,7 +182,7 @@ class Supervisors:
 
     def stop(self) -> None:
         """Stop; tasks continue."""
-        self._stopped = True
+        self._unreadable.stop()
         self.streams.stop()
         self._unread.clear()
 

@@ -5,7 +5,7 @@ those on locks by `LockEffects`, those on workers by `WorkerEffects`, those of e
 Their state belongs to the overlord's mailbox.
 
 A turn handles some events, then the events that their effects cause, then begins the calls of
-workers that all of these need.
+workers that all of these need. Ends of tasks are reported to the term by mail, after the turn.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from penstock.indexing.overlord.runner.runner import TaskRunner
 from penstock.indexing.overlord.task_index import QueuedTasks, RunnerState
 from penstock.indexing.overlord.task_state import (
     TASK_MACHINE,
+    EndedTask,
     QueuedTask,
     ReportedEvent,
     TaskEffect,
@@ -43,6 +44,7 @@ from penstock.indexing.overlord.task_store import (
 )
 from penstock.indexing.ports import TaskState
 from penstock.mailbox.background_calls import CallDispatcher
+from penstock.mailbox.event_mail import EventReceiver, IgnoredEvents
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -64,7 +66,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueuePorts:
-    """Dependencies of the task queue."""
+    """Dependencies of the task queue.
+
+    Attributes:
+        metadata: The metadata store.
+        lockboxes: The locks of all datasources.
+        directory: The announced workers.
+        lanes: Lanes for blocking calls.
+        processor: The overlord's mailbox.
+        clock: The clock.
+        events: Reports events to operators.
+        ended: Receives each task that ended.
+        compared: Receives None when tasks may have been added or removed that only the store knew.
+    """
 
     metadata: MetadataStore
     lockboxes: Lockboxes
@@ -73,6 +87,8 @@ class QueuePorts:
     processor: MailboxProcessor
     clock: Clock
     events: Events = field(default_factory=NoEvents)
+    ended: EventReceiver[EndedTask] = field(default_factory=IgnoredEvents)
+    compared: EventReceiver[None] = field(default_factory=IgnoredEvents)
 
 
 class TaskMetrics:
@@ -135,15 +151,13 @@ class TaskTurns:
     """Turns of the queue. On the overlord's mailbox.
 
     A turn handles some events of tasks, then the events that their effects cause, then begins the
-    calls of workers that all of these need. An effect may give commands to the queue: each is a
-    turn of its own, within this one.
+    calls of workers that all of these need.
 
     Args:
         ports: The dependencies of the queue.
         queued: The entries of the tasks, and their index.
         known: The stored tasks, which record ends during a comparison.
         runner: Chooses workers, and has the calls to begin.
-        completed: Called for each task that ended, after its locks were released.
         retry_ms: Delay before a retry after a failure of the store.
 
     Attributes:
@@ -161,7 +175,6 @@ class TaskTurns:
         queued: QueuedTasks,
         known: StoredTasks,
         runner: TaskRunner,
-        completed: Callable[[TaskSpec, TaskState, str], None],
         retry_ms: int,
     ) -> None:
         self.tasks: Final = runner.tasks
@@ -174,20 +187,20 @@ class TaskTurns:
         calls = CallDispatcher(ports.lanes, ports.processor)
         self.locks: Final = LockEffects(ports, self, calls, retry_ms)
         self.workers: Final = WorkerEffects(ports, self, calls, runner, retry_ms)
-        self.ends: Final = EndEffects(ports, self, self.metrics, completed, retry_ms)
+        self.ends: Final = EndEffects(ports, self, self.metrics, retry_ms)
         self._effects: Final = self._effect_methods()
 
     def run(self, reports: Iterable[ReportedEvent]) -> None:
         """Handle events, and then what their effects cause."""
-        outer, self._reports = self._reports, deque(reports)
         try:
+            self._reports.extend(reports)
             while self._reports or self.workers.has_unstored:
                 if self._reports:
                     self._handle(self._reports.popleft())
                 else:
                     self._reports.extend(self.workers.store_all())
         finally:
-            self._reports = outer
+            self._reports.clear()
         self.workers.begin_calls()
 
     def add(self, report: ReportedEvent) -> None:
@@ -465,7 +478,6 @@ class EndEffects:
         ports: The dependencies of the queue.
         turns: Handles the events that follow.
         metrics: Receives the ends.
-        completed: Called for each task that ended, after its locks were released.
         retry_ms: Delay before a retry after a failure of the store.
 
     Attributes:
@@ -477,7 +489,6 @@ class EndEffects:
         ports: QueuePorts,
         turns: TaskTurns,
         metrics: TaskMetrics,
-        completed: Callable[[TaskSpec, TaskState, str], None],
         retry_ms: int,
     ) -> None:
         self.stored: Final = TaskEnds(ports.metadata, ports.clock, ports.events)
@@ -485,7 +496,7 @@ class EndEffects:
         self._executor = ports.processor.main_executor
         self._turns = turns
         self._metrics = metrics
-        self._completed = completed
+        self._ended = ports.ended
         self._retry_ms = retry_ms
         self._is_storing = False  # A mail or a timer will store the ends.
 
@@ -505,13 +516,10 @@ class EndEffects:
         _log.info("task %s ended: %s %s", end.task_id, end.state, end.error)
 
     def notify(self, report: ReportedEvent) -> None:
-        """Have the end of a task followed up, by its supervisor for example."""
-        task, end = report.entry.task, report.entry.end
+        """Report the end of a task to the term, which notifies its supervisor for example."""
+        end = report.entry.end
         assert end is not None
-        try:
-            self._completed(task, end.state, end.error)
-        except PenstockError as failure:
-            _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
+        self._ended.put(EndedTask(report.entry.task, end.state, end.error))
 
     def _store_all(self) -> None:
         stored = [] if self._turns.stopped else self.stored.store_all()

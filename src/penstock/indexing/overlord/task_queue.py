@@ -18,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -92,27 +92,18 @@ class TaskQueue:
 
     Args:
         ports: Its dependencies.
-        completed: Called for each task that ended, after its locks were released.
-        compared: Called when tasks may have been added or removed that only the store knew.
         options: Options of the queue.
 
     Attributes:
         runner: The tasks that wait for a worker or are at one.
     """
 
-    def __init__(
-        self,
-        ports: QueuePorts,
-        *,
-        completed: Callable[[TaskSpec, TaskState, str], None],
-        compared: Callable[[], None] = lambda: None,
-        options: TaskQueueOptions,
-    ) -> None:
+    def __init__(self, ports: QueuePorts, *, options: TaskQueueOptions) -> None:
         self._metadata = ports.metadata
         self._lockboxes = ports.lockboxes
         self._timers = ports.processor.timers
         self._clock = ports.clock
-        self._compared = compared
+        self._compared = ports.compared
         self._options = options
         self._calls = CallDispatcher(ports.lanes, ports.processor)
         self._tasks = QueuedTasks()
@@ -120,9 +111,7 @@ class TaskQueue:
         self.runner: Final = TaskRunner(
             self._tasks.entries, ports.directory, ports.clock, ports.events, options.runner
         )
-        self._turns = TaskTurns(
-            ports, self._tasks, self._stored, self.runner, completed, options.retry_ms
-        )
+        self._turns = TaskTurns(ports, self._tasks, self._stored, self.runner, options.retry_ms)
         self._rounds: list[Timer] = []
         self._started = False
 
@@ -332,7 +321,7 @@ class TaskQueue:
         for one in self._stored.unknown(stored, self._tasks.entries):
             entry = self._tasks.make(one.task, one.created_ms)
             self._turns.run([ReportedEvent(entry, TaskEvent.ADDED)])
-        self._compared()
+        self._compared.put(None)
 
     def _abandon_comparison(self, error: PenstockError) -> None:
         self._stored.abandon_comparison()

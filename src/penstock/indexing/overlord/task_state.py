@@ -1,9 +1,9 @@
 """States of an active task in the overlord: the table of transitions, and the task's entry.
 
-`TASK_MACHINE` decides what each event does; `task_queue` reports the events and carries out the
-effects. An event that follows a write to the metadata store is reported once the write succeeded,
-so a transition never has to be undone: a worker is stored before the task is sent to it, and an end
-before its locks are released. Invariants, checked by walks through the table:
+`TASK_MACHINE` decides what each event does; `task_queue` reports the events, and `task_effects`
+carries out the effects. An event that follows a write to the metadata store is reported once the
+write succeeded, so a transition never has to be undone: a worker is stored before the task is sent
+to it, and an end before its locks are released. Invariants, checked by walks through the table:
 
 - the first end stands: a task in `ENDING` gets no other end;
 - locks are released only after the end is stored, and waiting tasks are tried only after that;
@@ -246,6 +246,15 @@ class TaskEnd:
     state: TaskState
     error: str
     worker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """Event: a task ended, its end is stored, and its locks are released or requested to be."""
+
+    task: TaskSpec
+    state: TaskState
+    error: str
 
 
 @dataclass(slots=True, eq=False)

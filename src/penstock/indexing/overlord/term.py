@@ -17,10 +17,9 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed, InvalidRequest, counted
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, counted
 from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
@@ -30,6 +29,7 @@ from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME, parse_w
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
+from penstock.mailbox.event_mail import EventMail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.task_index import ActiveTask
+    from penstock.indexing.overlord.task_state import EndedTask
     from penstock.indexing.ports import (
         BrokerPort,
         TaskClient,
         TaskLocation,
-        TaskState,
         WorkerDirectory,
     )
     from penstock.indexing.sequences import Offsets
@@ -185,8 +185,7 @@ class LeaderTerm:
             AlertingLockStore(MetadataLockStore(metadata.locks), ports.events),
             ports.lock_lanes,
             clock=ports.clock,
-            on_change=self._locks_changed,
-            on_failure=self._locks_failed,
+            changes=EventMail(processor, self._locks_changed, "locks changed"),
         )
         self.queue: Final = TaskQueue(
             QueuePorts(
@@ -197,9 +196,12 @@ class LeaderTerm:
                 processor=processor,
                 clock=ports.clock,
                 events=ports.events,
+                # Urgent, so that no supervisor finds a task in its group that is no longer active.
+                ended=EventMail(processor, self._task_ended, "a task ended", is_urgent=True),
+                compared=EventMail(
+                    processor, self._tasks_compared, "tasks compared", is_urgent=True
+                ),
             ),
-            completed=self._task_ended,
-            compared=self._tasks_compared,
             options=options.queue,
         )
         self.access: Final = TermAccess(self, processor)
@@ -224,6 +226,7 @@ class LeaderTerm:
         self._waits = waits
         self._duties: DutyRounds | None = None
         self.is_full = False
+        self._is_stopped = False
 
     def start(self) -> None:
         """Start; tasks and actions are served from now on, everything else when this returns.
@@ -247,7 +250,7 @@ class LeaderTerm:
 
     def stop(self) -> None:
         """Stop; tasks continue for the next leader."""
-        self.is_full = False
+        self.is_full, self._is_stopped = False, True
         if self._duties is not None:
             self._duties.stop()
         self.supervisors.stop()
@@ -278,23 +281,22 @@ class LeaderTerm:
     def _slots(self) -> int:
         return self.queue.runner.capacity
 
-    def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
-        self.access.ended(task.id)
-        self.supervisors.streams.task_ended(task, state, error)
+    # Events, each in a mail of its own
 
-    def _tasks_compared(self) -> None:
-        self.supervisors.streams.tasks_compared()
+    def _task_ended(self, ended: EndedTask) -> None:
+        task = ended.task
+        self.access.ended(task.id)
+        try:
+            self.supervisors.streams.task_ended(task, ended.state, ended.error)
+        except PenstockError as failure:
+            _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
+
+    def _tasks_compared(self, _event: None) -> None:
+        if not self._is_stopped:  # A stopped term runs no supervisors, and all tasks have theirs.
+            self.supervisors.streams.tasks_compared()
 
     def _locks_changed(self, change: LocksChanged) -> None:
-        # On the datasource's lane.
-        self._processor.post(
-            partial(self.queue.locks_changed, change), "locks of %s changed", change.datasource
-        )
-
-    def _locks_failed(self, error: BaseException) -> None:
-        # The next term reads the locks again and so repairs them.
-        with suppress(Closed):
-            self._processor.report_throwable(error)
+        self.queue.locks_changed(change)
 
 
 class TermAccess:

@@ -13,14 +13,13 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.task_groups import GroupEvent, GroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
     from penstock.indexing.supervisor.health import Health
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.supervisor.stream_watch import StreamWatch
     from penstock.indexing.supervisor.task_groups import TaskGroup
+    from penstock.mailbox.event_mail import EventReceiver
 
 
 class SupervisorState:
@@ -33,7 +32,7 @@ class SupervisorState:
         stream: Its stream.
         committed: Its committed offsets.
         health: Its errors.
-        act: Acts on the state, in a mail of its own, after `request_round`.
+        rounds: Receives None to have the supervisor act on the state, in a mail of its own.
 
     Attributes:
         spec: The current spec.
@@ -65,7 +64,7 @@ class SupervisorState:
         stream: StreamWatch,
         committed: CommittedOffsets,
         health: Health,
-        act: Callable[[], None],
+        rounds: EventReceiver[None],
     ) -> None:
         self.spec = spec
         self.ports = ports
@@ -83,7 +82,7 @@ class SupervisorState:
         self.waits = WaitTable(ports.clock)
         self.in_round = False
         self.is_released = False
-        self._act = act
+        self._rounds = rounds
 
     @property
     def id(self) -> str:
@@ -112,7 +111,7 @@ class SupervisorState:
 
     def request_round(self) -> None:
         """Have the supervisor act on the present state soon, after the present mail."""
-        self.ports.processor.post(self._act, "a round of supervisor %s", self.id)
+        self._rounds.put(None)
 
     def group_of(self, task_id: str) -> TaskGroup | None:
         """Return the task group of a task."""
@@ -136,6 +135,8 @@ class SupervisorState:
         """
         self.remove(task_id)
         self.ports.queue.shutdown(task_id, reason, state)
+        if not self.in_round:
+            self.request_round()
 
     def end_group(self, group: TaskGroup, reason: str, state: TaskState = TaskState.FAILED) -> None:
         """End all tasks of a group, without a round for each of them; raises as `end_task`."""

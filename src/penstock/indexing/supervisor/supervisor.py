@@ -41,14 +41,16 @@ from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
 from penstock.indexing.supervisor.task_groups import GroupEvent
 from penstock.indexing.supervisor.task_protocol import EventFacts, TaskProtocol
 from penstock.mailbox.background_calls import CallDispatcher
+from penstock.mailbox.event_mail import EventMail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.task_spec import StreamTaskSpec
+    from penstock.mailbox.event_mail import EventReceiver
 
 
 class Supervisor:
@@ -58,7 +60,7 @@ class Supervisor:
         spec: Its spec.
         ports: Its dependencies.
         options: Its options.
-        stopped: Called when it was stopped and its last task has ended.
+        ended: Receives its id once it was stopped and its last task has ended.
 
     Attributes:
         snapshot: Its status.
@@ -71,7 +73,7 @@ class Supervisor:
         ports: SupervisorPorts,
         options: SupervisorOptions,
         *,
-        stopped: Callable[[], None],
+        ended: EventReceiver[str],
     ) -> None:
         supervisor_id = spec.supervisor_id
         calls = CallDispatcher(ports.lanes, ports.processor)
@@ -88,10 +90,10 @@ class Supervisor:
             stream=stream,
             committed=CommittedOffsets(supervisor_id, ports.metadata, stream),
             health=Health(supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms),
-            act=self._act,
+            rounds=EventMail(ports.processor, self._act, f"a round of supervisor {supervisor_id}"),
         )
         self._protocol = TaskProtocol(state, calls)
-        self._stopped = stopped
+        self._ended = ended
         self._reconciler = Reconciler(state, self._protocol)
         self.snapshot: Final = SupervisorSnapshot(state)
         self._polls = SupervisorPolls(
@@ -143,12 +145,12 @@ class Supervisor:
         self._polls.stop()
         self._reconciler.stop()
 
-    def _act(self) -> None:
+    def _act(self, _event: None) -> None:
         """Act on a request of `SupervisorState.request_round`."""
         if self._state.is_released:
             self._state.is_released = False  # Report it once.
             self.abandon()
-            self._stopped()
+            self._ended.put(self.id)
         else:
             self._reconciler.advance()
 
@@ -181,4 +183,5 @@ class Supervisor:
         elif group is not None:
             self._state.health.task_failed(self._state.ports.clock.monotonic_s())
             self._state.note(Unavailable(f"task {task.id} failed: {error}"))
-        self._reconciler.advance()
+        if group is not None:  # Otherwise the supervisor itself ended it, in a round or before one.
+            self._reconciler.advance()

@@ -17,13 +17,14 @@ from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.indexing.ports import WorkerTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Container
     from concurrent.futures import Future
 
     from penstock.core.waits import WaitTable
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.worker.options import WorkerOptions
     from penstock.indexing.worker.task_attempts import AttemptEnd
+    from penstock.indexing.worker.task_folders import TaskFolders
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.background_calls import CallDispatcher
 
@@ -68,8 +69,9 @@ class EndedTasks:
         options: How long folders are kept, and how many times an upload is tried.
         logs: Uploads the logs; None: they are deleted with their folder.
         calls: Runs the deletion of folders on a lane, because it may take long.
-        remove: Deletes a folder; on the lane.
-        is_taken: Whether a new task has the same id, so that its folder must not be deleted.
+        folders: Deletes folders; on the lane.
+        running: The running tasks by id. The folder of an ended task with the id of one of them
+            belongs to that one, and is not deleted.
         waits: Records logs that cannot be uploaded and folders that cannot be deleted.
     """
 
@@ -80,16 +82,16 @@ class EndedTasks:
         logs: LogShipper | None,
         calls: CallDispatcher,
         *,
-        remove: Callable[[TaskFolder], None],
-        is_taken: Callable[[str], bool],
+        folders: TaskFolders,
+        running: Container[str],
         waits: WaitTable,
     ) -> None:
         self._processor = processor
         self._options = options
         self._logs = logs
         self._calls = calls
-        self._remove = remove
-        self._is_taken = is_taken
+        self._folders = folders
+        self._running = running
         self._waits = waits
         self._tasks: dict[str, _Ended] = {}
         # The last forgotten task of each id. Its folder may be that of an earlier one, whose timer
@@ -168,7 +170,7 @@ class EndedTasks:
     def _delete(self, ended: _Ended) -> None:
         if self._leaving.get(ended.id) is not ended:
             return
-        if self._is_taken(ended.id):
+        if ended.id in self._running or ended.id in self._tasks:
             del self._leaving[ended.id]
             self._waits.ended(_DELETE)
             return
@@ -188,7 +190,7 @@ class EndedTasks:
 
         self._calls.call(
             "delete",
-            lambda: self._remove(ended.folder),
+            lambda: self._folders.remove(ended.folder),
             lambda _none: self.end_deletion(ended.id, whole=True),
             failed,
         )

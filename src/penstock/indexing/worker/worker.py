@@ -71,11 +71,14 @@ class WorkerState:
 
     Args:
         options: The number of slots, and other reported properties.
+        running: The running tasks, by id.
         ended: The ended tasks.
     """
 
-    def __init__(self, options: WorkerOptions, ended: EndedTasks) -> None:
-        self.running: dict[str, RunningTask] = {}
+    def __init__(
+        self, options: WorkerOptions, running: dict[str, RunningTask], ended: EndedTasks
+    ) -> None:
+        self.running: Final = running
         self.enabled = True
         self._options = options
         self._ended = ended
@@ -115,22 +118,24 @@ class FolderSizes:
     Args:
         fs: The file system.
         calls: Runs the measurements on a lane, and returns the sizes as mail.
-        measured: Called with each task and the size of its folder in bytes.
     """
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        calls: CallDispatcher,
-        measured: Callable[[str, RunningTask, int], None],
-    ) -> None:
+    def __init__(self, fs: FileSystem, calls: CallDispatcher) -> None:
         self._fs = fs
         self._calls = calls
-        self._measured = measured
         self._busy = False
 
-    def begin(self, tasks: Mapping[str, RunningTask]) -> None:
-        """Measure the tasks' folders, unless the previous round still runs."""
+    def measure(
+        self,
+        tasks: Mapping[str, RunningTask],
+        measured: Callable[[str, RunningTask, int], None],
+    ) -> None:
+        """Measure the tasks' folders, unless the previous round still runs.
+
+        Args:
+            tasks: The tasks by id.
+            measured: Called in a later mail with each task and the size of its folder in bytes.
+        """
         if self._busy:
             return
         self._busy = True
@@ -139,17 +144,20 @@ class FolderSizes:
         self._calls.call(
             "measure",
             lambda: [self._size(path) for _id, _running, path in of_round],
-            lambda sizes: self._report(of_round, sizes),
+            lambda sizes: self._report(of_round, sizes, measured),
             self._failed,
         )
 
     def _report(
-        self, of_round: list[tuple[str, RunningTask, str]], sizes: list[int | None]
+        self,
+        of_round: list[tuple[str, RunningTask, str]],
+        sizes: list[int | None],
+        measured: Callable[[str, RunningTask, int], None],
     ) -> None:
         self._busy = False
         for (task_id, running, _path), size_bytes in zip(of_round, sizes, strict=True):
             if size_bytes is not None:
-                self._measured(task_id, running, size_bytes)
+                measured(task_id, running, size_bytes)
 
     def _failed(self, error: PenstockError) -> None:
         self._busy = False
@@ -201,7 +209,7 @@ class RunningTasks:
         self._ended = ended
         self._folders = folders
         self._long_poll = long_poll
-        self._measuring = FolderSizes(context.fs, calls, self._measured)
+        self._measuring = FolderSizes(context.fs, calls)
         self._started = False
         self._stopping = False
 
@@ -288,7 +296,7 @@ class RunningTasks:
             self.check(task_id)
 
     def _measure(self) -> None:
-        self._measuring.begin(self._state.running)
+        self._measuring.measure(self._state.running, self._measured)
 
     def _measured(self, task_id: str, running: RunningTask, size_bytes: int) -> None:
         # Another task with the same id may run by now.
@@ -339,13 +347,14 @@ class Worker:
         self._folders = TaskFolders(base_folders, fs)
         calls = CallDispatcher(lanes, processor)
         self._waits = WaitTable(clock)
+        running: dict[str, RunningTask] = {}
         self._ended = EndedTasks(
             *(processor, self._options, logs, calls),
-            remove=self._folders.remove,
-            is_taken=lambda task_id: self._has.task(task_id) is not None,
+            folders=self._folders,
+            running=running,
             waits=self._waits,
         )
-        self._has = WorkerState(self._options, self._ended)
+        self._has = WorkerState(self._options, running, self._ended)
         history = ChangeHistory(clock.now_ms())
         self._long_poll = LongPoll(history, processor, self._has, self._options.waiters_max)
         self._tasks = RunningTasks(

@@ -36,9 +36,10 @@ import google_crc32c
 from penstock.core.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.log import QueueLog
 
 _logger = logging.getLogger(__name__)
 _SUFFIX = ".cursor"
@@ -228,14 +229,12 @@ class CursorStore:
 class Cursor:
     """A named reader's position, which holds retention back. Several objects may share a name."""
 
-    __slots__ = ("_bounds", "_store", "name")
+    __slots__ = ("_log", "_store", "name")
 
-    def __init__(
-        self, name: str, store: CursorStore, bounds: Callable[[], tuple[int, int]]
-    ) -> None:
+    def __init__(self, name: str, store: CursorStore, log: QueueLog) -> None:
         self.name = name
         self._store = store
-        self._bounds = bounds
+        self._log = log
 
     @property
     def position(self) -> int:
@@ -245,7 +244,7 @@ class Cursor:
             NotFound: The cursor was deleted.
         """
         # Its messages may have been dropped just now.
-        return max(self._store.position(self.name), self._bounds()[0])
+        return max(self._store.position(self.name), self._log.earliest)
 
     def advance(self, offset: int) -> None:
         """Move forward to `offset`; a lower one changes nothing. Saved with the next sync.
@@ -267,7 +266,7 @@ class Cursor:
         self._store.delete(self.name)
 
     def _check(self, offset: int) -> int:
-        earliest, latest = self._bounds()
+        earliest, latest = self._log.bounds()
         if not 0 <= offset <= latest:
             raise InvalidRequest(
                 f"cursor {self.name!r} cannot move to {offset}: the queue ends at {latest}"

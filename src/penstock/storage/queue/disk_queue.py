@@ -87,11 +87,11 @@ class DiskQueue:
             threads=threads if options.sync_in_background else None,
             name=f"sync {folder}",
         )
-        self._log = QueueLog(fs, folder, options, clock, self._syncer.hurry)
+        self._log = QueueLog(fs, folder, options, clock, self._syncer)
         self._quarantine = Quarantine(fs, folder)
-        self._reader = DiskQueueReader(fs, folder, self._quarantine, self._log.extent)
+        self._reader = DiskQueueReader(fs, folder, self._quarantine, self._log)
         self._cursors = CursorStore(fs, folder)
-        self.retention = Retention(self._log, self._cursors, self._reader, self.sync)
+        self.retention = Retention(self._log, self._cursors, self._reader, self._syncer)
 
     @classmethod
     def open(
@@ -373,7 +373,7 @@ class DiskQueue:
                 f"up to {latest}"
             )
         self._cursors.create(name, max(position, earliest), self._log.durable)
-        return Cursor(name, self._cursors, self._log.bounds)
+        return Cursor(name, self._cursors, self._log)
 
 
 def _no_lock(_folder: str) -> None:

@@ -52,7 +52,6 @@ from penstock.storage.queue.log_files import (
     make_tag,
 )
 from penstock.storage.queue.producers import FileMarks, Mark, ProducerTable, read_marks
-from penstock.storage.queue.reader import QueueExtent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.group_commit import Syncer
     from penstock.storage.queue.options import DiskQueueOptions
     from penstock.storage.queue.quarantine import Quarantine
 
@@ -170,6 +170,25 @@ def _scan(
     return scan
 
 
+@dataclass(frozen=True, slots=True)
+class QueueExtent:
+    """The extent of a queue at one moment.
+
+    Args:
+        bases: The base offsets of its log files, ascending; at least one.
+        end: The end of the last valid block in the last one.
+        latest: The offset of the next message.
+    """
+
+    bases: tuple[int, ...]
+    end: int
+    latest: int
+
+    def limit(self, index: int) -> int | None:
+        """Return the base offset of the file after this one; None for the last."""
+        return self.bases[index + 1] if index + 1 < len(self.bases) else None
+
+
 _OVERFULL = 2  # how many times its size a log file may grow to while it cannot be rolled
 
 
@@ -185,8 +204,8 @@ class QueueLog:
         folder: The folder of the queue.
         options: The options of the queue.
         clock: Returns the time.
-        hurry: Called, with the mutex held, when a log file is full but cannot be rolled before the
-            previous one is fsynced.
+        syncer: Hurried when a log file is full but cannot be rolled before the previous one is
+            fsynced.
 
     Attributes:
         options: The options of the queue; may be replaced at any time.
@@ -204,7 +223,7 @@ class QueueLog:
         "_clock",
         "_folder",
         "_fs",
-        "_hurry",
+        "_syncer",
         "closed",
         "durable",
         "files",
@@ -221,12 +240,12 @@ class QueueLog:
         folder: str,
         options: DiskQueueOptions,
         clock: Clock,
-        hurry: Callable[[], None],
+        syncer: Syncer,
     ) -> None:
         self._fs = fs
         self._folder = folder
         self._clock = clock
-        self._hurry = hurry
+        self._syncer = syncer
         self._changed = False  # since it was opened
         self.options = options
         self.mutex = threading.Lock()
@@ -323,7 +342,7 @@ class QueueLog:
             size, limit = active.size + length, options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
                 # The next file can be rolled only after this one is synced.
-                self._hurry()
+                self._syncer.hurry()
                 if self.files.may_roll:
                     self._roll_at(now_ms)
                     active = self.files.active
@@ -338,7 +357,7 @@ class QueueLog:
                     self._append_of(producer, active, buffers)
             except BaseException:
                 if active.is_uncut:
-                    self._hurry()  # the pass cuts off the block, which a restart would find
+                    self._syncer.hurry()  # the pass cuts off the block, which a restart would find
                 raise
             self._changed = True
             self.latest = written.end

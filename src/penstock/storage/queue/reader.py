@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import InvalidRequest, NotFound
@@ -32,30 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.storage.filesystem import FileSystem
+    from penstock.storage.queue.log import QueueExtent, QueueLog
     from penstock.storage.queue.quarantine import Quarantine
 
 T = TypeVar("T")
 
 _PLACES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class QueueExtent:
-    """The extent of a queue at one moment.
-
-    Args:
-        bases: The base offsets of its log files, ascending; at least one.
-        end: The end of the last valid block in the last one.
-        latest: The offset of the next message.
-    """
-
-    bases: tuple[int, ...]
-    end: int
-    latest: int
-
-    def limit(self, index: int) -> int | None:
-        """Return the base offset of the file after this one; None for the last."""
-        return self.bases[index + 1] if index + 1 < len(self.bases) else None
 
 
 class DiskQueueReader:
@@ -65,22 +46,16 @@ class DiskQueueReader:
         fs: The file system.
         folder: The folder of the queue.
         quarantine: Receives reports of damage.
-        extent: Returns the current extent; called for each read.
+        log: The log of the queue; its extent is taken for each read.
     """
 
-    __slots__ = ("_damage_mutex", "_extent", "_folder", "_fs", "_mutex", "_places", "_quarantine")
+    __slots__ = ("_damage_mutex", "_folder", "_fs", "_log", "_mutex", "_places", "_quarantine")
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        folder: str,
-        quarantine: Quarantine,
-        extent: Callable[[], QueueExtent],
-    ) -> None:
+    def __init__(self, fs: FileSystem, folder: str, quarantine: Quarantine, log: QueueLog) -> None:
         self._fs = fs
         self._folder = folder
         self._quarantine = quarantine
-        self._extent = extent
+        self._log = log
         self._damage_mutex = threading.Lock()  # around counting and copying one damaged place
         self._mutex = threading.Lock()
         self._places: dict[int, tuple[int, int]] = {}  # offset -> (base offset, position)
@@ -96,11 +71,11 @@ class DiskQueueReader:
     def _while_files_stay(self, read: Callable[[QueueExtent], T]) -> T:
         """Read, and repeat that if retention deleted a file after the extent was taken."""
         while True:
-            extent = self._extent()
+            extent = self._log.extent()
             try:
                 return read(extent)
             except NotFound:
-                if self._extent().bases[0] == extent.bases[0]:
+                if self._log.extent().bases[0] == extent.bases[0]:
                     raise
 
     def _read(self, extent: QueueExtent, offset: int, max_bytes: int) -> list[Block]:

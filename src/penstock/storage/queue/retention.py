@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.storage.queue.cursors import CursorStore
+    from penstock.storage.queue.group_commit import Syncer
     from penstock.storage.queue.log import QueueLog
     from penstock.storage.queue.reader import DiskQueueReader
 
@@ -90,21 +91,21 @@ class Retention:
         log: The log; its mutex guards the log files, and its options have the limits.
         cursors: They hold log files back, except for `drop_oldest` and `clear`, which move them.
         reader: Returns the creation time of a log file.
-        sync: Makes all appends durable, and returns the durable offset.
+        syncer: Makes all appends durable.
 
     Attributes:
         dropped: Number of messages that `drop_oldest` has deleted, including lost ones.
     """
 
-    __slots__ = ("_cursors", "_log", "_mutex", "_reader", "_sync", "dropped")
+    __slots__ = ("_cursors", "_log", "_mutex", "_reader", "_syncer", "dropped")
 
     def __init__(
-        self, log: QueueLog, cursors: CursorStore, reader: DiskQueueReader, sync: Callable[[], int]
+        self, log: QueueLog, cursors: CursorStore, reader: DiskQueueReader, syncer: Syncer
     ) -> None:
         self._log = log
         self._cursors = cursors
         self._reader = reader
-        self._sync = sync
+        self._syncer = syncer
         self._mutex = threading.Lock()
         self.dropped = 0
 
@@ -234,6 +235,11 @@ class Retention:
             files.remove_leftover()
             self._log.roll()
         self._sync()
+
+    def _sync(self) -> None:
+        with self._log.mutex:
+            self._log.check_open()
+        self._syncer.request().result()
 
     def _delete(self, bases: Sequence[int]) -> None:
         files = self._log.files

@@ -1,0 +1,83 @@
+"""Events as mail: reports of a part, or of a lane, to the owner of a mailbox.
+
+A part that reports events gets an `EventReceiver`. `EventMail` is the one of a mailbox: each event
+is handled by a mail of its own, so the part neither calls its owner nor knows it, and its own step
+is over when the event is handled. No event is lost: if its mail cannot be put, the loop ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from penstock.core.errors import Closed
+from penstock.mailbox.mail import MailOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.mailbox.processor import MailboxProcessor
+
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+
+
+class EventReceiver(Protocol[E_contra]):
+    """Takes events of one kind. Any thread may call."""
+
+    def put(self, event: E_contra) -> None:
+        """Take an event; no effect if the owner is stopping."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """End the owner's loop with an error after which its state cannot be trusted."""
+        ...
+
+
+class EventMail(Generic[E]):
+    """Events that a mailbox handles, each in a mail of its own.
+
+    Args:
+        processor: The mailbox.
+        handle: Called with each event on the mailbox thread; if it raises, the loop ends.
+        description: Of the mails, for logs and errors.
+        is_urgent: Whether an event is handled before all other mails, directly after the present
+            one: for events after which other mails would find parts that contradict each other.
+    """
+
+    def __init__(
+        self,
+        processor: MailboxProcessor,
+        handle: Callable[[E], object],
+        description: str,
+        *,
+        is_urgent: bool = False,
+    ) -> None:
+        self._processor = processor
+        self._handle = handle
+        self._description = description
+        self._options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
+
+    def put(self, event: E) -> None:
+        """Handle an event by mail; no effect if the mailbox is quiesced or closed.
+
+        If the mail cannot be put, for example because memory ran out, the loop ends with that
+        error, which is also raised here.
+        """
+        self._processor.post(partial(self._handle, event), self._description, options=self._options)
+
+    def fail(self, error: BaseException) -> None:
+        """End the loop with an error; no effect if the mailbox is quiesced or closed."""
+        with suppress(Closed):
+            self._processor.report_throwable(error)
+
+
+class IgnoredEvents:
+    """Receiver of events that nobody needs."""
+
+    def put(self, event: object) -> None:
+        """Ignore an event."""
+
+    def fail(self, error: BaseException) -> None:
+        """Ignore an error."""
