@@ -211,7 +211,7 @@ class ScheduledComponent:
         queued: It waits for a thread, or for the thread limit of a group.
         yields_until_s: No run begins before this time, monotonic.
         rest_until_s: The same, but an event ends the wait.
-        rest_ms: Length of the next wait after a run that did nothing although there was work.
+        idle_streak: Runs in a row that did nothing although there was work.
         check: Timer for the next readiness check without an event: at the end of a yield, a wait or
             a penalty.
         fire: CRON driven: timer for the next firing time, `next_firing_ms`.
@@ -220,7 +220,8 @@ class ScheduledComponent:
             those after the start count.
         fired_ms: CRON driven: the firing time handled last.
         checked_turn: Turn of the scheduler in which the last readiness check found work.
-        retry: Timer for the next attempt to start; `retry_ms` is the delay after that.
+        retry: Timer for the next attempt to start, `retry_ms` after the last one.
+        start_failures: Failed attempts to start in a row.
         abandoned: Abandoned threads that have not returned.
         waiters: Futures that are done when it is stopped; `once`: when its single run ended.
     """
@@ -235,6 +236,7 @@ class ScheduledComponent:
         "free",
         "id",
         "idle_runs",
+        "idle_streak",
         "listening",
         "method",
         "missed",
@@ -242,7 +244,6 @@ class ScheduledComponent:
         "once",
         "problems",
         "queued",
-        "rest_ms",
         "rest_until_s",
         "resting",
         "retry",
@@ -254,6 +255,7 @@ class ScheduledComponent:
         "schedule",
         "served_ms",
         "signalled",
+        "start_failures",
         "state",
         "waiters",
         "waits_for",
@@ -276,7 +278,7 @@ class ScheduledComponent:
         self.queued = False
         self.yields_until_s = 0.0
         self.rest_until_s = 0.0
-        self.rest_ms = 0.0
+        self.idle_streak = 0
         self.check: Timer | None = None
         self.fire: Timer | None = None
         self.retry: Timer | None = None
@@ -284,7 +286,8 @@ class ScheduledComponent:
         self.served_ms = schedule.last_fired_ms
         self.missed = False
         self.abandoned = 0
-        self.retry_ms = 0.0
+        self.retry_ms = 0
+        self.start_failures = 0
         self.checked_turn = 0
         self.fired_ms = schedule.last_fired_ms
         self.problems: tuple[str, ...] = ()
@@ -312,7 +315,7 @@ class ScheduledComponent:
         self.next_firing_ms = None
         self.free = 0
         self.missed = False
-        self.rest_ms = self.rest_until_s = 0.0
+        self.idle_streak, self.rest_until_s = 0, 0.0
 
     def statistics(self, now_ms: int, now_s: float) -> ComponentStatistics:
         """Return a snapshot."""

@@ -23,6 +23,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.log_context import of_component
@@ -170,6 +171,7 @@ class Dispatcher:
         self._pool = pool
         self._clock = clock
         self._options = options
+        self._rest = RetryPolicy(options.rest_ms, options.rest_max_ms)
         self._ready = ReadyQueue()
         self._slots = RunSlots(inbox, clock)
         self._turn = 1
@@ -375,16 +377,15 @@ class Dispatcher:
         if outcome.yield_ms > 0:
             self._yield_until(component, now_s + outcome.yield_ms / 1000)
         if outcome.worked:
-            component.rest_ms = component.rest_until_s = 0.0
+            component.idle_streak, component.rest_until_s = 0, 0.0
             return
         component.idle_runs += 1
-        rest_ms = max(2 * component.rest_ms, self._options.rest_ms)
-        component.rest_ms = min(rest_ms, self._options.rest_max_ms)
-        component.rest_until_s = now_s + component.rest_ms / 1000
+        component.idle_streak += 1
+        component.rest_until_s = now_s + self._rest.delay_ms(component.idle_streak) / 1000
 
     def _failed(self, component: ScheduledComponent, error: BaseException) -> None:
         component.failures += 1
-        component.rest_ms = component.rest_until_s = 0.0
+        component.idle_streak, component.rest_until_s = 0, 0.0
         if isinstance(error, ProcessError | Terminated):
             _log.warning(
                 "%s: %s", component.id, error_text(error), extra=of_component(component.id)
