@@ -33,9 +33,8 @@ from penstock.flow.scheduling.inbox import SchedulerEvent
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.dispatcher import Dispatcher
+    from penstock.flow.scheduling.dispatcher import Dispatcher, SchedulerOptions
     from penstock.flow.scheduling.inbox import SchedulerInbox
-    from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
 
 _log = logging.getLogger(__name__)
