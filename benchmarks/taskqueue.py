@@ -23,6 +23,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, TaskSubmissions
+from penstock.indexing.overlord.wait_reasons import reasons_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -254,7 +255,7 @@ def asking(world: World) -> list[Row]:
     queue = world.queue
 
     def why(task_id: str) -> list[WaitReason]:
-        return queue.why(task_id)
+        return reasons_of(queue.wait_facts(task_id))
 
     pending = list(queue.index.in_state(RunnerState.PENDING))[:ASKED]
     waiting = list(queue.index.in_state(RunnerState.WAITING))[-ASKED:]

@@ -88,11 +88,11 @@ MACHINES: Final[Mapping[str, Machine]] = {
         "broker.protocol.connection_state",
         "broker.tcp.command_handler",
         "One TCP connection of a client that speaks NSQ's protocol V2. The handler carries "
-        "out the effects of commands, `broker.tcp.connection` those of all other events. Two "
+        "out the effects of commands, `broker.tcp.output_buffer` those of the events that end the "
+        "connection, and `broker.tcp.connection` those of all other events. Two "
         "conditions are not states: before the client has sent `  V2`, no command is read and "
         "no heartbeat is sent; and while a command takes time (AUTH, SUB and publishes may), "
-        "the next command is not read. In CLOSED the output that is pending is sent, then the "
-        "connection ends.",
+        "the next command is not read.",
         CONNECTION_MACHINE,
     ),
     "Message of a channel": Machine(

@@ -23,6 +23,7 @@ LENGTH = 7
 OF_CONSUMERS = {E.RDY, E.FIN, E.REQ, E.TOUCH, E.CLS}
 OF_NO_CONSUMER = {E.SUB, E.IDENTIFY, E.AUTH}
 PUBLISHES = {E.PUB, E.MPUB, E.DPUB}
+ENDS = {E.CLOSE, E.ABORT, E.LOST}
 SETTINGS = {E.SETTINGS_AGREED, E.COMPRESSION_AGREED, E.TLS_AGREED}
 
 
@@ -57,7 +58,7 @@ class Facts:
             return replace(self, closing=True)
         if event is E.SUBSCRIBED:
             return replace(self, subscribed=True)
-        return replace(self, ended=True) if event is E.ENDED else self
+        return replace(self, ended=True) if event in ENDS else self
 
 
 Place = tuple[ClientState, Facts]
@@ -110,6 +111,10 @@ def test_effects_and_facts_agree_on_every_walk() -> None:
             if not isinstance(outcome, Transition):
                 continue
             effects = set(outcome.effects)
+            if event in ENDS:
+                assert outcome.state is ClientState.CLOSED
+                assert len(effects) == 1, "each end does one thing to the transport"
+                continue
             if effects & {ClientEffect.FINISH, ClientEffect.REQUEUE, ClientEffect.TOUCH}:
                 assert facts.subscribed
             if effects & {ClientEffect.SET_READY, ClientEffect.STOP_DELIVERY}:

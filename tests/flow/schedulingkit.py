@@ -8,12 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.flow.scheduling.component import TriggerRun
+from penstock.flow.scheduling.component import ComponentStatistics, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import ComponentState
-from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.schedulable import ComponentRun, Outcome
 from penstock.flow.scheduling.scheduler import Scheduler
-from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock

@@ -9,9 +9,9 @@ import pytest
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.cron_progress import CronProgress
 from penstock.flow.repository.changes import Changes
+from penstock.flow.scheduling.component import ComponentStatistics
 from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired
 from penstock.flow.scheduling.cron.expression import CronExpression
-from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy
 
 

@@ -15,7 +15,7 @@ from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.component import ScheduledComponent
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 
 S = ComponentState

@@ -16,7 +16,7 @@ from mailbox_kit import StepPool
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
 from penstock.flow.scheduling.scheduler import Scheduler

@@ -10,6 +10,7 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_state import EndedTask
+from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -134,8 +135,8 @@ class World:
         self.queue.add(make_task().model_copy(update=names))
         self.settle()
 
-    def why(self, task_id: str):
-        return self.queue.why(task_id)
+    def why(self, task_id: str) -> list[WaitReason]:
+        return reasons_of(self.queue.wait_facts(task_id))
 
     def status(self, task_id: str) -> tuple[str, object]:
         row = self.metadata.tasks.get(task_id)

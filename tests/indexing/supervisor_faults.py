@@ -506,7 +506,8 @@ def under_way(one: Supervisor) -> Iterator[str]:
     if state.stream._is_polling:
         yield "a look at the stream"
     for group in state.groups.values():
-        if group.state in {GroupState.ROLLING, GroupState.CHECKPOINTING}:
+        agreeing = (GroupState.ROLLING, GroupState.CHECKPOINTING, GroupState.AGREEING_LATE)
+        if group.state in agreeing:
             yield f"an agreement of {group.name}"
         for task_id, replica in group.replicas.items():
             if replica.report_requested:

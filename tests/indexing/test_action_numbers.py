@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import PenstockError
+from penstock.core.http_errors import status_and_code
 from penstock.indexing import actions
 from penstock.indexing.actions import (
     AnnounceFiles,
@@ -26,7 +27,6 @@ from penstock.indexing.actions import (
 from penstock.indexing.actions.locks import LockedSegment
 from penstock.indexing.actions.segment_allocation import AllocatedSegment
 from penstock.indexing.engine import DataFile
-from penstock.services.http_errors import status_and_code
 
 VERSION = "2024-02-01T00:00:00.000Z"
 FILE = DataFile("/x/0.parquet", DAY, 1, 2, DAY.start_ms, DAY.start_ms, (("page", "string"),))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.overlord.runner.ports import BlacklistOptions
 from penstock.indexing.overlord.runner.selection import (
     Kind,
     PendingTask,
@@ -24,8 +25,8 @@ from penstock.indexing.overlord.runner.slot_reasons import (
     slot_reasons,
     slots_text,
 )
-from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions, WorkerBlacklist
 from penstock.indexing.overlord.runner.worker_config import parse_worker_config
+from penstock.indexing.overlord.runner.worker_eligibility import WorkerBlacklist
 
 
 def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:

@@ -9,8 +9,7 @@ from indexing_kit import make_task
 
 from penstock.core.state_machine import Transition
 from penstock.indexing.events import NoEvents
-from penstock.indexing.overlord.runner.ports import RunnerOptions
-from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
+from penstock.indexing.overlord.runner.ports import BlacklistOptions, RunnerOptions
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
 from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks

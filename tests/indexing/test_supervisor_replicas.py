@@ -283,9 +283,10 @@ def test_a_paused_task_stays_paused_while_an_agreement_runs_whose_group_has_an_e
         overlord.lanes.run_one(f"peon-{task_id}")  # It reports, T1 that it is paused.
     while overlord.processor.run_mailbox_step():
         pass
-    assert overlord.group.state is GroupState.PUBLISHING
+    assert overlord.group.state is GroupState.AGREEING_LATE
     overlord.protocol.bring_in_line(overlord.group)  # T1 gets its end from the agreement.
     overlord.settle()
+    assert overlord.group.state is GroupState.PUBLISHING
     assert "T1" not in dict(overlord.ended)
     assert one.sequences()[0] == ("B_0", start, middle)
 

@@ -165,6 +165,9 @@ _RESULTS = {
     *(GroupEvent.END_AGREED, GroupEvent.END_NOT_AGREED),
     *(GroupEvent.CHECKPOINT_AGREED, GroupEvent.CHECKPOINT_NOT_AGREED),
 }
+_OTHER_CALLS = {GroupEffect.CATCH_UP, GroupEffect.RESUME_TASK}
+_IS_AGREEING = {GroupState.ROLLING, GroupState.CHECKPOINTING, GroupState.AGREEING_LATE}
+_HAS_END = {GroupState.AGREEING_LATE, GroupState.PUBLISHING, GroupState.ENDED}
 
 
 def walks(length):
@@ -186,25 +189,33 @@ def test_walks_over_the_table_keep_the_promises():
         assert effects.count(GroupEffect.SET_END) <= 1
         is_agreeing = has_end = False
         for event, state, outcome in steps:
-            assert has_end <= (state in {GroupState.PUBLISHING, GroupState.ENDED})
+            assert has_end <= (state in _HAS_END)
+            # The state shows whether an agreement runs. Its result may follow the last task's end.
+            if state is not GroupState.ENDED:
+                assert is_agreeing == (state in _IS_AGREEING)
+                assert is_agreeing or event not in _RESULTS
             agrees = bool(_AGREEMENTS & set(outcome.effects))
-            # One agreement at a time.
+            # One agreement at a time; tasks that it paused are not resumed by others.
             assert not (agrees and is_agreeing)
+            assert not (is_agreeing and _OTHER_CALLS & set(outcome.effects))
             is_agreeing = agrees or (is_agreeing and event not in _RESULTS)
             has_end = has_end or GroupEffect.SET_END in outcome.effects
-            if state is GroupState.PUBLISHING or GroupEffect.SET_END in outcome.effects:
-                assert outcome.state in {GroupState.PUBLISHING, GroupState.ENDED}
+            if state in _HAS_END or GroupEffect.SET_END in outcome.effects:
+                assert outcome.state in _HAS_END
 
 
 def test_a_group_that_agrees_on_something_gets_no_other_task_in_line():
-    for state in (GroupState.ROLLING, GroupState.CHECKPOINTING):
-        for event in (GroupEvent.LAGGING, GroupEvent.END_WANTED, GroupEvent.CHECKPOINT_WANTED):
+    for state in _IS_AGREEING:
+        for event in (
+            *(GroupEvent.LAGGING, GroupEvent.END_WANTED, GroupEvent.CHECKPOINT_WANTED),
+            GroupEvent.FOUND_PAUSED,
+        ):
             assert not isinstance(TASK_GROUP_MACHINE.outcome(state, event), Transition)
 
 
 def test_groups_that_agree_or_publish_count_against_the_number_that_may_end():
-    ending = {GroupState.ROLLING, GroupState.CHECKPOINTING, GroupState.PUBLISHING}
     for state in GroupState:
         one = group({0: 5})
         one.state = state
-        assert one.is_ending == (state in ending)
+        assert one.is_ending == (state in {*_IS_AGREEING, GroupState.PUBLISHING})
+        assert one.is_publishing == (state in _HAS_END - {GroupState.ENDED})

@@ -20,6 +20,7 @@ from overlord_kit import OverlordWorld, noop, served, supervisor_spec
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.http_errors import error_body, error_from
 from penstock.core.waits import DependencyWait, waits_from_json
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
@@ -30,7 +31,6 @@ from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.http_errors import error_body, error_from
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import Readiness

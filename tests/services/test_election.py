@@ -16,13 +16,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.core.errors import Dependency, Fenced, Unavailable
+from penstock.core.http_errors import error_of_answer
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
-from penstock.services.http_errors import error_of_answer
 from penstock.services.membership.election import (
     TERM_TTL_MS,
     LeaderSelector,

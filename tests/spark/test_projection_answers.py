@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.catalog import plans
-from penstock.spark.projections.keywords import PARTS
 from penstock.spark.projections.matcher import matched_query, why_not
+from penstock.spark.projections.parsed_query import PARTS
 from penstock.spark.projections.plan import GroupingKey, ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.rewriter import nests

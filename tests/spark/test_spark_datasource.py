@@ -65,7 +65,7 @@ def test_a_router_may_ask_for_a_token(spark: SparkSession, data: DataFolder) -> 
     data.publish("guarded", table(["2013-01-01"], n=ints(1)))
     with Served(TableRoutes(data.source).routes(), token="secret") as served:
         reader = spark.read.format("penstock").options(url=served.url, datasource="guarded")
-        with pytest.raises(PySparkException, match='requires a token: set option\\("token"'):
+        with pytest.raises(PySparkException, match='missing or wrong: set option\\("token"'):
             reader.load().count()
         assert reader.option("token", "secret").load().count() == 1
 

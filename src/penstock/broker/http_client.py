@@ -1,8 +1,8 @@
 """Synchronous client of the broker's HTTP API, for tasks and the command line.
 
 `BrokerClient` owns the format of each request and response. `Requests` owns the kept-alive
-connection, the retries and the mapping from responses to errors. A client serves one thread and
-is a context manager.
+connection and the retries; `core.http_errors` maps answers to errors. A client serves one thread
+and is a context manager.
 
 Invariants: a request without a body is repeated once if the kept-alive connection turns out to
 be closed; a request with a body is never repeated, because a publish without a response may
@@ -23,16 +23,8 @@ from urllib.parse import urlencode, urlsplit
 import orjson
 
 from penstock.broker.message_bodies import encode_binary
-from penstock.core.errors import (
-    Conflict,
-    Dependency,
-    InvalidRequest,
-    NotFound,
-    NotReachable,
-    PenstockError,
-    Unavailable,
-)
-from penstock.core.printable import from_header
+from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
+from penstock.core.http_errors import detail_of, error_of_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +112,11 @@ class Requests:
         response = connection.getresponse()
         answer = response.read()
         if response.status != HTTPStatus.OK:
-            raise _as_error(response, answer, f"{method} {self._base_url}{target}")
+            request = f"{method} {self._base_url}{target}"
+            detail = detail_of(response.headers)
+            raise error_of_answer(
+                response.status, answer, request, detail, server=Dependency.BROKER
+            )
         return response.headers, answer
 
     def _connect(self) -> socket.socket:
@@ -147,37 +143,6 @@ def _has_ended(idle: socket.socket) -> bool:
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _as_error(
-    response: http.client.HTTPResponse, answer: bytes, request: str
-) -> InvalidRequest | NotFound | Conflict | Unavailable:
-    """Convert an answer to an error."""
-    try:
-        document = orjson.loads(answer)
-    except orjson.JSONDecodeError:
-        document = None
-    code = document.get("message") if isinstance(document, dict) else None
-    what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
-    detail = from_header(response.headers.get("X-Penstock-Detail", ""))
-    # The broker's detail contains the remedy; without it, name the request.
-    if not detail:
-        message = f"{request}: {response.status} {what}"
-    elif response.status == HTTPStatus.UNAUTHORIZED:
-        message = (
-            "the broker requires a token, and this token is missing or wrong: use --token-file, or"
-            " set PENSTOCK_TOKEN"
-        )
-    else:
-        # All temporary failures have the same code 503; the detail distinguishes them.
-        message = detail if what == "EXITING" else f"{what}: {detail}"
-    if response.status == HTTPStatus.NOT_FOUND:
-        return NotFound(message)
-    if response.status == HTTPStatus.CONFLICT:
-        return Conflict(message)
-    if response.status >= 500 or response.status == HTTPStatus.REQUEST_TIMEOUT:
-        return Unavailable(message, dependency=Dependency.BROKER)
-    return InvalidRequest(message)
 
 
 @dataclass(frozen=True, slots=True)

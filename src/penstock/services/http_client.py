@@ -17,8 +17,8 @@ from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable
+from penstock.core.http_errors import NotServed, detail_of, error_of_answer
 from penstock.core.printable import quoted
-from penstock.services.http_errors import NotServed, detail_of, error_of_answer
 
 JSON_TYPE = "application/json"
 TRUNCATED_HEADER = "X-Penstock-Truncated"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
+from penstock.core.http_errors import detail_of, error_of_answer
 from penstock.services.http_client import JsonClient, json_body
-from penstock.services.http_errors import detail_of, error_of_answer
 
 PATH = "/druid/v2/sql"
 

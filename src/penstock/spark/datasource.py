@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.http_errors import ClientOptions, error_of_answer
 from penstock.core.intervals import Interval
 from penstock.spark.schema_text import ddl
 from penstock.spark.tables.columns import union_columns, wider
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 _TEXT_SHOWN: Final = 500
+_OPTIONS: Final = ClientOptions('set option("token", …)', 'option("url", …) names the router')
 
 
 def files_path(datasource: str) -> str:
@@ -70,6 +72,7 @@ def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[Tab
         InvalidRequest: The URL or the token is wrong.
         NotFound: The datasource has no data.
         Unavailable: The router does not answer, or its answer has no files.
+        PenstockError: Another error of the router.
     """
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname:
@@ -93,18 +96,16 @@ def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[Tab
 
 
 def _files(url: str, status: int, body: bytes) -> tuple[TableFile, ...]:
+    if status != 200:
+        raise error_of_answer(status, body, f"GET {url}", options=_OPTIONS)
     try:
-        answer = json.loads(body)
-        if status == 200:
-            return tuple(TableFile.from_json(file) for file in answer["files"])
-        text = str(answer["error"])
+        return tuple(TableFile.from_json(file) for file in json.loads(body)["files"])
     except (ValueError, KeyError, TypeError):
-        text = body[:_TEXT_SHOWN].decode(errors="replace")
-    if status == 401:
-        raise InvalidRequest(f'{url} requires a token: set option("token", …)')
-    if status == 404:
-        raise NotFound(text)
-    raise Unavailable(f"{url} answered {status} without files of a datasource: {text}")
+        shown = body[:_TEXT_SHOWN].decode(errors="replace")
+        raise Unavailable(
+            f"{url} answered without files of a datasource, so another server listens there:"
+            f' set option("url", …) to the router; the answer begins with {shown!r}'
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """State machine of a client's connection: which command is allowed when, as in NSQ.
 
 Owns the states of a connection, and the refusal of a command that its state does not allow. The
-effects of commands are carried out by `penstock.broker.tcp.command_handler`, those of all other
-events by `penstock.broker.tcp.connection`.
+effects of commands are carried out by `penstock.broker.tcp.command_handler`, those of events that
+end the connection by `penstock.broker.tcp.output_buffer`, and those of all other events by
+`penstock.broker.tcp.connection`.
 
 Differences from NSQ: a second IDENTIFY is refused, because the upgrades of the connection are done
 by then.
@@ -66,7 +67,9 @@ class ClientEvent(Symbol):
     TLS_STARTED_FIRST = "TLS started, compression was agreed"
     SUBSCRIBED = "subscribed"
     HEARTBEAT_DUE = "heartbeat due"
-    ENDED = "error sent, peer gone or silent, evicted, or server stopped"
+    CLOSE = "error sent, peer silent, evicted, or server stopped"
+    ABORT = "peer does not read, output lost, or a close takes too long"
+    LOST = "the transport is closed, or a TLS handshake failed"
 
 
 class ClientEffect(Symbol):
@@ -92,6 +95,9 @@ class ClientEffect(Symbol):
     START_COMPRESSION = "compress output and decompress input from here on"
     SEND_OK = "send OK"
     SEND_HEARTBEAT = "send a heartbeat"
+    CLOSE_AFTER_OUTPUT = "send the pending output, then close the transport"
+    ABORT_TRANSPORT = "close the transport without the pending output"
+    DROP_OUTPUT = "drop the pending output, and forget the transport"
 
 
 _State = ClientState
@@ -139,6 +145,10 @@ def _tls_started(*effects: ClientEffect) -> _ClientRow:
         {_State.UPGRADING: go(_State.IDENTIFIED, *effects), _State.CLOSED: IGNORED},
         otherwise=IMPOSSIBLE,
     )
+
+
+def _ended(effect: ClientEffect) -> _ClientRow:
+    return Row({state: go(_State.CLOSED, effect) for state in ClientState}, otherwise=IMPOSSIBLE)
 
 
 _COMPRESS: Final = (_Effect.START_COMPRESSION, _Effect.SEND_OK)
@@ -208,9 +218,10 @@ CONNECTION_MACHINE: Final = StateMachine[ClientState, ClientEvent, ClientEffect]
             },
             otherwise=IMPOSSIBLE,
         ),
-        _Event.ENDED: Row(
-            {state: go(_State.CLOSED) for state in ClientState}, otherwise=IMPOSSIBLE
-        ),
+        # In CLOSED as in all other states: an exception may have interrupted an earlier end.
+        _Event.CLOSE: _ended(_Effect.CLOSE_AFTER_OUTPUT),
+        _Event.ABORT: _ended(_Effect.ABORT_TRANSPORT),
+        _Event.LOST: _ended(_Effect.DROP_OUTPUT),
     },
     initial=(ClientState.NEW, ClientState.TLS_REQUIRED),
     final=(ClientState.CLOSED,),

@@ -7,8 +7,8 @@ fsync, authentication) delays only the commands behind it. Does not own the rece
 subscription (`consumer`) or the memory of large bodies (`publish_admission`).
 
 The state of the connection is in its session. Commands, and what follows from them, are events of
-`penstock.broker.protocol.connection_state`; the effects of those that are not commands are carried
-out here.
+`penstock.broker.protocol.connection_state`; the effects of those that are neither commands nor ends
+are carried out here.
 
 Invariants: after a fatal error no command runs, and the connection closes when the error has
 been sent. Input is not read faster than it is processed. In each event-loop iteration a client
@@ -320,7 +320,7 @@ class TcpConnection(asyncio.Protocol):
     # -- effects
 
     def _carry_out_effect(self, effect: ClientEffect) -> Awaitable[ClientEvent] | None:
-        """Carry out an effect of an event that is not a command."""
+        """Carry out an effect of an event that is neither a command nor an end."""
         match effect:
             case ClientEffect.RESTART_HEARTBEAT:
                 self._restart_heartbeat()
@@ -338,7 +338,7 @@ class TcpConnection(asyncio.Protocol):
             case ClientEffect.SEND_OK:
                 self.output.send(frames.OK)
             case _:
-                raise AssertionError(f"{effect} is an effect of a command")
+                raise AssertionError(f"{effect} is an effect of a command or of an end")
         return None
 
     async def _start_tls(self) -> ClientEvent:

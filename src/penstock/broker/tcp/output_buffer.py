@@ -1,7 +1,8 @@
 """Output to a client, gathered in each iteration of the loop.
 
-Owns pending output, whether the client reads fast enough, and the memory that this takes. Does not
-own the codec (`penstock.broker.protocol`) nor the handling of a client that does not read
+Owns pending output, whether the client reads fast enough, and the memory that this takes. Carries
+out the effects of events that end the connection (`penstock.broker.protocol.connection_state`).
+Does not own the codec (`penstock.broker.protocol`) nor the handling of a client that does not read
 (`connection`).
 
 Invariants: bytes are sent in order; after `close` no further output is accepted.
@@ -13,7 +14,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.protocol.connection_state import ClientEvent
+from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +70,7 @@ class OutputBuffer:
 
     def end(self) -> None:
         """Stop sending: the transport is closed."""
-        self._session.happened(ClientEvent.ENDED)
-        self._transport = None
-        self._memory.hold(self, 0)
+        self._end(ClientEvent.LOST)
 
     @property
     def writable(self) -> bool:
@@ -154,18 +153,29 @@ class OutputBuffer:
 
     def close(self) -> None:
         """Send pending output, and close."""
-        self._session.happened(ClientEvent.ENDED)
-        try:
-            self.flush()
-        finally:
-            if self._transport is not None:
-                self._transport.close()
+        self._end(ClientEvent.CLOSE)
 
     def abort(self) -> None:
         """Close without sending pending output."""
-        self._session.happened(ClientEvent.ENDED)
-        if self._transport is not None:
-            self._transport.abort()
+        self._end(ClientEvent.ABORT)
+
+    def _end(self, event: ClientEvent) -> None:
+        for effect in self._session.happened(event):
+            match effect:
+                case ClientEffect.CLOSE_AFTER_OUTPUT:
+                    try:
+                        self.flush()
+                    finally:
+                        if self._transport is not None:
+                            self._transport.close()
+                case ClientEffect.ABORT_TRANSPORT:
+                    if self._transport is not None:
+                        self._transport.abort()
+                case ClientEffect.DROP_OUTPUT:
+                    self._transport = None
+                    self._memory.hold(self, 0)
+                case _:
+                    raise AssertionError(f"{effect} is no effect of an end")
 
     def _report_held(self) -> None:
         self._memory.hold(self, self._waiting_bytes + self.unread_bytes)

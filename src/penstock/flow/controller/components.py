@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from penstock.flow.controller.plans import Plans
     from penstock.flow.graph.diff import FlowChange
     from penstock.flow.queue.queue import FlowFileQueue
+    from penstock.flow.scheduling.component import SchedulerStatistics
     from penstock.flow.scheduling.scheduler import Scheduler
-    from penstock.flow.scheduling.statistics import SchedulerStatistics
     from penstock.flow.scheduling.strategy import ComponentSchedule
 
 

@@ -42,7 +42,7 @@ from penstock.flow.prioritizers import check_prioritizer
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
-from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.session.services import SessionServices

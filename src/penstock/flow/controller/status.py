@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.flow.queue.queue import QueueStatistics
 from penstock.flow.queue.queue_size import QueueOptions, QueueSize
 from penstock.flow.repository.options import RepositoryStatistics
-from penstock.flow.scheduling.statistics import ComponentStatistics
+from penstock.flow.scheduling.component import ComponentStatistics
 from penstock.flow.session.statistics import SessionStatistics
 from penstock.storage.content.options import ContentStatistics
 

@@ -2,7 +2,8 @@
 
 `ScheduledComponent` owns the state of a component between two readiness checks. `TriggerRun` and
 `LifecycleMethod` are the boundary to the code of components: every exception of that code becomes a
-value here, and is reported as an event. Does not own decisions (`dispatcher`, `lifecycle_driver`).
+value here, and is reported as an event. `ComponentStatistics` are immutable snapshots. Does not own
+decisions (`dispatcher`, `lifecycle_driver`).
 
 A component has one *run slot* for each concurrent task. A slot is used by a run, waits for a timer,
 or is free: then a run may begin as soon as there is work, room and a thread.
@@ -26,11 +27,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Final
 
+import msgspec
+
 from penstock.flow.errors import error_text
-from penstock.flow.scheduling.component_lifecycle import LifecycleState
+from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired, LifecycleState
 from penstock.flow.scheduling.inbox import SchedulerEvent
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
-from penstock.flow.scheduling.statistics import ComponentStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,71 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.schedulable import Outcome, Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
+
+
+class ComponentStatistics(msgspec.Struct, frozen=True, gc=False):
+    """Statistics of one component.
+
+    A struct, because the scheduler's thread may create ten thousand at once: a frozen dataclass
+    with this many fields takes several times as long.
+
+    Attributes:
+        id: Id of the component.
+        state: State in the lifecycle.
+        desired: Desired state.
+        active_tasks: Threads that are in it now, in a run or in a lifecycle method. Checks for work
+            do not count.
+        terminated_tasks: Abandoned threads that have not returned.
+        runs: Runs that ended, since it was added.
+        idle_runs: Runs among those that did nothing.
+        failures: Runs among those that raised.
+        run_ns: Total duration of the runs, in nanoseconds.
+        longest_active_ms: Duration of the oldest current run; 0 if there is none.
+        last_fired_ms: CRON driven: the firing time handled last, epoch ms.
+        served_ms: CRON driven and running: time up to which firing times are handled, epoch ms;
+            several missed ones are handled together.
+        next_firing_ms: When it runs next, if it has work then, epoch ms; None: when work arrives,
+            or never.
+        yielded_until_ms: End of its yield, epoch ms; None if it does not yield.
+        waits_for: Reason why it does not run: work, room, a thread, or nothing.
+        problems: Reasons why it could not be started.
+    """
+
+    id: str
+    state: ComponentState
+    desired: Desired
+    active_tasks: int
+    terminated_tasks: int
+    runs: int
+    idle_runs: int
+    failures: int
+    run_ns: int
+    longest_active_ms: int
+    last_fired_ms: int | None
+    served_ms: int | None
+    next_firing_ms: int | None
+    yielded_until_ms: int | None
+    waits_for: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """Statistics of the scheduler.
+
+    Attributes:
+        threads: Maximum number of concurrent runs.
+        busy_threads: Threads that are in use.
+        terminated_threads: Abandoned threads, of any component, that have not returned.
+        ready: Components that are ready and wait for a thread.
+        components: All components, or the requested ones.
+    """
+
+    threads: int
+    busy_threads: int
+    terminated_threads: int
+    ready: int
+    components: tuple[ComponentStatistics, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,7 +278,7 @@ class ScheduledComponent:
         queued: It waits for a thread, or for the thread limit of a group.
         yields_until_s: No run begins before this time, monotonic.
         rest_until_s: The same, but an event ends the wait.
-        rest_ms: Length of the next wait after a run that did nothing although there was work.
+        idle_streak: Runs in a row that did nothing although there was work.
         check: Timer for the next readiness check without an event: at the end of a yield, a wait or
             a penalty.
         fire: CRON driven: timer for the next firing time, `next_firing_ms`.
@@ -220,7 +287,8 @@ class ScheduledComponent:
             those after the start count.
         fired_ms: CRON driven: the firing time handled last.
         checked_turn: Turn of the scheduler in which the last readiness check found work.
-        retry: Timer for the next attempt to start; `retry_ms` is the delay after that.
+        retry: Timer for the next attempt to start, `retry_ms` after the last one.
+        start_failures: Failed attempts to start in a row.
         abandoned: Abandoned threads that have not returned.
         waiters: Futures that are done when it is stopped; `once`: when its single run ended.
     """
@@ -235,6 +303,7 @@ class ScheduledComponent:
         "free",
         "id",
         "idle_runs",
+        "idle_streak",
         "listening",
         "method",
         "missed",
@@ -242,7 +311,6 @@ class ScheduledComponent:
         "once",
         "problems",
         "queued",
-        "rest_ms",
         "rest_until_s",
         "resting",
         "retry",
@@ -254,6 +322,7 @@ class ScheduledComponent:
         "schedule",
         "served_ms",
         "signalled",
+        "start_failures",
         "state",
         "waiters",
         "waits_for",
@@ -276,7 +345,7 @@ class ScheduledComponent:
         self.queued = False
         self.yields_until_s = 0.0
         self.rest_until_s = 0.0
-        self.rest_ms = 0.0
+        self.idle_streak = 0
         self.check: Timer | None = None
         self.fire: Timer | None = None
         self.retry: Timer | None = None
@@ -284,7 +353,8 @@ class ScheduledComponent:
         self.served_ms = schedule.last_fired_ms
         self.missed = False
         self.abandoned = 0
-        self.retry_ms = 0.0
+        self.retry_ms = 0
+        self.start_failures = 0
         self.checked_turn = 0
         self.fired_ms = schedule.last_fired_ms
         self.problems: tuple[str, ...] = ()
@@ -312,7 +382,7 @@ class ScheduledComponent:
         self.next_firing_ms = None
         self.free = 0
         self.missed = False
-        self.rest_ms = self.rest_until_s = 0.0
+        self.idle_streak, self.rest_until_s = 0, 0.0
 
     def statistics(self, now_ms: int, now_s: float) -> ComponentStatistics:
         """Return a snapshot."""

@@ -23,6 +23,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.log_context import of_component
@@ -38,9 +39,47 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
     from penstock.flow.scheduling.inbox import SchedulerInbox
-    from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.strategy import ComponentSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """Limits and delays of the scheduler.
+
+    Attributes:
+        threads: Maximum number of concurrent runs.
+        component_threads: Maximum number of concurrent runs of one component; 0: one less than
+            `threads`, so that no component can use all of them.
+        lifecycle_threads: Maximum number of concurrent lifecycle methods. They have their own
+            threads, so that stuck runs do not prevent stops, and starts do not delay runs.
+        administrative_yield_ms: How long a component is not triggered after an unexpected
+            exception.
+        start_limit_ms: Maximum duration of a start; then its thread is abandoned.
+        start_retry_ms: Delay before a failed start is retried.
+        invalid_retry_ms: The same for an invalid component; doubles up to `start_retry_ms`.
+        rest_ms: How long a component is not triggered after a run that did nothing although there
+            was work; doubles up to `rest_max_ms`. An event ends the wait.
+        rest_max_ms: Maximum of that delay.
+        repeat_ms: How long a run may begin further sessions, if the schedule has no pause between
+            two runs; 0: each session is a run. Other components wait this much longer for a thread.
+    """
+
+    threads: int = 10
+    component_threads: int = 0
+    lifecycle_threads: int = 4
+    administrative_yield_ms: int = 1_000
+    start_limit_ms: int = 60_000
+    start_retry_ms: int = 30_000
+    invalid_retry_ms: int = 500
+    rest_ms: int = 10
+    rest_max_ms: int = 1_000
+    repeat_ms: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "lifecycle_threads"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{getattr(self, name)} threads: use 1 or more", place=name)
 
 
 class _Group:
@@ -170,6 +209,7 @@ class Dispatcher:
         self._pool = pool
         self._clock = clock
         self._options = options
+        self._rest = RetryPolicy(options.rest_ms, options.rest_max_ms)
         self._ready = ReadyQueue()
         self._slots = RunSlots(inbox, clock)
         self._turn = 1
@@ -375,16 +415,15 @@ class Dispatcher:
         if outcome.yield_ms > 0:
             self._yield_until(component, now_s + outcome.yield_ms / 1000)
         if outcome.worked:
-            component.rest_ms = component.rest_until_s = 0.0
+            component.idle_streak, component.rest_until_s = 0, 0.0
             return
         component.idle_runs += 1
-        rest_ms = max(2 * component.rest_ms, self._options.rest_ms)
-        component.rest_ms = min(rest_ms, self._options.rest_max_ms)
-        component.rest_until_s = now_s + component.rest_ms / 1000
+        component.idle_streak += 1
+        component.rest_until_s = now_s + self._rest.delay_ms(component.idle_streak) / 1000
 
     def _failed(self, component: ScheduledComponent, error: BaseException) -> None:
         component.failures += 1
-        component.rest_ms = component.rest_until_s = 0.0
+        component.idle_streak, component.rest_until_s = 0, 0.0
         if isinstance(error, ProcessError | Terminated):
             _log.warning(
                 "%s: %s", component.id, error_text(error), extra=of_component(component.id)

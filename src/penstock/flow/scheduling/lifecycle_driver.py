@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.state_machine import Refusal
 from penstock.flow.errors import error_text
@@ -32,9 +33,8 @@ from penstock.flow.scheduling.inbox import SchedulerEvent
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.dispatcher import Dispatcher
+    from penstock.flow.scheduling.dispatcher import Dispatcher, SchedulerOptions
     from penstock.flow.scheduling.inbox import SchedulerInbox
-    from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
 
 _log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class LifecycleDriver:
         self._clock = clock
         self._options = options
         self._dispatcher = dispatcher
+        self._invalid_retry = RetryPolicy(options.invalid_retry_ms, options.start_retry_ms)
         self._line: deque[LifecycleMethod] = deque()
         self._busy = 0
 
@@ -163,7 +164,7 @@ class LifecycleDriver:
                 self._cancel_wait(component)
             case Effect.SCHEDULE:
                 component.problems = ()
-                component.retry_ms = 0.0
+                component.start_failures = 0
                 self._dispatcher.schedule(component)
             case Effect.UNSCHEDULE:
                 self._dispatcher.unschedule(component)
@@ -193,12 +194,11 @@ class LifecycleDriver:
                 extra=of_component(component.id),
             )
         component.problems = result.problems
-        longest_ms = self._options.start_retry_ms
+        component.start_failures += 1
         if result.is_valid:
-            component.retry_ms = longest_ms
+            component.retry_ms = self._options.start_retry_ms
         else:
-            wait_ms = max(2 * component.retry_ms, self._options.invalid_retry_ms)
-            component.retry_ms = min(wait_ms, longest_ms)
+            component.retry_ms = self._invalid_retry.delay_ms(component.start_failures)
         self.report(component, ComponentEvent.FAILED)
 
     def _wait(self, component: ScheduledComponent) -> None:

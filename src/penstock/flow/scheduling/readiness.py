@@ -86,7 +86,7 @@ def check_readiness(
         component.yields_until_s = now_s + error_yield_ms / 1000
         return ReadinessVerdict(TIME, component.yields_until_s)
     if lacks is not None:
-        component.rest_ms = 0.0
+        component.idle_streak = 0
         return ReadinessVerdict(
             lacks, None if due_ms is None else now_s + max(0, due_ms - now_ms) / 1000
         )

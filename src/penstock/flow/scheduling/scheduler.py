@@ -17,14 +17,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
-from penstock.flow.scheduling.component import MethodEnded, RunEnded, ScheduledComponent
+from penstock.flow.scheduling.component import (
+    MethodEnded,
+    RunEnded,
+    ScheduledComponent,
+    SchedulerStatistics,
+)
 from penstock.flow.scheduling.component_lifecycle import ComponentEvent
-from penstock.flow.scheduling.dispatcher import CheckDue, Dispatcher, NoSingleRun
+from penstock.flow.scheduling.dispatcher import CheckDue, Dispatcher, NoSingleRun, SchedulerOptions
 from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
 from penstock.flow.scheduling.lifecycle_driver import LifecycleDriver, RetryDue, StartOverdue
-from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.run_slots import CronTimeDue, PeriodEnded
-from penstock.flow.scheduling.statistics import SchedulerStatistics
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock

@@ -14,6 +14,7 @@ from penstock.core.errors import NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 from penstock.indexing.overlord.task_index import RunnerState
+from penstock.indexing.overlord.wait_reasons import reasons_of
 from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.supervisor import (
     supervisor_parse_errors,
@@ -239,7 +240,8 @@ class SupervisorService:
         task_ids = [task for group in supervisor.snapshot.groups() for task in group.replicas]
         active = [one for task in task_ids if (one := queue.index.get(task)) is not None]
         waiting = [one.task.id for one in active if one.state is not RunnerState.RUNNING]
-        texts = {wait.text for task_id in waiting[:_EXPLAINED_MAX] for wait in queue.why(task_id)}
+        facts = [queue.wait_facts(task_id) for task_id in waiting[:_EXPLAINED_MAX]]
+        texts = {wait.text for one in facts for wait in reasons_of(one)}
         return {TASKS_WAIT_FOR: sorted(texts)} if texts else {}
 
     def _find(self, supervisor_id: str) -> Supervisor:

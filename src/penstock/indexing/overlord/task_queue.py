@@ -44,7 +44,7 @@ from penstock.indexing.overlord.task_store import (
     taken,
     with_context,
 )
-from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
+from penstock.indexing.overlord.wait_reasons import WaitFacts
 from penstock.indexing.ports import TaskState
 from penstock.mailbox.background_calls import CallDispatcher
 
@@ -280,8 +280,8 @@ class TaskQueue:
 
     # Queries
 
-    def why(self, task_id: str) -> list[WaitReason]:
-        """Return the reason why a task waits; empty if it runs.
+    def wait_facts(self, task_id: str) -> WaitFacts:
+        """Return the state of the queue from which the reasons of a waiting task follow.
 
         Raises:
             NotFound: The task is not active.
@@ -291,7 +291,7 @@ class TaskQueue:
             raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
         line = self._turns.locks.position(active.task)
         refused = self._lockboxes.why(line[0])
-        return reasons_of(active, line=line, refused=refused, slots=self.runner.why(task_id))
+        return WaitFacts(active, line, refused=refused, slots=self.runner.why(task_id))
 
     # Rounds
 

@@ -35,9 +35,8 @@ from penstock.indexing.overlord.runner.worker_config import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import WaitReason
+from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
 from penstock.indexing.specs.batch.kinds import parse_batch_task
-from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
@@ -267,7 +266,7 @@ class TaskService:
         return None if active is None else active.location
 
     def why(self, task_id: str) -> Future[list[WaitReason]]:
-        """Return the reasons why a task waits; empty if it runs.
+        """Return the reasons why a task waits, except for retries; empty if it runs.
 
         Raises (in the future):
             NotFound: The task is not active.
@@ -275,14 +274,9 @@ class TaskService:
 
         def explain() -> list[WaitReason]:
             term = self._lead()
-            queue = term.queue
-            found = queue.why(task_id)
-            active = queue.index.get(task_id)
-            if active is not None and not isinstance(active.task, StreamTaskSpec):
-                shortage = term.shortage()
-                found = [_with_shortage(one, shortage) for one in found]
-            running = term.access.why(task_id)
-            return [*found, WaitReason("publish", running)] if running and not found else found
+            facts = term.queue.wait_facts(task_id)
+            publish = term.access.why(task_id)
+            return reasons_of(replace(facts, shortage=term.shortage(), publish=publish))
 
         return self._call(explain, "explain a task")
 
@@ -335,12 +329,6 @@ class TaskService:
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)
-
-
-def _with_shortage(wait: WaitReason, shortage: str) -> WaitReason:
-    if wait.kind != "slots" or not shortage:
-        return wait
-    return replace(wait, text=f"{wait.text}; {shortage}")
 
 
 def _view(row: TaskRow, active: ActiveTask | None) -> TaskView:

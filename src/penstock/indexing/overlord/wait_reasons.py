@@ -1,23 +1,25 @@
 """Reasons why an active task waits, as users see them.
 
 `WaitReason` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker,
-a publish, a retry or a dependency. `reasons_of` derives the reasons of a task from its progress and
-from what the lockboxes, the lines of waiting tasks and the workers say, and is pure; why no worker
-can run it is in `runner.slot_reasons`. `RefusalTracker` records for how long the requests of
-running tasks have been refused; any thread may use it, and its mutex is held for a few statements.
-A refused task asks again after a while; a pause without a request ends its wait.
+a publish, a retry or a dependency. `reasons_of` derives the reasons from `WaitFacts`, and
+`retry_reasons` from the report of a running task. Both are pure: the task queue and the task
+service collect the facts, and the HTTP route reads the report. Why no worker can run a task is in
+`runner.slot_reasons`. `RefusalTracker` records for how long the requests of running tasks have been
+refused; any thread may use it, and its mutex is held for a few statements. A refused task asks
+again after a while; a pause without a request ends its wait.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock.indexing.lockbox.model import LockRefused
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, slots_text
 from penstock.indexing.overlord.task_index import RunnerState
+from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -71,34 +73,83 @@ class WaitReason:
         }
 
 
-def reasons_of(
-    active: ActiveTask,
-    *,
-    line: tuple[str, int],
-    refused: Sequence[LockRefused],
-    slots: Sequence[SlotReason],
-) -> list[WaitReason]:
-    """Return what a task waits for; empty if it runs.
+@dataclass(frozen=True, slots=True)
+class WaitFacts:
+    """The state from which the reasons of an active task follow.
 
-    Args:
+    Attributes:
         active: The task.
         line: The task at the head of its line, and how many tasks are before it.
         refused: Why the head of the line has no locks.
         slots: Why each worker cannot run it.
+        shortage: How supervisors leave too few slots for other tasks; empty if they do not.
+        publish: Why the running task last waited for a publish; empty if it does not wait.
     """
+
+    active: ActiveTask
+    line: tuple[str, int]
+    refused: Sequence[LockRefused] = ()
+    slots: Sequence[SlotReason] = ()
+    shortage: str = ""
+    publish: str = ""
+
+
+def reasons_of(facts: WaitFacts) -> list[WaitReason]:
+    """Return what a task waits for; empty if it runs.
+
+    A running task may still wait for a retry, which its report contains: see `retry_reasons`.
+    """
+    active = facts.active
+    found: list[WaitReason] = []
     if active.state is RunnerState.WAITING:
-        head, before = line
-        found = [WaitReason("locks", one.text(), refused=(one,)) for one in refused]
-        if before:
-            text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
-            found.append(WaitReason("line", text))
-        return found or [WaitReason("locks", "the answer of the lockbox")]
-    if active.state is RunnerState.RUNNING:
-        return []
+        found = _lock_reasons(facts)
+    elif active.state is not RunnerState.RUNNING:
+        found = [_worker_reason(facts)]
+    elif facts.publish:
+        found = [WaitReason("publish", facts.publish)]
+    return [*found, *(WaitReason("dependency", str(wait)) for wait in active.waits)]
+
+
+def _lock_reasons(facts: WaitFacts) -> list[WaitReason]:
+    head, before = facts.line
+    found = [WaitReason("locks", one.text(), refused=(one,)) for one in facts.refused]
+    if before:
+        text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
+        found.append(WaitReason("line", text))
+    return found or [WaitReason("locks", "the answer of the lockbox")]
+
+
+def _worker_reason(facts: WaitFacts) -> WaitReason:
+    active = facts.active
     if active.worker is not None:
-        return [WaitReason("worker", f"the worker {active.worker} to report that it runs")]
-    text = slots_text(slots) or "to be handed over in a moment"
-    return [WaitReason("slots", f"a worker with a free slot: {text}", slots=tuple(slots))]
+        return WaitReason("worker", f"the worker {active.worker} to report that it runs")
+    text = slots_text(facts.slots) or "to be handed over in a moment"
+    # Tasks of supervisors cause the shortage, so their remedy is another one.
+    if facts.shortage and not isinstance(active.task, StreamTaskSpec):
+        text = f"{text}; {facts.shortage}"
+    return WaitReason("slots", f"a worker with a free slot: {text}", slots=tuple(facts.slots))
+
+
+def retry_reasons(report: object) -> list[WaitReason]:
+    """Return the retry that a running task waits for, from its report; empty if nothing failed.
+
+    Args:
+        report: The report's JSON, possibly of another release; missing fields count as no retry.
+    """
+    payload = report
+    for name in ("ingestionStatsAndErrors", "payload"):
+        payload = payload.get(name) if isinstance(payload, Mapping) else None
+    if not isinstance(payload, Mapping) or not isinstance(payload.get("nextTry"), str):
+        return []
+    most = payload.get("failedTriesMax")
+    end = f"; with {most} it fails" if isinstance(most, int) else ", and it retries without a limit"
+    return [
+        WaitReason(
+            "retry",
+            f"its next attempt of {payload.get('failedWork')}, at {payload['nextTry']}:"
+            f" {payload.get('failedTries')} failed{end}; last reason: {payload.get('lastFailure')}",
+        )
+    ]
 
 
 _PAUSE_MAX_S: Final = 60.0

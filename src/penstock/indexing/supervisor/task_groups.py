@@ -39,6 +39,8 @@ class GroupState(Symbol):
     """Its tasks agree on their end."""
     CHECKPOINTING = "checkpointing"
     """Its tasks agree on the end of their open sequence."""
+    AGREEING_LATE = "agreeing late"
+    """A task reported an end while its tasks agree on one: they may still be paused."""
     PUBLISHING = "publishing"
     """The end of its tasks is agreed. It never reads beyond that."""
     ENDED = "ended"
@@ -48,6 +50,7 @@ class GroupState(Symbol):
 class GroupEvent(Symbol):
     """Event of a task group."""
 
+    FOUND_PAUSED = "the first report of a task says that it is paused"
     REPORTED = "a task reported, and has no end"
     END_KNOWN = "a task has an end"
     PROGRESSED = "a task has persisted more"
@@ -73,6 +76,7 @@ class GroupEffect(Symbol):
     ADD_CHECKPOINT = "add the start of the next sequence"
     SET_DEADLINE = "restart the time in which it must publish or make progress"
     RESTART_DURATION = "restart the time in which it reads"
+    RESUME_TASK = "let the task continue: the overlord that paused it ended before an agreement"
     CATCH_UP = "send lagging tasks what their replicas agreed"
     AGREE_ON_END = "pause its tasks and send all the furthest offsets as their end"
     AGREE_ON_CHECKPOINT = "as AGREE_ON_END, for the end of the open sequence"
@@ -87,53 +91,57 @@ class GroupEffect(Symbol):
 
 _S = GroupState
 _F = GroupEffect
-_ENDING: Final = frozenset({_S.ROLLING, _S.CHECKPOINTING, _S.PUBLISHING})
+_READS: Final = (_S.UNKNOWN, _S.READING)
+_AGREES: Final = (_S.ROLLING, _S.CHECKPOINTING)
+_HAS_END: Final = (_S.AGREEING_LATE, _S.PUBLISHING)
 _AGREED: Final = (_F.END_REFUSING_TASKS, _F.RECONCILE)
 _CHECKPOINT_AGREED: Final = (_F.NOTE_ERRORS, _F.ADD_CHECKPOINT, _F.END_REFUSING_TASKS)
 
 TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
     GroupState,
     {
+        GroupEvent.FOUND_PAUSED: Row(
+            # In other states, the agreement that paused it is running, and lets it continue.
+            {state: go(state, _F.RESUME_TASK) for state in (*_READS, _S.PUBLISHING)},
+            IGNORED,
+        ),
         GroupEvent.REPORTED: Row({_S.UNKNOWN: go(_S.READING)}, IGNORED),
         GroupEvent.END_KNOWN: Row(
             {
-                state: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE)
-                for state in (_S.UNKNOWN, _S.READING, _S.ROLLING, _S.CHECKPOINTING)
+                **{state: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE) for state in _READS},
+                # The agreement goes on, because it has paused tasks.
+                **{state: go(_S.AGREEING_LATE, _F.SET_END, _F.SET_DEADLINE) for state in _AGREES},
             },
             # An agreed end never changes.
             IGNORED,
         ),
-        GroupEvent.PROGRESSED: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.SET_DEADLINE)}, IGNORED),
+        GroupEvent.PROGRESSED: Row(
+            {state: go(state, _F.SET_DEADLINE) for state in _HAS_END}, IGNORED
+        ),
         GroupEvent.UNASSIGNED: Row(
             {
-                **{
-                    state: go(state, _F.RESTART_DURATION)
-                    for state in (_S.UNKNOWN, _S.READING, _S.ROLLING, _S.CHECKPOINTING)
-                },
-                _S.PUBLISHING: go(_S.PUBLISHING, _F.RESTART_DURATION, _F.SET_DEADLINE),
+                **{state: go(state, _F.RESTART_DURATION) for state in (*_READS, *_AGREES)},
+                **{state: go(state, _F.RESTART_DURATION, _F.SET_DEADLINE) for state in _HAS_END},
             },
             otherwise=IMPOSSIBLE,
         ),
         # Tasks that agree on an end get it from the agreement.
         GroupEvent.LAGGING: Row(
-            {state: go(state, _F.CATCH_UP) for state in (_S.UNKNOWN, _S.READING, _S.PUBLISHING)},
+            {state: go(state, _F.CATCH_UP) for state in (*_READS, _S.PUBLISHING)},
             IGNORED,
         ),
         GroupEvent.END_WANTED: Row({_S.READING: go(_S.ROLLING, _F.AGREE_ON_END)}, IGNORED),
         GroupEvent.NOT_NEEDED: Row({_S.UNKNOWN: go(_S.UNKNOWN, _F.END_UNNEEDED_TASKS)}, IGNORED),
         # The request of a task may reach a new overlord before the first report does.
         GroupEvent.CHECKPOINT_WANTED: Row(
-            {
-                state: go(_S.CHECKPOINTING, _F.AGREE_ON_CHECKPOINT)
-                for state in (_S.UNKNOWN, _S.READING)
-            },
+            {state: go(_S.CHECKPOINTING, _F.AGREE_ON_CHECKPOINT) for state in _READS},
             IGNORED,
         ),
-        # A report may have set the end, or the last task may have ended, during an agreement.
+        # During an agreement, a report may have set the end, or the last task may have ended.
         GroupEvent.END_AGREED: Row(
             {
                 _S.ROLLING: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE, *_AGREED),
-                _S.PUBLISHING: go(_S.PUBLISHING, *_AGREED),
+                _S.AGREEING_LATE: go(_S.PUBLISHING, *_AGREED),
                 _S.ENDED: go(_S.ENDED, *_AGREED),
             },
             otherwise=IMPOSSIBLE,
@@ -141,7 +149,7 @@ TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
         GroupEvent.END_NOT_AGREED: Row(
             {
                 _S.ROLLING: go(_S.READING, _F.NOTE_ERRORS),
-                _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
+                _S.AGREEING_LATE: go(_S.PUBLISHING, _F.NOTE_ERRORS),
                 _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
             },
             otherwise=IMPOSSIBLE,
@@ -149,7 +157,7 @@ TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
         GroupEvent.CHECKPOINT_AGREED: Row(
             {
                 _S.CHECKPOINTING: go(_S.READING, *_CHECKPOINT_AGREED),
-                _S.PUBLISHING: go(_S.PUBLISHING, *_CHECKPOINT_AGREED),
+                _S.AGREEING_LATE: go(_S.PUBLISHING, *_CHECKPOINT_AGREED),
                 _S.ENDED: go(_S.ENDED, *_CHECKPOINT_AGREED),
             },
             otherwise=IMPOSSIBLE,
@@ -157,14 +165,16 @@ TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
         GroupEvent.CHECKPOINT_NOT_AGREED: Row(
             {
                 _S.CHECKPOINTING: go(_S.READING, _F.NOTE_ERRORS),
-                _S.PUBLISHING: go(_S.PUBLISHING, _F.NOTE_ERRORS),
+                _S.AGREEING_LATE: go(_S.PUBLISHING, _F.NOTE_ERRORS),
                 _S.ENDED: go(_S.ENDED, _F.NOTE_ERRORS),
             },
             otherwise=IMPOSSIBLE,
         ),
-        GroupEvent.SPARE: Row({_S.PUBLISHING: go(_S.PUBLISHING, _F.END_SPARE_TASKS)}, IGNORED),
+        GroupEvent.SPARE: Row(
+            {state: go(state, _F.END_SPARE_TASKS) for state in _HAS_END}, IGNORED
+        ),
         GroupEvent.OVERDUE: Row(
-            {_S.PUBLISHING: go(_S.PUBLISHING, _F.END_OVERDUE_TASKS)}, otherwise=IMPOSSIBLE
+            {state: go(state, _F.END_OVERDUE_TASKS) for state in _HAS_END}, otherwise=IMPOSSIBLE
         ),
         GroupEvent.SUCCEEDED: Row(
             {state: go(state, _F.END_REPLICAS) for state in GroupState if state is not _S.ENDED},
@@ -223,8 +233,6 @@ class TaskGroup:
         end: Its end offsets, once agreed.
         deadline_s: Time by which it must have published or made progress.
         roll_requested: Whether it should end now.
-        is_agreeing: Whether an agreement with its tasks runs, so that they may be paused. A report
-            of an end ends ROLLING or CHECKPOINTING, but not the agreement.
         replicas: The active tasks, by id.
     """
 
@@ -235,7 +243,6 @@ class TaskGroup:
     end: Offsets | None = None
     deadline_s: float = math.inf
     roll_requested: bool = False
-    is_agreeing: bool = False
     replicas: dict[str, Replica] = field(default_factory=dict)
 
     @property
@@ -260,12 +267,12 @@ class TaskGroup:
     @property
     def is_publishing(self) -> bool:
         """Whether its end is agreed."""
-        return self.state is GroupState.PUBLISHING
+        return self.state in _HAS_END
 
     @property
     def is_ending(self) -> bool:
         """Whether it counts against `stopTaskCount`: it publishes, or agrees on an end."""
-        return self.state in _ENDING
+        return self.state in _AGREES or self.state in _HAS_END
 
     @property
     def is_repair(self) -> bool:

@@ -294,11 +294,12 @@ class TaskProtocol:
                 group.deadline_s = clock.monotonic_s() + state.spec.io.completion_timeout / 1000
             case GroupEffect.RESTART_DURATION:
                 group.since_ms = clock.now_ms()
+            case GroupEffect.RESUME_TASK:
+                self._resume(facts.task_id)
             case GroupEffect.CATCH_UP:
                 self._catch_up_lagging(group)
             case GroupEffect.AGREE_ON_END | GroupEffect.AGREE_ON_CHECKPOINT:
                 assert facts.agreement is not None, f"no agreement for {effect}"
-                group.is_agreeing = True
                 facts.agreement.start(self._askable(group))
             case GroupEffect.END_REFUSING_TASKS:
                 self._end_refusing_tasks(facts.errors)
@@ -361,10 +362,9 @@ class TaskProtocol:
         before, replica.report = replica.report, report
         replica.heard_s = self._state.ports.clock.monotonic_s()
         group.learn(report.checkpoints)
-        is_left = before is None and report.phase is TaskPhase.PAUSED
-        if is_left and not group.is_agreeing:
-            # The overlord that had paused it ended during an agreement.
-            self._resume(replica.task.id)
+        if before is None and report.phase is TaskPhase.PAUSED:
+            facts = EventFacts(task_id=replica.task.id)
+            self.report(group, GroupEvent.FOUND_PAUSED, facts)
         if report.end is not None:
             self.report(group, GroupEvent.END_KNOWN, EventFacts(report.end))
         else:
@@ -387,9 +387,7 @@ class TaskProtocol:
 
     def bring_in_line(self, group: TaskGroup) -> None:
         """Send lagging tasks what their replicas have agreed, unless an agreement does so."""
-        if not group.is_agreeing and any(
-            group.lags(replica) for replica in group.replicas.values()
-        ):
+        if any(group.lags(replica) for replica in group.replicas.values()):
             self.report(group, GroupEvent.LAGGING)
 
     def _catch_up_lagging(self, group: TaskGroup) -> None:
@@ -447,7 +445,6 @@ class TaskProtocol:
             agreed, not_agreed = GroupEvent.CHECKPOINT_AGREED, GroupEvent.CHECKPOINT_NOT_AGREED
 
         def ended(end: Offsets | None, errors: Mapping[str, PenstockError]) -> None:
-            group.is_agreeing = False
             event = not_agreed if end is None else agreed
             self.report(group, event, EventFacts(end or {}, number, errors))
 

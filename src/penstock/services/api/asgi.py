@@ -27,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import penstock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.http_errors import BodyTooLarge, error_body, status_and_code
 from penstock.core.loop_stalls import loop_stalls
 from penstock.core.printable import quoted
 from penstock.core.whole_numbers import INT64_MAX, INT64_MIN, int64_of
-from penstock.services.http_errors import BodyTooLarge, error_body, status_and_code
 from penstock.services.readiness import ReadyState
 
 _COORDINATOR: Final = "/druid/coordinator/v1"

@@ -20,10 +20,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.errors import Unavailable
+from penstock.core.http_errors import error_body
 from penstock.core.waits import WaitTable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.request_parts import PREFIX
-from penstock.services.http_errors import error_body
 from penstock.services.membership.leases import no_leader
 
 _NOBODY = "no overlord leads now"

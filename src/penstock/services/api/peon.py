@@ -31,13 +31,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
+from penstock.core.http_errors import error_body
 from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
 from penstock.indexing.worker.peon_task import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.futures import result_of
 from penstock.services.api.process_clients import PAUSE_ANSWER_S, offsets_of, report_to_json
-from penstock.services.http_errors import error_body
 
 
 class TaskControl(Protocol):

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
+from penstock.core.http_errors import error_of_answer
 from penstock.core.printable import quoted
 from penstock.services.answers import part
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
@@ -29,7 +30,6 @@ from penstock.services.cli.output import (
 )
 from penstock.services.cli.tables import print_table
 from penstock.services.http_client import JsonClient, json_body
-from penstock.services.http_errors import error_of_answer
 from penstock.services.sql_client import ask
 
 HISTORY = Path("~/.penstock_history")

@@ -13,8 +13,15 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
-from penstock.spark.projections.keywords import KEYWORDS, RESERVED
-from penstock.spark.projections.parsed_query import NoMatch, ParsedQuery, commas, is_number, read
+from penstock.spark.projections.parsed_query import (
+    KEYWORDS,
+    RESERVED,
+    NoMatch,
+    ParsedQuery,
+    commas,
+    is_number,
+    read,
+)
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.projection_columns import (
     Normal,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.sql_text import Token, tokens
-from penstock.spark.projections.keywords import KEYWORDS, WITHOUT_ZERO
-from penstock.spark.projections.parsed_query import NoMatch, is_number
+from penstock.spark.projections.parsed_query import KEYWORDS, WITHOUT_ZERO, NoMatch, is_number
 from penstock.spark.projections.plan import GroupingKey, MeasureKind, ProjectionPlan
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns

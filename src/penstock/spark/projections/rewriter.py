@@ -17,7 +17,7 @@ from typing import Final
 from penstock.core.durations import DAY_MS
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token
-from penstock.spark.projections.keywords import (
+from penstock.spark.projections.parsed_query import (
     AGGREGATES,
     BEFORE_PARENTHESIS,
     ENDING,
@@ -28,8 +28,11 @@ from penstock.spark.projections.keywords import (
     PARTS,
     TRUNCATED,
     TYPES,
+    NoMatch,
+    ParsedQuery,
+    is_name,
+    is_number,
 )
-from penstock.spark.projections.parsed_query import NoMatch, ParsedQuery, is_name, is_number
 from penstock.spark.projections.plan import GroupingKey
 from penstock.spark.projections.projection_columns import Computed, Normal, ProjectionColumns
 from penstock.spark.schema_text import quoted

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.indexing.overlord.runner.worker_blacklist import BlacklistOptions
+
+@dataclass(frozen=True, slots=True)
+class BlacklistOptions:
+    """Conditions for blacklisting a worker.
+
+    Attributes:
+        failures_max: Consecutive failures that are tolerated on a worker.
+        backoff_ms: Time for which a blacklisted worker gets no tasks.
+        workers_max_percent: Maximum share of blacklisted workers.
+    """
+
+    failures_max: int = 5
+    backoff_ms: int = 900_000
+    workers_max_percent: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)

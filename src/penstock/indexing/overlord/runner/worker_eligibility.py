@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.indexing.overlord.runner.worker_blacklist import WorkerBlacklist
 from penstock.indexing.overlord.runner.worker_table import view_of
 from penstock.indexing.ports import TaskState
 
@@ -18,10 +17,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.core.clock import Clock
-    from penstock.indexing.overlord.runner.ports import RunnerOptions
+    from penstock.indexing.overlord.runner.ports import BlacklistOptions, RunnerOptions
     from penstock.indexing.overlord.runner.worker_table import KnownWorker, WorkerView
 
 _log = logging.getLogger(__name__)
+
+
+class WorkerBlacklist:
+    """The workers on which tasks fail repeatedly: they get no tasks for a while.
+
+    Pure: callers pass task ends and times. Invariant: at most a share of the workers is
+    blacklisted, so that a fault of the tasks themselves does not exclude all workers.
+
+    Args:
+        options: Conditions for blacklisting.
+    """
+
+    def __init__(self, options: BlacklistOptions) -> None:
+        self._options = options
+        self._failures: dict[str, int] = {}
+        self._until_s: dict[str, float] = {}
+
+    def succeeded(self, worker: str) -> None:
+        """A task of the worker succeeded: remove the worker from the list."""
+        self._failures.pop(worker, None)
+        self._until_s.pop(worker, None)
+
+    def failed(self, worker: str, now_s: float, workers: int) -> bool:
+        """A task failed at one of `workers`; return whether this blacklists the worker."""
+        self.expire(now_s)
+        count = self._failures[worker] = self._failures.get(worker, 0) + 1
+        share = workers * self._options.workers_max_percent / 100
+        if (
+            count <= self._options.failures_max
+            or worker in self._until_s
+            or len(self._until_s) > share - 1
+        ):
+            return False
+        self._until_s[worker] = now_s + self._options.backoff_ms / 1000
+        return True
+
+    def expire(self, now_s: float) -> None:
+        """Remove workers whose time is over; their failures are counted from zero."""
+        for worker in [worker for worker, until_s in self._until_s.items() if until_s <= now_s]:
+            self.succeeded(worker)
+
+    def until_s(self, worker: str, now_s: float) -> float | None:
+        """Return until when a worker is blacklisted, None if it is not."""
+        until_s = self._until_s.get(worker)
+        return until_s if until_s is not None and until_s > now_s else None
+
+    def forget(self, worker: str) -> None:
+        """The worker no longer exists."""
+        self.succeeded(worker)
 
 
 class WorkerEligibility:

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
+from penstock.core.http_errors import error_body
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.diff import FlowChange
@@ -34,7 +35,6 @@ from penstock.services.api.endpoints import (
 )
 from penstock.services.api.flow import forms
 from penstock.services.api.flow.queues import NOT_THERE, QueueEndpoints
-from penstock.services.http_errors import error_body
 
 _COMMANDS_MAX: Final = 8
 _BUSY: Final = {503: "Too many commands wait, or the flow is not open: try again."}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from penstock.core.http_errors import status_and_code
 from penstock.core.intervals import format_time
-from penstock.services.http_errors import status_and_code
 
 if TYPE_CHECKING:
     from penstock.core.errors import PenstockError

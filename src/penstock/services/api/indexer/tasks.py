@@ -10,9 +10,8 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.overlord import Overlord, TaskView
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import WaitReason
+from penstock.indexing.overlord.wait_reasons import WaitReason, retry_reasons
 from penstock.indexing.secrets import masked
-from penstock.services.answers import part
 from penstock.services.api.asgi import (
     JSON_BYTES_MAX,
     JsonResponse,
@@ -113,23 +112,20 @@ class TaskRoutes:
         waits: list[WaitReason] = []
         if view.row.active:
             try:
-                waits = result_of(self._service.why(view.row.id))
-                waits += [WaitReason("dependency", str(wait)) for wait in view.waits]
-                waits = waits or self._retries(view)
+                waits = result_of(self._service.why(view.row.id)) or self._retries(view)
             except NotFound:  # It has ended meanwhile.
                 view = self._overlord.task(view.row.id)
         found = [wait.to_json() for wait in waits]
         return JsonResponse({"task": view.row.id, "status": task_to_json(view), "waits": found})
 
     def _retries(self, view: TaskView) -> list[WaitReason]:
-        """Return the waits that a running task itself reports."""
+        """Return what a running task waits for by its own report."""
         if view.runner_state != RunnerState.RUNNING or view.location is None:
             return []
         try:
-            found = _retry_of(self._files.report(view.row.id))
+            return retry_reasons(self._files.report(view.row.id))
         except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
             return []
-        return [] if found is None else [found]
 
     def log(self, request: Request) -> Response:
         """Return a task's log from an offset; headers have the offset and the total size."""
@@ -159,18 +155,3 @@ class TaskRoutes:
 
     def _is_stored(self, name: str) -> bool:
         return self._overlord.admin_service.metadata.is_stored_name(name)
-
-
-def _retry_of(report: object) -> WaitReason | None:
-    """Return the retry that a running task waits for, from its report; None if nothing failed."""
-    payload = part(report, "ingestionStatsAndErrors", "payload")
-    next_try = part(payload, "nextTry")
-    if not isinstance(next_try, str):
-        return None
-    tries, most = part(payload, "failedTries"), part(payload, "failedTriesMax")
-    end = f"; with {most} it fails" if isinstance(most, int) else ", and it retries without a limit"
-    return WaitReason(
-        "retry",
-        f"its next attempt of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
-        f" last reason: {part(payload, 'lastFailure')}",
-    )

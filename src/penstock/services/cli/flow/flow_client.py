@@ -16,12 +16,12 @@ from typing import NoReturn
 import typer
 
 from penstock.core.errors import counted
+from penstock.core.http_errors import error_of_answer
 from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, translate_read_errors, warn
-from penstock.services.http_errors import error_of_answer
 
 # The server waits up to half a minute for processors to stop before it refuses a change.
 TIMEOUT_S = 90.0

@@ -2,12 +2,15 @@
 
 Owns the HTTP status and code of each error class, the body of an answer, and the way back: the
 error that a client raises for an answer. Druid's bodies are `{"error": text}`; Penstock adds
-`errorCode`, so that a client raises the class that the server raised.
+`errorCode`, so that a client raises the class that the server raised. The broker's bodies are
+NSQ's, `{"message": code}`, with the description in a header. Pure: clients of each package send
+their requests themselves. Answers of foreign servers (inputs, sinks) have rules of their own.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import (
@@ -68,6 +71,8 @@ _OTHER_STATUSES: Final[Mapping[int, type[PenstockError]]] = {
     307: Unavailable,  # an overlord that does not lead; a retry finds the leader
     401: InvalidRequest,
     403: InvalidRequest,
+    405: InvalidRequest,
+    408: Unavailable,
     409: Conflict,
     502: Unavailable,
     504: Unavailable,
@@ -87,7 +92,14 @@ def status_and_code(error: PenstockError) -> tuple[int, str]:
     return row.status, row.code
 
 
-def error_from(status: int, code: object, message: str, dependency: object = None) -> PenstockError:
+def error_from(
+    status: int,
+    code: object,
+    message: str,
+    dependency: object = None,
+    *,
+    server: Dependency | None = None,
+) -> PenstockError:
     """Return the error of an answer.
 
     Args:
@@ -95,15 +107,40 @@ def error_from(status: int, code: object, message: str, dependency: object = Non
         code: ``errorCode`` of the body.
         message: Text of the error.
         dependency: The dependency that fails, as named by the body; an unknown name is ignored.
+        server: The server itself, if its caller waits for it as for a dependency: without a code,
+            all its failures are then temporary, also those with status 500.
     """
-    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status, PenstockError)
-    if issubclass(kind, Unavailable) and dependency in _DEPENDENCIES:
-        return kind(message, dependency=Dependency(dependency))
+    kind = _BY_CODE.get(str(code))
+    if kind is None:
+        is_failure = server is not None and status >= 500
+        kind = Unavailable if is_failure else _BY_STATUS.get(status, PenstockError)
+    if issubclass(kind, Unavailable):
+        named = Dependency(dependency) if dependency in _DEPENDENCIES else server
+        return kind(message, dependency=named)
     return kind(message)
 
 
 class NotServed(NotFound):
     """The server has no such route: another kind of server listens at the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Names of a client's options, for the remedies in errors.
+
+    Attributes:
+        token: How to give the token.
+        address: How to name the server.
+    """
+
+    token: str
+    address: str
+
+
+COMMAND_LINE: Final = ClientOptions(
+    "give --token-file, or set PENSTOCK_TOKEN",
+    "--url names the API, and --broker-url the broker's HTTP port",
+)
 
 
 def error_body(error: PenstockError) -> dict[str, object]:
@@ -120,38 +157,47 @@ def detail_of(headers: Message[str, str]) -> str:
     return from_header(headers.get(_DETAIL_HEADER, ""))
 
 
-def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
+def error_of_answer(
+    status: int,
+    content: bytes,
+    request: str,
+    detail: str = "",
+    *,
+    options: ClientOptions = COMMAND_LINE,
+    server: Dependency | None = None,
+) -> PenstockError:
     """Return the error of an answer.
 
     Args:
         status: The answer's status.
         content: Its body.
-        request: Name of the request, for an answer without a text.
+        request: Name of the request, for an answer without a description.
         detail: The broker's description in a header, because its bodies are NSQ's codes.
+        options: The client's options.
+        server: As in `error_from`.
     """
     text = content.decode(errors="replace").strip()
     code: object = None
     dependency: object = None
+    nsq_code: object = None
     try:
         raw = json.loads(text)
     except ValueError:
         raw = None
     if isinstance(raw, dict):
         code, dependency = raw.get("errorCode"), raw.get("dependency")
-        text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
+        described = raw.get("errorMessage") or raw.get("error")
+        nsq_code = None if described else raw.get("message")
+        text = str(described or nsq_code or text)
     if status == 401:
         text = (
-            "the server requires a token, and this one is wrong: give --token-file, or set"
-            " PENSTOCK_TOKEN"
+            f"{request}: the server requires a token, and it is missing or wrong: {options.token}"
         )
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
-        text = (
-            f"{request} is not served there: --url names the API, and --broker-url the broker's"
-            " HTTP port"
-        )
-        return NotServed(text)
+        return NotServed(f"{request} is not served there: {options.address}")
     elif detail:
         # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"
-    shown = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
-    return error_from(status, code, shown, dependency)
+    elif nsq_code or not text:
+        text = f"{request} was answered {status} {text}".rstrip()
+    return error_from(status, code, text[:_ANSWER_TEXT_MAX], dependency, server=server)

@@ -1,0 +1,114 @@
+"""Errors in HTTP answers: the class that a client raises for each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.core import errors
+from penstock.core.errors import CorruptData, Dependency, PenstockError
+from penstock.core.http_errors import (
+    BodyTooLarge,
+    ClientOptions,
+    error_body,
+    error_of_answer,
+    status_and_code,
+)
+
+RAISED = {  # where the client's class is not the server's
+    BodyTooLarge: errors.InvalidRequest,
+    errors.Closed: errors.Unavailable,
+    CorruptData: PenstockError,
+    errors.Fenced: errors.Unavailable,
+    errors.MetadataUnavailable: errors.Unavailable,
+    errors.NotReachable: errors.Unavailable,
+    errors.StorageUnavailable: errors.Unavailable,
+}
+KINDS = [
+    kind
+    for kind in (*vars(errors).values(), BodyTooLarge)
+    if isinstance(kind, type) and issubclass(kind, PenstockError)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]) -> None:
+    error = kind("f", 0, "torn") if issubclass(kind, CorruptData) else kind("no room")
+    status, _ = status_and_code(error)
+    raised = error_of_answer(status, json.dumps(error_body(error)).encode(), "GET /x")
+    assert (type(raised), str(raised)) == (RAISED.get(kind, kind), str(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (307, errors.Unavailable),
+        (400, errors.InvalidRequest),
+        (401, errors.InvalidRequest),
+        (403, errors.InvalidRequest),
+        (404, errors.NotFound),
+        (405, errors.InvalidRequest),
+        (408, errors.Unavailable),
+        (409, errors.Conflict),
+        (413, errors.InvalidRequest),
+        (418, PenstockError),
+        (429, errors.Full),
+        (500, PenstockError),
+        (502, errors.Unavailable),
+        (503, errors.Unavailable),
+        (504, errors.Unavailable),
+    ],
+)
+def test_an_answer_without_a_code_is_judged_by_its_status(
+    status: int, kind: type[PenstockError]
+) -> None:
+    assert type(error_of_answer(status, b"gone", "GET /x")) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, errors.InvalidRequest),
+        (404, errors.NotFound),
+        (408, errors.Unavailable),
+        (409, errors.Conflict),
+        (429, errors.Full),
+        (500, errors.Unavailable),
+        (503, errors.Unavailable),
+        (507, errors.Unavailable),
+    ],
+)
+def test_all_failures_of_a_dependency_are_temporary_and_name_it(
+    status: int, kind: type[PenstockError]
+) -> None:
+    body = b'{"message": "INTERNAL_ERROR"}'
+    error = error_of_answer(status, body, "GET /x", server=Dependency.BROKER)
+    assert type(error) is kind
+    if isinstance(error, errors.Unavailable):
+        assert error.dependency is Dependency.BROKER
+    # A code states more than the status: the caller's answer is not repeated.
+    damaged = error_body(CorruptData("f", 0, "torn"))
+    answer = json.dumps(damaged).encode()
+    error = error_of_answer(500, answer, "GET /x", server=Dependency.BROKER)
+    assert type(error) is PenstockError
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "detail", "text"),
+    [
+        (400, b'{"message": "BODY_TOO_BIG"}', "1 to 5 bytes", "BODY_TOO_BIG: 1 to 5 bytes"),
+        (503, b'{"message": "EXITING"}', "the disk is full", "the disk is full"),
+        (503, b'{"message": "EXITING"}', "", "GET /x was answered 503 EXITING"),
+        (502, b"", "", "GET /x was answered 502"),
+        (502, b"Bad Gateway", "", "Bad Gateway"),
+        (401, b'{"message": "UNAUTHORIZED"}', "send it", "missing or wrong: set the option token"),
+        (404, b'{"message": "NOT_FOUND"}', "no /x", "GET /x is not served there: set url"),
+    ],
+)
+def test_the_text_of_an_answer_has_the_remedy_in_the_terms_of_the_client(
+    status: int, body: bytes, detail: str, text: str
+) -> None:
+    options = ClientOptions(token="set the option token", address="set url")
+    error = error_of_answer(status, body, "GET /x", detail, options=options)
+    assert text in str(error)
