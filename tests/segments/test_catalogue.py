@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -225,6 +228,30 @@ def test_a_payload_that_cannot_be_read_names_its_segment() -> None:
     with pytest.raises(InvalidRequest, match="'broken'"):
         catalogue.view(snapshot(2, *good.segments, bad))
     assert text(catalogue.view(snapshot(3, *good.segments))) == "[0,9)v1"
+
+
+def test_a_view_that_memory_did_not_suffice_for_is_made_anew() -> None:
+    """Its rows were noted and its view was not, so the next one lacked what had changed."""
+    announced = AnnouncedRow("t", "f", "s", AnnouncedFile("/a", Interval(0, 9), 1))
+    rows = (row(0, 9, "v1"), row(0, 9, "v1", datasource="e"))
+    changed = (rows[0], row(3, 5, "v2"), row(0, 9, "v1", datasource="g"))
+    before, after = snapshot(1, *rows, announced=(announced,)), snapshot(2, *changed)
+    later = snapshot(3, *changed, segments_revision=2)
+    wanted = [*map(Catalog().view, (before, after, later))]
+    modules = ["penstock.segments.catalog", "penstock.core.timeline"]
+    faults = Faults()
+    for at in itertools.count():
+        catalogue = Catalog()
+        catalogue.view(before)
+        with faults.armed_inside(modules, MemoryError, at):
+            catalogue.view(after)
+        if not faults.raised:
+            break
+        for one, view in zip((later, before, after), (*wanted[2:], *wanted[:2]), strict=True):
+            found = catalogue.view(one)
+            assert (found.revision, found.announced_rows) == (view.revision, view.announced_rows)
+            assert [text(found, name) for name in "defg"] == [text(view, name) for name in "defg"]
+    assert at > 50
 
 
 versions = st.integers(1, 4)

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, Unavailable
+from penstock.core.threads import Deaths
 from penstock.storage.queue.group_commit import Syncer, SyncThreads
 from penstock.testing.clock import VirtualClock
 
@@ -112,23 +113,34 @@ def test_no_thread_is_needed_once_it_was_made(monkeypatch: pytest.MonkeyPatch) -
     assert done == ["called"]
 
 
-def test_a_callback_that_raises_ends_no_other() -> None:
+def test_a_callback_that_raises_ends_no_other_and_is_called_again() -> None:
     clock = VirtualClock()
     called: list[str] = []
 
     def fail() -> None:
         called.append("first")
-        raise MemoryError
+        if len(called) == 1:
+            raise MemoryError
 
     with SyncThreads(clock=clock) as threads:
         threads.call_at(1.0, fail)
-        threads.call_at(2.0, lambda: called.append("second"))
-        clock.wait_for_waiting(1)
-        clock.advance(1.0)
-        clock.wait_until(lambda: len(called) == 1)
-        clock.wait_for_waiting(1)
-        clock.advance(1.0)
-        clock.wait_until(lambda: len(called) == 2)
+        threads.call_at(1.5, lambda: called.append("second"))
+        for calls, after_s in enumerate((1.0, 0.5, 0.5), 1):
+            clock.wait_for_waiting(1)
+            clock.advance(after_s)
+            clock.wait_until(lambda: len(called) == calls)  # noqa: B023
+    assert called == ["first", "second", "first"]
+
+
+def test_work_that_raises_ends_the_process(deaths: Deaths) -> None:
+    """The pool puts the exception into a future that nobody looked at."""
+
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    with SyncThreads(clock=SystemClock(), name="queues") as threads:
+        threads.run(fail)
+    assert deaths.counts() == {"queues": 1}
 
 
 def test_what_no_thread_could_sync_is_synced_after_the_interval(

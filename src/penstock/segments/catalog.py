@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
@@ -69,6 +69,9 @@ class CatalogView:
         return self.announced_rows.get(datasource, ())
 
 
+_NOTHING: Final = CatalogView(-1, {}, {})
+
+
 class Catalog:
     """Holds a timeline for each datasource and updates it from snapshots. One owner."""
 
@@ -76,7 +79,7 @@ class Catalog:
         self._rows: dict[str, _Rows] = {}
         self._segments_revision = -1
         self._timelines: dict[str, Timeline[Segment]] = {}
-        self._view = CatalogView(-1, {}, {})
+        self._view = _NOTHING
 
     def view(self, snapshot: Snapshot) -> CatalogView:
         """Return the view of a snapshot; pass snapshots of one kind, in any order.
@@ -87,23 +90,24 @@ class Catalog:
         """
         if snapshot.revision == self._view.revision:
             return self._view
-        visible_timelines = self._view.visible_timelines
-        if snapshot.segments_revision != self._segments_revision:
-            try:
+        try:
+            visible_timelines = self._view.visible_timelines
+            if snapshot.segments_revision != self._segments_revision:
                 visible_timelines = self._move_to(snapshot)
-            except BaseException:
-                # A partial update is not usable: the next snapshot is processed completely.
-                self._rows, self._timelines, self._segments_revision = {}, {}, -1
-                self._view = CatalogView(-1, {}, {})
-                raise
-        announced: dict[str, list[AnnouncedRow]] = {}
-        for row in snapshot.announced:
-            announced.setdefault(row.datasource, []).append(row)
-        self._view = CatalogView(
-            snapshot.revision,
-            visible_timelines,
-            {name: tuple(rows) for name, rows in announced.items()},
-        )
+            announced: dict[str, list[AnnouncedRow]] = {}
+            for row in snapshot.announced:
+                announced.setdefault(row.datasource, []).append(row)
+            self._view = CatalogView(
+                snapshot.revision,
+                visible_timelines,
+                {name: tuple(rows) for name, rows in announced.items()},
+            )
+        except BaseException:
+            # Rows without their view are not usable: the next snapshot is processed completely.
+            self._segments_revision = -1
+            self._rows, self._timelines = {}, {}
+            self._view = _NOTHING
+            raise
         return self._view
 
     def overshadowed(self) -> list[Segment]:

@@ -16,6 +16,7 @@ Invariants, in addition to those of the log:
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -52,6 +53,8 @@ __all__ = [
     "Retention",
     "RetentionReport",
 ]
+
+_logger = logging.getLogger(__name__)
 
 _VERIFY_BYTES = 16 << 20
 
@@ -285,7 +288,12 @@ class DiskQueue:
                     "up: append again later"
                 )
             self._syncer.request().result()
-        self._syncer.wrote(len(batch))
+        try:
+            self._syncer.wrote(len(batch))
+        except Exception:
+            # A caller that got it would append the batch, which is stored, once more.
+            _logger.exception("%s: an append was not counted; a sync is planned", self._folder)
+            self._syncer.hurry()
         if durable and self._log.durable < written.end:
             self._syncer.request().result()
         return written

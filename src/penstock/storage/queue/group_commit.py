@@ -20,11 +20,13 @@ Invariants:
 - A pass serves every request made before it began; later requests go to the next pass. The
   number of fsyncs does not grow with the number of waiters.
 - One pass runs at a time and is given to a thread once. If no thread can be started, a caller
-  that waits runs the pass itself, and the next call plans again.
+  that waits runs the pass itself. A plan that failed is made again by the next call, or later by
+  the waiting thread; an append does not fail for it.
 - A failed pass fails its waiters, and its messages count as not synced again. Unless a caller
   requests it, it is retried after the interval, however much is written meanwhile.
 - A callback planned for a time is called once, at that time or shortly after, on the waiting
-  thread, and must not block; if it is planned twice, the earlier time counts.
+  thread, and must not block; if it is planned twice, the earlier time counts. One that raises is
+  called again after a second. Work that raises ends the process.
 - The waiting thread and a first worker start when `SyncThreads` is created, so that a failure
   to start them is not first noticed by a durable write. Further workers start on demand.
 """
@@ -37,13 +39,12 @@ import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
 from penstock.core.rate_limited_log import RateLimitedLog
-from penstock.core.threads import OwnedThread
+from penstock.core.threads import DEATHS, Death, OnDeath, OwnedThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_RETRY_S: Final = 1.0  # until it tries to start a thread again
+_RETRY_S: Final = 1.0  # until a plan or a callback that failed is tried again
 
 
 class Syncer:
@@ -108,7 +109,7 @@ class Syncer:
         threads: SyncThreads | None,
         name: str,
     ) -> None:
-        self._run_pass = partial(self._pass, run_pass)
+        self._run_pass = run_pass
         self._every = every_messages
         self._interval_s = interval_ms / 1000
         self._pause_s = pause_ms / 1000 if threads else 0.0
@@ -123,7 +124,7 @@ class Syncer:
         self._pass_mutex = threading.Lock()
         self._waiters: list[Future[int]] = []
         self._given = False
-        self._unplanned = False  # no thread could be started for the next pass
+        self._unplanned = False  # the next pass may be needed, and could not be planned
         self._closing = False
         self._dirty_since_s: float | None = None
         self._oldest_s: float | None = None  # of the messages that no pass has begun to sync
@@ -140,17 +141,17 @@ class Syncer:
         succeeded and did not request a sync.
         """
         with self._mutex:
-            first = self._dirty_since_s is None
-            if first:
-                self._dirty_since_s = self._clock.monotonic_s()
-                self._note_append(self._dirty_since_s)
             before = self.unsynced_messages
-            self.unsynced_messages += messages
+            self.unsynced_messages = before + messages
+            is_new = self._dirty_since_s is None
             if self._threads is not None:
                 # Otherwise it is planned already.
-                if first or self._unplanned or before < self._every <= self.unsynced_messages:
-                    self._arrange(self._threads)
+                if is_new or self._unplanned or before < self._every <= self.unsynced_messages:
+                    self._unplanned = True
+                    self._arrange(self._threads, is_dirty=True)
                 return
+            if is_new:
+                self._dirty_since_s = self._clock.monotonic_s()
             due = self._wait_s() == 0
         if due:
             self._serve()
@@ -161,14 +162,15 @@ class Syncer:
         Without a thread the next `wrote` runs it.
         """
         with self._mutex:
-            if self._hurried:
+            if self._hurried and not self._unplanned:
                 return
-            self._hurried = True
+            if self._threads is not None:
+                self._hurried = self._unplanned = True
+                self._arrange(self._threads, is_dirty=True)
+                return
             if self._dirty_since_s is None:
                 self._dirty_since_s = self._clock.monotonic_s()
-                self._note_append(self._dirty_since_s)
-            if self._threads is not None:
-                self._arrange(self._threads)
+            self._hurried = True
 
     def request(self) -> Future[int]:
         """Request a pass; the future returns the durable offset, or raises the error of the pass.
@@ -182,7 +184,8 @@ class Syncer:
                 raise Closed(f"{self._name}: is closed: open the queue again")
             self._waiters.append(future)
             if self._threads is not None:
-                self._arrange(self._threads)
+                is_dirty, self._unplanned = self._unplanned, True
+                self._arrange(self._threads, is_dirty=is_dirty)
                 if not self._unplanned:
                     return future
         self._serve()
@@ -197,60 +200,61 @@ class Syncer:
             if self._unsynced is not None:
                 self._unsynced.synced(self, None)
 
-    def _note_append(self, now_s: float) -> None:
-        """Record that there is unsynced data; the caller holds the mutex."""
-        if self._oldest_s is None:
-            self._oldest_s = now_s
-            if self._threads is not None:
-                self._threads.note_append(self, now_s)
+    def _arrange(self, threads: SyncThreads, *, is_dirty: bool) -> None:
+        """Plan the next pass; the caller holds the mutex, and has set `_unplanned` before.
 
-    def _pass(self, run_pass: Callable[[], int]) -> int:
-        """Run a pass, and update the age of unsynced data."""
-        with self._mutex:
-            oldest_s, self._oldest_s = self._oldest_s, None
-        try:
-            durable = run_pass()
-        except BaseException:
-            with self._mutex:
-                self._oldest_s = self._oldest_s if oldest_s is None else oldest_s
-            raise
-        if self._unsynced is not None:
-            with self._mutex:
-                self._unsynced.synced(self, self._oldest_s)
-        return durable
+        A plan that cannot be made is logged and tried again after a while, and by the next call:
+        the append of the caller is stored, and must not be repeated.
 
-    def _arrange(self, threads: SyncThreads) -> None:
-        """Plan the next pass; the caller holds the mutex."""
-        if self._given or self._closing:
-            return  # checked again when the pass ends
-        wait_s = 0.0 if self._waiters else self._wait_s()
+        Args:
+            threads: Run the pass.
+            is_dirty: There may be unsynced data of which nothing is noted yet.
+        """
         try:
-            if wait_s == 0:
-                threads.run(self._work)
-                self._given = True
-            elif wait_s is not None:
-                threads.call_at(self._clock.monotonic_s() + wait_s, self._rearrange)
+            if is_dirty:
+                self._note_dirty(threads)
+            # Otherwise checked again when the pass ends.
+            if not (self._given or self._closing):
+                wait_s = 0.0 if self._waiters else self._wait_s()
+                if wait_s == 0:
+                    threads.run(self._work)
+                    self._given = True
+                elif wait_s is not None:
+                    threads.call_at(self._clock.monotonic_s() + wait_s, self._rearrange)
             self._unplanned = False
-        except (RuntimeError, MemoryError) as error:
-            self._unplanned = True
-            self._failure_log.warning("%s: cannot start a thread to sync: %s", self._name, error)
-            with suppress(RuntimeError, MemoryError):  # the timer may have its thread already
+        except BaseException as error:
+            with suppress(Exception):  # without memory the next call plans it
                 retry_s = max(self._interval_s, _RETRY_S)
                 threads.call_at(self._clock.monotonic_s() + retry_s, self._rearrange)
+            if not isinstance(error, Exception):
+                raise
+            self._failure_log.warning("%s: cannot plan the next sync: %r", self._name, error)
+
+    def _note_dirty(self, threads: SyncThreads) -> None:
+        """Record that there is unsynced data."""
+        if self._dirty_since_s is None:
+            self._dirty_since_s = self._clock.monotonic_s()
+        if self._oldest_s is None:
+            threads.note_append(self, self._dirty_since_s)
+            self._oldest_s = self._dirty_since_s
 
     def _rearrange(self) -> None:
         with self._mutex:
             if self._threads is not None:
-                self._arrange(self._threads)
+                is_dirty, self._unplanned = self._unplanned, True
+                self._arrange(self._threads, is_dirty=is_dirty)
 
     def _work(self) -> None:
         try:
             self._serve()
+        except Exception as error:  # noqa: BLE001 - waiters, if any, are served by the next pass
+            self._failure_log.warning("%s: a sync ended early: %r", self._name, error)
         finally:
             with self._mutex:
                 self._given = False
                 if self._threads is not None:
-                    self._arrange(self._threads)
+                    is_dirty, self._unplanned = self._unplanned, True
+                    self._arrange(self._threads, is_dirty=is_dirty)
 
     def _wait_s(self) -> float | None:
         """Return the seconds until a pass is due; None while there is nothing to sync."""
@@ -263,6 +267,7 @@ class Syncer:
 
     def _serve(self) -> None:
         with self._pass_mutex:
+            steps = CleanupSteps()
             nobody: list[Future[int]] = []
             with self._mutex:
                 began_s = self._clock.monotonic_s()
@@ -270,44 +275,46 @@ class Syncer:
                 if not waiters and (self._closing or self._dirty_since_s is None):
                     return  # another pass has served the request
                 taken, self.unsynced_messages = self.unsynced_messages, 0
+                oldest_s, self._oldest_s = self._oldest_s, None
                 self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()
+                if self._unsynced is not None:
+                    with self._mutex:
+                        self._unsynced.synced(self, self._oldest_s)
                 self._not_before_s = self._clock.monotonic_s() + self._pause_s
             except BaseException as error:
-                self._failed(error, taken, waiters, began_s)
+                with self._mutex:
+                    self.failures += 1
+                    if oldest_s is not None:
+                        self._oldest_s = oldest_s
+                    # Not at once, or a failing disk would be tried again and again.
+                    self._dirty_since_s, self._not_before_s = began_s, began_s + self._interval_s
+                    now_s = steps.take(self._clock.monotonic_s)
+                    if now_s is not None:
+                        self._dirty_since_s, self._not_before_s = now_s, now_s + self._interval_s
+                for waiter in waiters:
+                    if steps.take(waiter.set_running_or_notify_cancel):
+                        steps.take(waiter.set_exception, error)
+                self._log_failure(error, taken)
+                steps.finish()
                 if not isinstance(error, Exception):
                     raise  # an interrupt of the caller
             else:
-                steps = CleanupSteps()
                 for waiter in waiters:
                     # A future that its owner cancelled takes no result.
                     if steps.take(waiter.set_running_or_notify_cancel):
                         steps.take(waiter.set_result, durable)
                 steps.finish()
 
-    def _failed(
-        self, error: BaseException, taken: int, waiters: list[Future[int]], began_s: float
-    ) -> None:
-        steps = CleanupSteps()
-        with self._mutex:
-            self.failures += 1
-            # Not at once, or a failing disk would be tried again and again.
-            self._dirty_since_s, self._not_before_s = began_s, began_s + self._interval_s
-            now_s = steps.take(self._clock.monotonic_s)
-            if now_s is not None:
-                self._dirty_since_s, self._not_before_s = now_s, now_s + self._interval_s
-        for waiter in waiters:
-            if steps.take(waiter.set_running_or_notify_cancel):
-                steps.take(waiter.set_exception, error)
+    def _log_failure(self, error: BaseException, taken: int) -> None:
         if isinstance(error, PenstockError):
             self._failure_log.warning(
                 "%s: cannot sync %s: %s", self._name, counted(taken, "message"), error
             )
         else:
             _logger.error("%s: syncing failed", self._name, exc_info=error)
-        steps.finish()
 
 
 INTERVALS_MAX: Final = 10
@@ -459,8 +466,7 @@ class SyncThreads:
                 given_work()
 
             try:
-                # The work must handle its own exceptions: the future is not checked.
-                self._workers.submit(begin)
+                self._workers.submit(begin).add_done_callback(self._check_end)
             except BaseException:
                 # The pool may have queued it for a running thread. The first `pop` decides.
                 with suppress(IndexError):
@@ -487,7 +493,10 @@ class SyncThreads:
 
     def note_append(self, owner: object, now_s: float) -> None:
         """Record that an owner has unsynced data since now, if it had none."""
-        self._plan_check(self.unsynced.appended(owner, now_s))
+        at_s = self.unsynced.appended(owner, now_s)
+        # Without memory the next append plans it; closed threads have synced everything.
+        with suppress(Closed, MemoryError):
+            self._plan_check(at_s)
 
     def close(self) -> None:
         """Finish the submitted work, drop planned callbacks, and stop. It may be called twice."""
@@ -500,8 +509,15 @@ class SyncThreads:
         self._timer.join()
         self._workers.shutdown()
 
+    def _check_end(self, ended: Future[None]) -> None:
+        """End the process if work raised: what it left half done nobody continues."""
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            DEATHS.report(Death(self._name, error, OnDeath.END_PROCESS))
+
     def _check_age(self) -> None:
-        self._plan_check(self.unsynced.check())
+        at_s = self.unsynced.check()
+        with suppress(Closed):
+            self._plan_check(at_s)
 
     def _plan_check(self, at_s: float | None) -> None:
         """Plan a check of the age of unsynced data."""
@@ -512,9 +528,6 @@ class SyncThreads:
         try:
             # One plan at a time: `call_at` keeps the earlier of two for a callback.
             self.call_at(at_s, self._check_age)
-        except (Closed, MemoryError):
-            # Without memory the next append plans it; closed threads have synced everything.
-            self.unsynced.check_planned = False
         except BaseException:
             self.unsynced.check_planned = False
             raise
@@ -533,7 +546,9 @@ class SyncThreads:
                 callback()
             except Exception:
                 # The callbacks of the other queues continue.
-                _logger.exception("%s: a callback failed", self._name)
+                with suppress(Closed):
+                    self.call_at(self._clock.monotonic_s() + _RETRY_S, callback)
+                _logger.exception("%s: a callback failed; it is called again", self._name)
 
     def _next_due(self) -> Callable[[], None] | None:
         """Wait for the next callback that is due; None at the end."""
