@@ -7,23 +7,29 @@ import copy
 import logging
 import shutil
 import socket
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import orjson
 import pytest
 from broker_harness import RunningBroker
+from stepped_loop import run_stepped
 
+from penstock.broker import maintenance
 from penstock.broker.http_client import BrokerClient
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.server import BrokerServer
+from penstock.broker.topics import registry
 from penstock.broker.topics.registry import Topics
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.core.threads import OwnedThread
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.queue.disk_queue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
@@ -391,11 +397,11 @@ def test_what_a_killed_broker_had_not_synced_is_synced_soon() -> None:
     fs = fs.kill_process()
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert topics.left_unsynced
-    asyncio.run(sync_leftovers(topics, lambda: False))
+    asyncio.run(sync_leftovers(topics, lambda: False, VirtualClock()))
     topics.close()  # before it came to it: the next one does it
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert topics.left_unsynced
-    asyncio.run(sync_leftovers(topics, lambda: True))
+    asyncio.run(sync_leftovers(topics, lambda: True, VirtualClock()))
     topics.close()
     for seed in range(10):
         after = copy.deepcopy(fs).crash(seed)
@@ -404,6 +410,53 @@ def test_what_a_killed_broker_had_not_synced_is_synced_soon() -> None:
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert not topics.left_unsynced
     topics.close()
+
+
+def test_a_failing_sync_of_leftovers_delays_no_other_and_is_repeated() -> None:
+    """Those behind it stayed unsynced, and nothing tried it again."""
+    fs, clock = CrashableFileSystem(), VirtualClock()
+    options = DiskQueueOptions(sync_in_background=False, sync_interval_ms=1 << 40)
+    topics = Topics.open("/topics", queue_options=options, fs=fs)
+    for name in "abc":
+        publish(topics, name, b"acknowledged")
+    fs = fs.kill_process()
+    topics = Topics.open("/topics", queue_options=options, fs=fs)
+    queues = [topics.get(name).queues[0] for name in "abc"]
+    fs.fail_next("fsync")
+    seen: list[list[bool]] = []
+
+    def going_on() -> bool:
+        seen.append([queue.durable == queue.latest for queue in queues])
+        return True
+
+    run_stepped(clock, sync_leftovers(topics, going_on, clock))
+    assert not topics.left_unsynced
+    assert all(queue.durable == queue.latest for queue in queues)
+    assert [False, True, True] in seen
+    for seed in range(10):
+        after = copy.deepcopy(fs).crash(seed)
+        again = Topics.open("/topics", queue_options=options, fs=after)
+        assert [again.get(name).queues[0].latest for name in "abc"] == [1, 1, 1]
+
+
+def test_leftovers_that_cannot_be_synced_do_not_delay_the_stop(
+    options: BrokerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_LEFTOVER_RETRIES", RetryPolicy(10**8, 10**8))
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.publish("t", [b"a"])
+    tried = threading.Event()
+
+    def fail(_queue: DiskQueue) -> NoReturn:
+        tried.set()
+        raise Unavailable("the disk is gone")
+
+    monkeypatch.setattr(registry, "_mark_running", lambda *_: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskQueue, "durable", -1)
+        patched.setattr(DiskQueue, "request_sync", fail)
+        with RunningBroker(options):
+            assert tried.wait(20)
 
 
 def test_a_broker_without_a_thread_for_changes_does_not_start(

@@ -143,7 +143,7 @@ def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> Non
     async def after() -> None:
         topics, _, _ = await opened()
         assert topics.left_unsynced
-        await sync_leftovers(topics, lambda: True)
+        await sync_leftovers(topics, lambda: True, clock)
         assert not topics.left_unsynced
 
     async def at_last() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 from broker_harness import RunningBroker
@@ -137,6 +138,59 @@ def test_what_is_held_too_long_is_given_back_and_asked_for_again(
         runner.run()
         assert take(runner, 1) == [b"a"]
         assert int(runner.sent("success")[0].attributes["message.attempts"]) > 1
+
+
+def test_messages_are_requested_again_though_the_first_request_failed(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver stayed paused for good, and what the trigger had taken came after a time-out."""
+    monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 0.01)
+    publish(broker, "paused", b"a")
+    with runner_of(broker, "paused") as runner:
+        receiver = runner.processor._receiver
+        while not receiver._paused:
+            assert runner._host.woken.wait(20)
+        monkeypatch.setattr("penstock.flow.processors.topics.consume_topic.HOLD_S", 15.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(receiver._loop, "post", fails)
+            with pytest.raises(MemoryError):
+                runner.run()
+        runner._host.woken.clear()
+        runner.run()
+        assert take(runner, 1) == [b"a"]
+
+
+def test_messages_that_a_failed_trigger_took_come_again_at_once(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, "taken", b"a")
+    with runner_of(broker, "taken") as runner:
+        receiver = runner.processor._receiver
+        assert runner._host.woken.wait(20)
+        pop = receiver._pop
+
+        def pop_and_pause() -> Sequence[Message]:
+            receiver._paused = True  # so that the next one of the batch fails
+            monkeypatch.setattr(receiver, "_set_in_flight", lambda _count: None)
+            return pop()
+
+        posts = iter([fails, receiver._loop.post])
+
+        def post(work: Callable[[], object]) -> None:
+            next(posts)(work)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(receiver, "_pop", pop_and_pause)
+            patched.setattr(receiver._loop, "post", post)
+            with pytest.raises(MemoryError):
+                runner.run()
+        runner._host.woken.clear()
+        assert take(runner, 1) == [b"a"]
+        assert runner.sent("success")[0].attributes["message.attempts"] == "2"
+
+
+def fails(_work: object) -> NoReturn:
+    raise MemoryError("no room")
 
 
 @pytest.mark.parametrize(

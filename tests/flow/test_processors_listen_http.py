@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 
@@ -148,6 +149,52 @@ def test_a_commit_that_fails_is_answered_503(threads: ThreadPoolExecutor) -> Non
         assert sending.result()[0] == 503
         runner.before_commit(lambda: None)
         assert runner.counts() == {}
+
+
+def test_each_request_is_answered_though_an_answer_raises(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The senders behind it waited without a limit, and kept their places."""
+    with runner_of(maximum_requests=3) as runner:
+        sendings = [threads.submit(send, runner, b"%d" % number) for number in range(3)]
+        while len(runner.processor._receiver._waiting) < 3:
+            assert runner._host.woken.wait(20)
+        loop = runner.processor._loop._loop
+        call = loop.call_soon_threadsafe
+        failures = [MemoryError("no room")]
+
+        def fail_once(*given: Callable[[], object]) -> object:
+            if failures:
+                raise failures.pop()
+            return call(*given)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", fail_once)
+        with pytest.raises(MemoryError):
+            runner.run()
+        assert [sending.result()[0] for sending in sendings] == [200] * 3
+        runner._host.woken.clear()
+        again = threads.submit(send, runner, b"4")
+        runner.run_when_woken()
+        assert again.result()[0] == 200
+
+
+def test_a_request_that_wakes_no_trigger_leaves_nothing(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed among those that wait, with a closed body, and failed the next trigger."""
+    with runner_of() as runner:
+        sink = runner.processor._receiver._sink
+        with monkeypatch.context() as patched:
+            patched.setattr(sink, "wake", no_room)
+            assert send(runner, b"x")[0] == 500
+        sending = threads.submit(send, runner, b"y")
+        runner.run_when_woken()
+        assert sending.result()[0] == 200
+        assert [sent.content for sent in runner.sent("success")] == [b"y"]
+
+
+def no_room() -> NoReturn:
+    raise MemoryError("no room")
 
 
 def test_a_stop_answers_what_waits(threads: ThreadPoolExecutor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -306,6 +307,57 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
     rig.launcher.run()
     assert rig.lines[0] == "spark still runs cancelled work"
     assert "spark ended (SIGKILL)" in rig.lines[1]
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[OSError]:
+    """Have a call fail as with too many open files; return the failure until it was raised."""
+    failures = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+    call = getattr(module, name)
+
+    def fail(*given: object) -> object:
+        if failures:
+            raise failures.pop()
+        return call(*given)
+
+    monkeypatch.setattr(module, name, fail)
+    return failures
+
+
+def test_a_lack_of_descriptors_at_a_restart_ends_no_other_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), plan("b", READY_AND_WAIT)])
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+
+    def on_ready() -> None:
+        before.update(rig.pids())
+        fail_once(monkeypatch, os, "pipe")
+        os.kill(before["a"], signal.SIGKILL)
+
+    def on_line(line: str) -> None:
+        if line == "a is ready again":
+            after.update(rig.pids())
+            rig.launcher.request_stop()
+
+    rig.on_ready, rig.on_line = on_ready, on_line
+    rig.launcher.run()
+    assert before["b"] == after["b"]
+    assert rig.lines[1].startswith("a cannot be started: no pipe can be opened (Too many open fi")
+
+
+def test_a_lack_of_descriptors_delays_the_probe_of_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        script = "import signal; signal.pause()"
+        probed = dataclasses.replace(plan("spark", script), ready_port=server.getsockname()[1])
+        rig = Rig(tmp_path, [probed])
+        rig.on_ready = rig.launcher.request_stop
+        failures = fail_once(monkeypatch, launcher.socket, "socket")
+        rig.launcher.run()
+    assert not failures
+    assert rig.lines == ["stopping"]
 
 
 def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.errors import Unavailable
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions, greet
 from penstock.testing.clock import VirtualClock
 
@@ -23,6 +26,7 @@ class Child:
         self.clock = VirtualClock()
         self.answer: bool | None = True
         self.takes_questions = True
+        self.lacks_descriptors = False
         self.asked = 0
         self.open = 0
         self.pulse = LivenessCheck(self.ask, OPTIONS)
@@ -30,6 +34,8 @@ class Child:
 
     def ask(self) -> Child | None:
         self.asked += 1
+        if self.lacks_descriptors:
+            raise Unavailable("too many open files")
         if not self.takes_questions:
             return None
         self.open += 1
@@ -78,6 +84,15 @@ def test_one_answer_makes_good_for_all_failures_before() -> None:
     assert child.hangs_after_s(5) is None
     child.answer = None
     assert child.hangs_after_s(35) is None
+
+
+def test_a_parent_without_descriptors_takes_nobody_for_hung_and_asks_again() -> None:
+    child = Child()
+    child.lacks_descriptors = True
+    assert child.hangs_after_s(1_000) is None
+    assert child.asked == pytest.approx(100, abs=2)
+    child.lacks_descriptors, child.answer = False, None
+    assert child.hangs_after_s(100) is not None
 
 
 def test_a_machine_that_slept_takes_nobody_for_hung() -> None:
@@ -148,3 +163,22 @@ def test_something_else_is_no_sign_of_life(said: bytes) -> None:
         assert greeting.answered() is False
         greeting.close()
     assert greet(port) is None
+
+
+@pytest.mark.parametrize("call", ["__init__", "connect"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS])
+def test_a_lack_of_descriptors_is_not_taken_for_silence(
+    monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    class Lacking(socket.socket):
+        """Fails at one call, as with a limit of descriptors or of memory for sockets."""
+
+    def lack(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    setattr(Lacking, call, lack)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(socket, "socket", Lacking)
+        with pytest.raises(Unavailable, match=rf"port {port} cannot be probed: .*ulimit -n"):
+            greet(port)

@@ -16,12 +16,14 @@ if the topic's options allow it, and are then counted.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
+from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.loop_tasks import call_each, run_on_thread, start_job
 from penstock.core.rate_limited_log import RateLimitedLog
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import NoReturn
 
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
@@ -38,42 +42,67 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
-    """Fsync leftovers, if there are any; slow, beside other work.
+# Pauses between attempts to sync leftovers on a disk that fails.
+_LEFTOVER_RETRIES: Final = RetryPolicy(1_000, 60_000)
+
+
+async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Clock) -> None:
+    """Fsync leftovers, if there are any, until all are durable; slow, beside other work.
+
+    A queue or journal that cannot be synced does not delay the others.
 
     Args:
         topics: The topics, which know whether the previous broker was killed.
         going_on: Returns whether to continue; otherwise the next start begins again.
+        clock: For the log.
     """
-    if not topics.left_unsynced or not await run_on_thread(partial(_sync_queues, topics, going_on)):
+    if not topics.left_unsynced:
         return
-    for topic in topics:
-        for channel in tuple(topic.channels.values()):
-            if not going_on():
-                return
+    trouble = RateLimitedLog(_logger, clock)
+    queues = [(topic, queue) for topic in topics for queue in topic.queues]
+    channels = [(topic, channel) for topic in topics for channel in topic.channels.values()]
+    for attempt in itertools.count(1):
+        queues = await run_on_thread(partial(_sync_queues, queues, going_on, trouble))
+        channels = [one for one in channels if not await _sync_channel(*one, going_on, trouble)]
+        if not going_on():
+            return
+        if not queues and not channels:
+            topics.left_unsynced = False
+            return
+        await asyncio.sleep(_LEFTOVER_RETRIES.delay_ms(attempt) / 1_000)
+
+
+def _sync_queues(
+    queues: Iterable[tuple[Topic, MessageQueue]],
+    going_on: Callable[[], bool],
+    trouble: RateLimitedLog,
+) -> list[tuple[Topic, MessageQueue]]:
+    """Fsync queues, beside the event loop; return those that are not durable yet."""
+    left: list[tuple[Topic, MessageQueue]] = []
+    for topic, queue in queues:
+        if going_on() and queue.durable < queue.latest:
             try:
-                await channel.keep(durable=True)
+                queue.request_sync().result()
+            except Closed:
+                pass  # the topic was deleted meanwhile
             except PenstockError as error:
-                if topic.channels.get(channel.name) is channel:
-                    _logger.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
-                    return
-    topics.left_unsynced = False
+                trouble.warning("%s: not synced yet: %s", topic.folder, error)
+                left.append((topic, queue))
+    return left
 
 
-def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
-    """Fsync the queues, beside the event loop; False if some are not durable."""
-    for topic in topics:
-        for queue in topic.queues:
-            if not going_on():
-                return False
-            if queue.durable < queue.latest:
-                try:
-                    queue.request_sync().result()
-                except Closed:
-                    continue  # the topic was deleted meanwhile
-                except PenstockError as error:
-                    _logger.warning("%s: not synced yet: %s", topic.folder, error)
-                    return False
+async def _sync_channel(
+    topic: Topic, channel: Channel, going_on: Callable[[], bool], trouble: RateLimitedLog
+) -> bool:
+    """Fsync the journal of a channel; return whether it is durable or was deleted."""
+    if not going_on():
+        return False
+    try:
+        await channel.keep(durable=True)
+    except PenstockError as error:
+        if topic.channels.get(channel.name) is channel:
+            trouble.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
+            return False
     return True
 
 

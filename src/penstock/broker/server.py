@@ -161,7 +161,8 @@ class BrokerServer:
         self._ticker.start()
         self._syncing = keep_running(
             "leftover sync",
-            lambda: sync_leftovers(broker.topics, lambda: not broker.closing),
+            lambda: sync_leftovers(broker.topics, lambda: not broker.closing, self._clock),
+            on_death=OnDeath.RESTART,
             may_return=True,
         )
         self._retention = keep_running(
@@ -193,7 +194,8 @@ class BrokerServer:
                 self._retention.cancel()
                 steps.push_async_callback(asyncio.wait, [self._retention])
             if self._syncing is not None:
-                steps.push_async_callback(_end_of, self._syncing)
+                self._syncing.cancel()
+                steps.push_async_callback(asyncio.wait, [self._syncing])
             steps.callback(_end_polls, broker.topics)
             if self._ticker is not None:
                 steps.callback(self._ticker.stop)
@@ -276,13 +278,6 @@ async def _shut_channels(topics: Topics) -> None:
                 await channel.shut()
             except Exception:  # the other channels must be written, too
                 _logger.exception("topic %s: channel %s cannot be shut", topic.name, channel.name)
-
-
-async def _end_of(task: asyncio.Task[None]) -> None:
-    """Wait until a task has ended, and log its exception."""
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _logger.error("a task of the broker failed", exc_info=error)
 
 
 def _host_policy(options: BrokerOptions) -> HostPolicy:

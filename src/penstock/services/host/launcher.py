@@ -10,9 +10,9 @@ cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore 
 is polled: until it is open, and then every few seconds, to check that the JVM is alive.
 
 Invariants: a child that ends unexpectedly is restarted with the same sockets, and so is one that
-hangs, by its pulse, or reports a reason to restart it. Children end when this process ends in any
-way. They are stopped stage by stage, in parallel within a stage, each with its own time limit, and
-are killed after it.
+hangs, by its pulse, or reports a reason to restart it. A lack of descriptors delays a restart or a
+probe and ends no child. Children end when this process ends in any way. They are stopped stage by
+stage, in parallel within a stage, each with its own time limit, and are killed after it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pathlib import Path
 from penstock.core.clock import Clock
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.services.host.data_folder import CHILDREN_FILE
 from penstock.services.host.liveness import LivenessCheck
 from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
@@ -139,6 +140,7 @@ class Launcher:
         self._report_at_s = clock.monotonic_s() + _REPORT_FIRST_S
         self._stop_signals = 0
         self._selector = selectors.DefaultSelector()
+        self._trouble = RateLimitedLog(logger, clock)
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or `request_stop`; every child has ended afterwards.
@@ -232,13 +234,44 @@ class Launcher:
                 self._read_ready_line(key.data)
 
     def _start(self, child: _Child) -> None:
-        reader, writer = os.pipe()
         try:
+            process = self._spawn(child)
+        except BaseException as error:
+            self._close_ready_fd(child)
+            if not isinstance(error, PenstockError) or not self._was_ready:
+                raise
+            wait_s = child.life.on_ended(self._clock.monotonic_s())
+            self._print_line(
+                f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s"
+            )
+            return
+        child.process = process
+        child.life.on_started(self._clock.monotonic_s())
+        child.ready, child.reported, child.waits_for = False, b"", ""
+        logger.info("%s started as process %d", child.plan.name, process.pid)
+        self._write_children()
+
+    def _spawn(self, child: _Child) -> subprocess.Popen[bytes]:
+        """Start a child's process, whose reports are watched from before its start.
+
+        Raises:
+            Unavailable: The process cannot be started, or the descriptors are used up.
+        """
+        try:
+            child.ready_fd, writer = os.pipe()
+        except OSError as error:
+            raise Unavailable(
+                f"no pipe can be opened ({error.strerror}): raise the limit of open files "
+                "(ulimit -n)"
+            ) from None
+        try:
+            os.set_blocking(child.ready_fd, False)
+            self._selector.register(child.ready_fd, selectors.EVENT_READ, child)
             command = child.plan.command(writer)
             output = self._log_folder / f"{child.plan.name}.out"
             child.output_start = _size(output)
             child.log_start = _size(child.plan.log_file) if child.plan.log_file else 0
-            child.process = spawn(
+            return spawn(
                 ChildCommand(
                     command.argv,
                     command.environment,
@@ -247,24 +280,10 @@ class Launcher:
                 ),
                 output,
             )
-        except PenstockError as error:
-            os.close(reader)
-            if not self._was_ready:
-                raise
-            wait_s = child.life.on_ended(self._clock.monotonic_s())
-            self._print_line(
-                f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s"
-            )
-            return
+        except OSError as error:
+            raise Unavailable(f"its start failed: {error}") from error
         finally:
             os.close(writer)
-        child.life.on_started(self._clock.monotonic_s())
-        child.ready, child.reported, child.waits_for = False, b"", ""
-        os.set_blocking(reader, False)
-        child.ready_fd = reader
-        self._selector.register(reader, selectors.EVENT_READ, child)
-        logger.info("%s started as process %d", child.plan.name, child.process.pid)
-        self._write_children()
 
     def _read_ready_line(self, child: _Child) -> None:
         if child.ready_fd is None:
@@ -292,7 +311,8 @@ class Launcher:
 
     def _close_ready_fd(self, child: _Child) -> None:
         if child.ready_fd is not None:
-            self._selector.unregister(child.ready_fd)
+            with contextlib.suppress(KeyError):  # it could not be registered
+                self._selector.unregister(child.ready_fd)
             os.close(child.ready_fd)
             child.ready_fd = None
 
@@ -307,7 +327,14 @@ class Launcher:
             port = child.plan.ready_port
             if port is None or child.process is None or child.ready:
                 continue
-            with socket.socket() as probe:
+            try:
+                probe = socket.socket()
+            except OSError as error:
+                self._trouble.warning(
+                    "port %d of %s cannot be probed: %s", port, child.plan.name, error.strerror
+                )
+                continue
+            with probe:
                 probe.settimeout(_PORT_PROBE_S)
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     self._mark_ready(child)

@@ -8,16 +8,23 @@ nothing; a stopped process, or one in a long garbage collection, does not respon
 kernel still accepts connections.
 
 Invariants: one probe is in progress at a time. Only probes that were sent and waited for count,
-so a machine that slept or a stopped parent does not make a child appear hung. One response
-resets all earlier failures.
+so a machine that slept or a stopped parent does not make a child appear hung; neither does a probe
+that this process lacks the descriptors for, which is sent later. One response resets all earlier
+failures.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from penstock.core.errors import Unavailable
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,8 @@ class LivenessCheck:
     """Liveness of one child.
 
     Args:
-        send_question: Sends a question; returns None if it cannot be sent.
+        send_question: Sends a question; returns None if the child does not accept it. Raises
+            Unavailable if this process cannot send any; that says nothing about the child.
         options: Intervals and limits.
     """
 
@@ -100,7 +108,12 @@ class LivenessCheck:
         return self._failures >= self._options.failures_max
 
     def _put(self, now_s: float) -> None:
-        self._question = self._send_question()
+        try:
+            self._question = self._send_question()
+        except Unavailable as error:
+            _logger.warning("a liveness check is postponed: %s", error)
+            self._next_s = now_s + self._options.every_s
+            return
         self._sent_s = now_s
         if self._question is None:
             self._fail(now_s, self._options.answer_s)
@@ -168,15 +181,39 @@ class Greeting:
         self._socket.close()
 
 
+# Errors of this process or of the machine, not of the server that is greeted.
+_SHORTAGES: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
+
+
 def greet(port: int) -> Greeting | None:
-    """Greet the server at a port of this host; return None if it accepts no connection."""
-    connected = socket.socket()
+    """Greet the server at a port of this host; return None if it accepts no connection.
+
+    Raises:
+        Unavailable: This process or the machine lacks descriptors, ports or memory for it.
+    """
+    try:
+        connected = socket.socket()
+    except OSError as error:
+        raise _shortage(port, error) from None
     try:
         connected.settimeout(_CONNECT_S)
         connected.connect(("127.0.0.1", port))
         connected.sendall(_PREFACE + _NO_SETTINGS)
         connected.settimeout(0.0)
-    except OSError:
+    except BaseException as error:
         connected.close()
+        if not isinstance(error, OSError):
+            raise
+        if error.errno in _SHORTAGES:
+            raise _shortage(port, error) from None
         return None
     return Greeting(connected)
+
+
+def _shortage(port: int, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"port {port} cannot be probed: {error.strerror}; raise the limit of open files "
+        "(ulimit -n), or close other programs"
+    )

@@ -11,7 +11,8 @@ event loop; only `begin_stop` may be called from other threads.
 
 Invariants: 200 is sent only when the FlowFile survives a power loss; after any other status the
 sender may repeat the request. Bodies and requests are bounded in number and size. A request
-that was answered 503 before it was taken is never taken.
+that was answered 503 before it was taken is never taken. Each request is answered, though the
+answer to another one raises, or the notice of its own answer is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import socket
 import ssl
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, BinaryIO, ClassVar, Final, Protocol, cast
@@ -34,6 +35,7 @@ from starlette.responses import PlainTextResponse, Response
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import uvicorn_config
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import LoopThread, keep_running, run_on_thread
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
 SPOOL_BYTES: Final = 1 << 20
 _RETRY_AFTER_S: Final = "1"
 _STOP_S: Final = 3
+# Interval of checks for the answer of a trigger whose notice was lost.
+_ANSWER_CHECK_S: Final = 1.0
 # Long, because bodies may be large and senders slow.
 _BODY_TIMEOUT_S: Final = 3_600.0
 
@@ -91,21 +95,37 @@ class ReceivingOptions:
 class ReceivedRequest:
     """Request whose body has arrived.
 
-    Attributes:
+    Args:
         body: Its bytes, at the start position.
         attributes: Attributes for its FlowFile.
+        answered: Called after the answer, on the thread that gives it.
+
+    Attributes:
+        body: The bytes.
+        attributes: The attributes.
+        taken: The answer: whether its FlowFile is durable; None: there is none yet.
     """
 
     def __init__(
-        self, body: IO[bytes], attributes: Mapping[str, str], answer: Callable[[bool], None]
+        self, body: IO[bytes], attributes: Mapping[str, str], answered: Callable[[], None]
     ) -> None:
         self.body = body
         self.attributes = attributes
-        self._answer = answer
+        self.taken: bool | None = None
+        self._answered = answered
 
     def answer(self, *, taken: bool) -> None:
         """Answer the request; may be called from any thread."""
-        self._answer(taken)
+        self.taken = taken
+        self._answered()
+
+
+def answer_all(requests: Iterable[ReceivedRequest], *, taken: bool) -> None:
+    """Answer each request, though the answer to another one raises."""
+    steps = CleanupSteps()
+    for request in requests:
+        steps.take(request.answer, taken=taken)
+    steps.finish()
 
 
 class RequestSink(Protocol):
@@ -141,18 +161,32 @@ class RequestReceiver:
         # it.
         self._waiting: deque[ReceivedRequest] = deque()
 
-    def take(self) -> ReceivedRequest | None:
-        """Take a request, from any thread; the caller must answer it."""
+    def take(self, into: list[ReceivedRequest]) -> ReceivedRequest | None:
+        """Take a request, from any thread.
+
+        Args:
+            into: The request is added to this list; the caller must answer all in it.
+        """
         try:
-            return self._waiting.popleft()
+            request = self._waiting.popleft()
         except IndexError:
             return None
+        try:
+            into.append(request)
+        except BaseException:
+            request.answer(taken=False)
+            raise
+        return request
 
     def close(self) -> None:
         """Answer all waiting and later requests with 503."""
         self._closed = True
-        while (request := self.take()) is not None:
-            request.answer(taken=False)
+        requests: list[ReceivedRequest] = []
+        try:
+            while self.take(requests) is not None:
+                pass
+        finally:
+            answer_all(requests, taken=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -210,32 +244,42 @@ class RequestReceiver:
 
     async def _wait_taken(self, request: Request, body: IO[bytes]) -> Response:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
+        answered: asyncio.Future[None] = loop.create_future()
 
-        def resolve(taken: bool) -> None:
-            if not future.done():
-                future.set_result(taken)
+        def resolve() -> None:
+            if not answered.done():
+                answered.set_result(None)
 
         received = ReceivedRequest(
-            body,
-            self._sink.attributes_of(request),
-            lambda taken: _post(loop, resolve, taken),
+            body, self._sink.attributes_of(request), lambda: _post(loop, resolve)
         )
         self._waiting.append(received)
-        if self._closed:
-            self.close()
-        self._sink.wake()
-        if not (await asyncio.wait([future], timeout=self._options.answer_timeout_s))[0]:
-            try:
-                self._waiting.remove(received)
-            except ValueError:
-                # A trigger has taken it: its result is only known when the trigger ends.
-                await future
-            else:
-                return _busy("the flow did not take it in time")
-        if future.result():
+        try:
+            if self._closed:
+                self.close()
+            self._sink.wake()
+            until_s = loop.time() + self._options.answer_timeout_s
+            while received.taken is None:
+                left_s = until_s - loop.time()
+                if left_s <= 0 and self._forget(received):
+                    return _busy("the flow did not take it in time")
+                # If a trigger has taken it, its result is only known when the trigger ends.
+                wait_s = min(left_s, _ANSWER_CHECK_S) if left_s > 0 else _ANSWER_CHECK_S
+                await asyncio.wait([answered], timeout=wait_s)
+        except BaseException:
+            self._forget(received)  # or a trigger would find its body closed
+            raise
+        if received.taken:
             return Response(status_code=self._options.answer_status)
         return _busy("the request could not be stored")
+
+    def _forget(self, received: ReceivedRequest) -> bool:
+        """Remove a waiting request; False if a trigger has taken it."""
+        try:
+            self._waiting.remove(received)
+        except ValueError:
+            return False
+        return True
 
     def _too_large(self) -> Response:
         text = (
@@ -295,9 +339,9 @@ class ReceivingServer:
             await asyncio.wait([self._serving])
 
 
-def _post(loop: asyncio.AbstractEventLoop, resolve: Callable[[bool], None], taken: bool) -> None:
+def _post(loop: asyncio.AbstractEventLoop, resolve: Callable[[], None]) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(resolve, taken)
+        loop.call_soon_threadsafe(resolve)
 
 
 def _has_token(request: Request, token: str) -> bool:
@@ -436,8 +480,7 @@ class ListenHTTP(Processor):
         requests: list[ReceivedRequest] = []
         committed = False
         try:
-            while len(requests) < _BATCH and (request := self._receiver.take()) is not None:
-                requests.append(request)
+            while len(requests) < _BATCH and (request := self._receiver.take(requests)) is not None:
                 flowfile = session.create(attributes=request.attributes)
                 session.import_from(flowfile, cast("BinaryIO", request.body))
                 session.transfer(flowfile, self.success)
@@ -445,21 +488,22 @@ class ListenHTTP(Processor):
                 session.commit(durable=True)
             committed = True
         finally:
-            for request in requests:
-                request.answer(taken=committed)
+            answer_all(requests, taken=committed)
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Answer all waiting requests, and close the port; running triggers still answer theirs.
 
         This is not done in `on_stopped`, which is not called if the processor is terminated.
         """
-        self._receiver.close()
-        self._server.begin_stop()
+        try:
+            self._receiver.close()
+        finally:
+            self._server.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Wait for the last answers."""
-        self._receiver.close()
         try:
+            self._receiver.close()
             self._loop.run(self._server.stop(), _STOP_WAIT_S)
         finally:
             self._loop.stop()

@@ -128,8 +128,13 @@ class TopicReceiver:
     def take(self) -> Sequence[Message]:
         """Take messages that arrived together; empty if there are none."""
         if self._paused:
+            # Before the call: if messages are held too long meanwhile, they pause it again.
             self._paused = False
-            self._loop.post(lambda: self._set_in_flight(self._max_in_flight))
+            try:
+                self._loop.post(lambda: self._set_in_flight(self._max_in_flight))
+            except BaseException:
+                self._paused = True
+                raise
         return self._pop()
 
     def finish(self, messages: Sequence[Message]) -> None:
@@ -183,8 +188,10 @@ class TopicReceiver:
         except ValueError:
             return  # they were taken
         self._paused = True
-        self._set_in_flight(0)
-        self._requeue(arrived.messages)
+        try:
+            self._set_in_flight(0)
+        finally:
+            self._requeue(arrived.messages)
 
     def _set_in_flight(self, count: int) -> None:
         if self._consumer is not None:
@@ -329,11 +336,12 @@ class ConsumeTopic(Processor):
         """
         if self._receiver.failure:
             raise ProcessError(self._receiver.failure)
-        messages = self._take()
-        if not messages:
-            return
+        messages: list[Message] = []
         committed = False
         try:
+            self._take(messages)
+            if not messages:
+                return
             new = {_mark(message): message for message in messages}
             new = {mark: message for mark, message in new.items() if mark not in self._recent}
             if len(new) < len(messages):
@@ -346,14 +354,17 @@ class ConsumeTopic(Processor):
         finally:
             if committed:
                 self._receiver.finish(messages)
-            else:
+            elif messages:
                 self._receiver.give_back(messages)
 
-    def _take(self) -> list[Message]:
-        messages: list[Message] = []
+    def _take(self, messages: list[Message]) -> None:
+        """Add messages that have arrived to a list, which has them if a later step raises."""
         while len(messages) < self.batch_size and (arrived := self._receiver.take()):
-            messages += arrived
-        return messages
+            try:
+                messages += arrived
+            except BaseException:
+                self._receiver.give_back(arrived)
+                raise
 
     def _keep_in_mind(self, marks: Iterable[str]) -> None:
         self._recent.update(dict.fromkeys(marks))
