@@ -1,7 +1,7 @@
-"""Words of Spark SQL that are allowed in a query over a projection. Plain data.
+"""Words of Spark SQL that are allowed in a query over a projection.
 
-Words that are not listed may have another meaning over groups than over rows. A function is listed
-if its result depends only on its arguments.
+Plain data. Words that are not listed may mean something else over groups than over rows. A function
+is listed if its result depends only on its arguments.
 """
 
 from __future__ import annotations
