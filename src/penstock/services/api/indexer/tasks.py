@@ -108,7 +108,7 @@ class TaskRoutes:
         return JsonResponse({"task": task_id, "status": task_to_json(view)})
 
     def why(self, request: Request) -> Response:
-        """Return what a task waits for: nothing if it runs or has ended."""
+        """Return the reasons why a task waits; empty if it runs or has ended."""
         view = self._overlord.task(self._id(request))
         waits: list[WaitReason] = []
         if view.row.active:
@@ -127,7 +127,7 @@ class TaskRoutes:
             return []
         try:
             found = _retry_of(self._files.report(view.row.id))
-        except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
+        except PenstockError:  # It has just begun, or its peon is busy: its waits are unknown.
             return []
         return [] if found is None else [found]
 
