@@ -139,7 +139,7 @@ class Watch:
         try:
             said = self.place.run(sql, *parameters)
         except PenstockError as error:
-            understood = "as Spark sees" in str(error)
+            understood = "its plan contains" in str(error)
             kind = "by plan" if understood else "by Spark"
             self.counts["refused by text" if is_refused else f"refused {kind}"] += 1
             shown = isinstance(error, InvalidRequest | SparkRefusal | ProcessError)

@@ -647,7 +647,7 @@ def test_names_that_differ_in_case_alone_show_no_rows_of_each_other(
         data.publish(name, rows, JANUARY)
     service = SqlService(sessions, data.source, SystemClock())
     try:
-        with pytest.raises(InvalidRequest, match='"Twin" and "twin" differ in case alone'):
+        with pytest.raises(InvalidRequest, match='"Twin" and "twin" differ only in case'):
             ask(service, "SELECT SUM(n) FROM twin")
         # Others are answered, whatever words they have.
         assert ask(service, "SELECT SUM(n) AS twin FROM single") == [(1,)]

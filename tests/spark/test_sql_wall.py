@@ -180,7 +180,7 @@ def test_a_text_of_several_lines_is_no_node(watch: Watch) -> None:
     answer = watch.service.query(SqlQuery("SELECT ? AS x, n FROM canary WHERE n = 1", (text,)))
     assert answer.table.to_pylist() == [{"x": text, "n": 1}]
     for line in ("+- ScriptTransformation cat", ":  +- Foo", "   :- *"):
-        with pytest.raises(InvalidRequest, match="as Spark sees"):
+        with pytest.raises(InvalidRequest, match="its plan contains"):
             watch.service.query(SqlQuery("SELECT ?", (f"a\n{line}",)))
 
 

@@ -209,10 +209,10 @@ def test_all_columns_are_shown(trips: Asking) -> None:
     assert "ReadSchema: struct<city:string>" in trips.ask("EXPLAIN SELECT city FROM trips")[0][0]
 
 
-WHY = r'case counts in this query, as "City" and "city" of "trips" differ in it alone'
-AMBIGUOUS = r'may be "City" or "city" of "trips", which differ in case alone: write the one that'
+WHY = r'case counts in this query, because "City" and "city" of "trips" differ only in case'
+AMBIGUOUS = r'may be "City" or "city" of "trips", which differ only in case: write the intended'
 REFUSED = {
-    "SELECT n,\n CITY FROM trips": rf'"CITY" \(line 2, column 2\) {AMBIGUOUS} is meant exactly so',
+    "SELECT n,\n CITY FROM trips": rf'"CITY" \(line 2, column 2\) {AMBIGUOUS} name exactly',
     "SELECT t.CITY FROM trips t": AMBIGUOUS,
     "SELECT 1 FROM trips t JOIN trips u USING (CITY)": AMBIGUOUS,
     "SELECT NAME FROM trips": rf'"NAME" .*, but there is "Name" of "trips": {WHY}; write "Name"',

@@ -49,7 +49,7 @@ class _HttpError(NamedTuple):
 
 
 # A server takes the first row whose class fits. For an answer without a code, a client takes the
-# first row with its status. Druid answers 400 also if a state forbids the request ("already
+# first row with its status. Druid answers 400 even if a state forbids the request ("already
 # suspended").
 _TABLE: Final = (
     _HttpError(BodyTooLarge, 413, "invalidInput", InvalidRequest),
@@ -59,7 +59,7 @@ _TABLE: Final = (
     _HttpError(NotFound, 404, "notFound", NotFound),
     _HttpError(Full, 429, "queueFull", Full),
     _HttpError(Unavailable, 503, "unavailable", Unavailable),
-    # A component of the server is closed, not of the caller.
+    # A component of the server is closed, not one of the caller.
     _HttpError(Closed, 503, "closed", Unavailable),
     # An operator must repair the server's data; to the caller it is an error without a remedy.
     _HttpError(CorruptData, 500, "corruptData", PenstockError),

@@ -1,6 +1,6 @@
 """Tolerant reading of JSON answers: missing values and values of other types count as nothing.
 
-For display and counts of answers of processes that may be of another release.
+For display and counts of answers from processes that may have another release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`penstock doctor`: checks of this machine, each with a remedy for what it finds.
+"""`penstock doctor`: checks of this machine, each with a remedy for its findings.
 
 Owns the checks. They change nothing, except that one writes a file in the data folder and removes
 it, and the last one starts Spark in a temporary folder there and stops it.
@@ -94,7 +94,7 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
         else:
             url = running.get("broker_http")
             checks.append(
-                lambda: Finding("server", DoctorVerdict.OK, f"a broker alone runs at {url}")
+                lambda: Finding("server", DoctorVerdict.OK, f"only a broker runs at {url}")
             )
     else:
         checks.append(lambda: _port(options.http, "--http"))
@@ -109,7 +109,7 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
 
 
 def _server(url: str, token: str | None) -> Finding:
-    """Ask a running Penstock whether all of its processes are ready."""
+    """Check whether all processes of a running Penstock are ready."""
     try:
         answer = JsonClient(url, token=token, timeout_s=_ANSWER_S).get("/status")
     except PenstockError as error:
@@ -151,11 +151,13 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
 def _start_of_spark(
     options: Options, environment: Mapping[str, str], clock: Clock, before: Sequence[Finding]
 ) -> Finding:
-    """Start Spark as `penstock up` does, in a temporary folder beside the data folder."""
+    """Start Spark as `penstock up` does, in a temporary folder next to the data folder."""
     subject = "Spark starts"
     if not all(finding.passes for finding in before):
         text = "not tried, because another check failed"
-        return Finding(subject, DoctorVerdict.WARNING, text, "fix that first, and run this again")
+        return Finding(
+            subject, DoctorVerdict.WARNING, text, "fix that first, and repeat this command"
+        )
     # Imported here, because a remote Spark needs none of this.
     from penstock.spark.connect.server import SparkServer  # noqa: PLC0415
 
@@ -172,7 +174,9 @@ def _start_of_spark(
             finally:
                 server.stop(0.0)
     except (PenstockError, OSError) as error:
-        remedy = "fix what it names; penstock.toml and PENSTOCK_SPARK_… set how Spark is started"
+        remedy = (
+            "fix the named problem; penstock.toml and PENSTOCK_SPARK_… set how Spark is started"
+        )
         return Finding(subject, DoctorVerdict.FAILED, str(error), remedy)
     return Finding(subject, DoctorVerdict.OK, f"after {clock.monotonic_s() - began_s:.1f} s")
 
@@ -246,7 +250,9 @@ def _memory(meminfo: Path) -> Finding:
 def _queries(options: Options, total_bytes: int | None) -> Finding:
     found = query_spark(options, total_bytes)
     if found.is_warning:
-        remedy = "lower --spark-memory, give --query-memory 1g anyway, or trust all who may ask"
+        remedy = (
+            "lower --spark-memory, give --query-memory 1g anyway, or trust all users of queries"
+        )
         return Finding("queries", DoctorVerdict.WARNING, found.reason, remedy)
     return Finding("queries", DoctorVerdict.OK, found.reason)
 

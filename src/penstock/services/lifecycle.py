@@ -12,8 +12,8 @@ Owns the order and the states; it does not know the parts.
 
 Handlers start by stage, and within a stage in the order in which they were added. They stop in
 exactly the reverse order of the list. A handler may be added while others start
-(`add_maybe_start`): if its stage has begun, it is started at once, else when its stage begins. Only
-the list determines the order of stopping, not when each handler was started.
+(`add_maybe_start`): if its stage has begun, it is started at once, otherwise when its stage begins.
+Only the list determines the order of stopping, not when each handler was started.
 
 A failed start leaves everything as it is: started handlers run, the rest is not started, and the
 state is RUNNING, so that the caller may `stop`, or end the process. A stop also stops handlers that

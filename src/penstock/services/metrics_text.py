@@ -1,6 +1,7 @@
 """Metrics in Prometheus' text format, from the samples of any registry.
 
-Owns the conversion of `core.metrics` samples to `prometheus_client`'s exposition. It stores none.
+Owns the conversion of `core.metrics` samples to `prometheus_client`'s exposition. It stores no
+samples.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class ReadyState:
 
     Attributes:
         role: The process's role.
-        reasons: Dependencies that it waits for itself.
+        reasons: Dependencies that the process itself waits for.
         waits: Those of its work, such as its tasks; they do not make the process unready.
         pending: Other reasons why it is unready: a thread that ended unexpectedly, a check that was
             not tried yet, or a process that stops.
@@ -160,7 +160,7 @@ class Readiness:
         state = self.state()
         labels = (("role", self._role),)
         ready = Sample(
-            *("penstock_ready", "gauge", "Whether the process can do its duty", labels),
+            *("penstock_ready", "gauge", "Whether the process can work", labels),
             float(state.ready),
         )
         found = merged([state.reasons, state.waits])

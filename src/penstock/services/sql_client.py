@@ -32,7 +32,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         context: Query context, as in Druid's API.
 
     Raises:
-        PenstockError: As `JsonClient.request`; or the answer is not one to SQL.
+        PenstockError: As `JsonClient.request`; or it is not an answer to an SQL query.
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
     content = json_body({**body, "context": dict(context or {})})

@@ -15,10 +15,7 @@ _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("penstock")` and `format("penstock.topic")` known to a session.
-
-    Doing it again costs nothing.
-    """
+    """Register `format("penstock")` and `format("penstock.topic")` with a session; repeatable."""
     # Imported here: most users of this package need no PySpark, which is heavy.
     from penstock.spark.datasource import PenstockSource  # noqa: PLC0415
     from penstock.spark.topic.source import TopicSource  # noqa: PLC0415
@@ -33,12 +30,12 @@ def register(spark: SparkSession) -> None:
 def table(spark: SparkSession, **options: str) -> DataFrame:
     """Return a datasource as a DataFrame that the JVM reads.
 
-    It has the rows of `format("penstock")` with the same options, as of now, and is several times
-    as fast, as only the columns that are needed are read, and none passes through Python.
+    It has the current rows of `format("penstock")` with the same options, and is several times as
+    fast, because Spark reads only the columns that it needs and no row passes through Python.
 
     Raises:
-        InvalidRequest: The options do not say what to read; or columns differ in case alone, and
-            case does not count in the Spark session.
+        InvalidRequest: The options do not specify what to read; or columns differ only in case, and
+            the Spark session ignores case.
         NotFound: The datasource has no data.
         Unavailable: The router or the metadata store does not answer.
     """
@@ -50,8 +47,8 @@ def table(spark: SparkSession, **options: str) -> DataFrame:
     case_variants = case_variants_in(name for name, _ in selection.columns)
     if case_variants and spark.conf.get("spark.sql.caseSensitive") != "true":
         raise InvalidRequest(
-            f"the columns {shown_case_variants(case_variants)} differ in case alone, and case does"
-            ' not count in this Spark session: call spark.conf.set("spark.sql.caseSensitive",'
+            f"the columns {shown_case_variants(case_variants)} differ only in case, and this Spark"
+            ' session ignores case: call spark.conf.set("spark.sql.caseSensitive",'
             ' "true") before'
         )
     return read_by_the_jvm(spark, selection.files, selection.columns)

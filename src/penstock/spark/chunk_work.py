@@ -157,7 +157,7 @@ class _Gathered:
             self._spread(rows)
 
     def written(self, number: int, *, is_alone: bool) -> Report:
-        """Write the files of a split that is alone, else a run; report which."""
+        """Write files if it is the only split, otherwise a run; return the report."""
         if self.fold is not None and self.held:
             # Together, so that only the remaining rows are divided by time chunk.
             made = self.fold.folded(pa.Table.from_batches(self.held))
@@ -201,7 +201,7 @@ class JoinWork:
 
 
 def renamed(rows: pa.RecordBatch, columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """Return the columns made of (column, field) pairs; an empty field counts 1 for every row."""
+    """Return the columns of (column, field) pairs; an empty field counts 1 for every row."""
     found = [
         rows.column(source) if source else pa.array(np.ones(rows.num_rows, np.int64))
         for _, source in columns
@@ -260,7 +260,7 @@ def write_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 
 def _spark_partition() -> int:
-    # Imported here: only Spark's workers have a task; a Spark Connect session has none.
+    # Imported here: only Spark's workers have a task; a Spark Connect session does not.
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()

@@ -47,7 +47,7 @@ _DIMENSION_TYPES: Final = {
     "json": FieldType.STRING,
     "auto": FieldType.STRING,
 }
-# What rows become without the JVM.
+# Aggregations that Python workers compute without the JVM.
 _FOLDED: Final = frozenset({"count", "sum", "min", "max", "first", "last"})
 _PICKED: Final = frozenset({"first", "last"})
 # Not a short name, because it could be a column of users.
@@ -190,7 +190,7 @@ def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
             return None
         columns.append((metric.name, metric.field_name or ""))
     if any(field and field not in read_as for _, field in columns):
-        return None  # Spark treats names that differ in case alone as one.
+        return None  # Spark treats names that differ only in case as one.
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
 
 

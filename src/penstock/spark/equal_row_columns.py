@@ -50,7 +50,7 @@ def of_groups(groups: DataFrame, schema: DataSchema) -> DataFrame:
     parts = [part_name(at) for at, _ in enumerate(schema.metrics)]
     picked = [at for at, metric in enumerate(schema.metrics) if is_picked(metric)]
     own = (*parts, *map(time_name, picked), *map(order_name, picked))
-    # The fields of metrics do not exist any longer.
+    # The fields of metrics no longer exist.
     bare = schema.model_copy(update={"metrics_spec": ()})
     made = pipeline.transformed(groups, bare, also=(MOMENT, ROWS, *own))
     kept = pipeline.judged_together(made, bare, (MOMENT, _MOMENTS), ROWS, also=own)

@@ -267,7 +267,7 @@ def _is_read(metric: Aggregator, fields: dict[str, FieldType]) -> bool:
 
 
 def _read(schema: DataSchema) -> Iterator[str]:
-    """Yield the names of all that may tell rows apart."""
+    """Yield the names of all columns that may distinguish rows."""
     for dimension in schema.dimensions:
         yield dimension.name
     for transform in schema.transforms:

@@ -34,7 +34,7 @@ def shared_out(
     """Return items in at most this many pieces of about equal numbers of rows; none is empty."""
     pieces: list[list[T]] = [[] for _ in range(min(most, len(items)))]
     loads = [0] * len(pieces)
-    # The largest first, each to the piece that has the fewest rows so far; of several, to the one
+    # The largest first, each to the piece that has the fewest rows so far. Ties go to the piece
     # with the fewest items, because items may have no rows.
     for item in sorted(items, key=rows, reverse=True):
         least = min(range(len(pieces)), key=lambda one: (loads[one], len(pieces[one])))

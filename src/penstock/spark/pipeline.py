@@ -106,11 +106,11 @@ def judged(
     """Return the rows to keep; the outcome of all others is counted on the way (`OBSERVED`).
 
     Rows outside of the intervals, if given, count as early; the intervals are disjoint and sorted.
-    `also` names columns to keep beside the inputs, `mark` one that is false if a row counts as
-    filtered.
+    `also` names columns to keep in addition to the inputs, `mark` one that is false if a row counts
+    as filtered.
 
-    A row that fails the filter counts as filtered, whatever its time, and so does a row whose time
-    a transform set to null.
+    A row that fails the filter counts as filtered regardless of its time, and so does a row whose
+    time a transform set to null.
     """
     time = sf.col(TIME_COLUMN)
     fate = _refused(schema, mark)

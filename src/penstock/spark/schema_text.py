@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
+    """Return a name in SQL's quotes; it may have any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -1,13 +1,13 @@
-"""The second wall of SQL: what Spark understood of a query, checked before the query runs.
+"""Guard of SQL queries: checks Spark's analyzed plan before a query runs.
 
-`statement` checks text, which Spark may understand in another way. So Spark gets a query in
+`statement` checks text, which Spark may interpret differently. So Spark gets a query in
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
 the outlines: empty views with the names and columns of the real ones. Every node of that plan must
 be on an allow-list. Nothing runs for it, and because the limit of the plan is 0, Spark's optimizer
 removes the plan before it could evaluate functions over constants.
 
-The real views have names that nobody can guess. A query reaches them by common table expressions,
-which the service writes around it: no statement of another query can redefine what it sees.
+The real views have names that cannot be guessed. A query reaches them by common table expressions,
+which the service writes around it, so no other statement can redefine the tables that it reads.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OUTLINE_CONF: Final[Mapping[str, str]] = {
-    # Else Spark shortens the lists of a plan, and what it leaves out could not be checked.
+    # Otherwise Spark truncates lists in a plan, and the omitted part cannot be checked.
     "spark.sql.debug.maxToStringFields": "1000000",
     "spark.sql.maxPlanStringLength": str(16 << 20),
 }
-"""Settings of the Spark session that plans are asked of."""
+"""Settings of the Spark session that returns plans."""
 
 _NODES: Final = frozenset(
-    # what has rows: views, of which there are none but ours, and what stands in the query itself
+    # sources of rows: Penstock's views, and rows written in the query
     {"View", "SubqueryAlias", "LocalRelation", "OneRowRelation", "Range", "ResolvedInlineTable"}
     # common table expressions
     | {"WithCTE", "CTERelationDef", "CTERelationRef", "UnionLoop", "UnionLoopRef"}
@@ -42,7 +42,7 @@ _NODES: Final = frozenset(
     | {"Union", "Intersect", "Except"}
     | {"ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions"}
 )
-# What Penstock itself puts below an expression of a spec.
+# Nodes that Penstock itself puts below an expression of a spec.
 _OWN_NODES: Final = _NODES | {"MapInArrow", "LogicalRDD", "Relation", "CollectMetrics"}
 # A node other than the first stands behind a branch; all other lines continue a text.
 _BRANCH: Final = re.compile(r"[ :]*[+:]- (?P<rest>.*)")
@@ -52,8 +52,8 @@ _OPTIMIZED: Final = "\n== Optimized Logical Plan ==\n"
 _PHYSICAL: Final = "\n== Physical Plan ==\n"
 _ROOT: Final = "\nGlobalLimit 0\n+- LocalLimit 0\n"
 _CUT: Final = re.compile(r"\.\.\. \d+ more (?:characters|fields)|Truncated plan|\.\.\. \d+ lines")
-# Texts to look for in a plan in lower case, as Spark looks functions up. The last one is the option
-# of XML that names a file or URL.
+# Texts that a plan, in lower case, must not contain; Spark ignores the case of functions. The last
+# one is the option of XML that names a file or URL.
 _FORBIDDEN: Final = (*(f"{name}(" for name in sorted(FORBIDDEN_FUNCTIONS)), "rowvalidationxsdpath")
 _LINE: Final = re.compile(r"\bline (\d+)(,? pos(?:ition)?:? )(\d+)")
 _SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
@@ -64,13 +64,13 @@ _PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
 
 
 def hidden_query(query: str, hidden: Mapping[str, str]) -> str:
-    """Return the text of a query that sees views under other names than they have.
+    """Return the query with the views defined under the names that it uses.
 
-    The query's own lines begin at the second one, which `relocated_error` takes off again.
+    The user's text begins on line 2; `relocated_error` corrects line numbers.
 
     Args:
-        query: The query, which `read_statement` took apart.
-        hidden: The names of views by the names that the query has for them.
+        query: The query, as parsed by `read_statement`.
+        hidden: The names of views by the names that the query uses.
     """
     if not hidden:
         return f"(\n{query}\n)"
@@ -93,14 +93,14 @@ def relation(
     from pyspark.sql.connect.dataframe import DataFrame as Connected  # noqa: PLC0415
     from pyspark.sql.connect.plan import SQL  # noqa: PLC0415
 
-    # Unlike `spark.sql`, this does not have Spark run the text as a command first. PySpark's types
-    # have one session and one DataFrame, and not the two kinds that exist.
+    # Unlike `spark.sql`, this does not make Spark run the text as a command first. PySpark's type
+    # hints do not distinguish the two kinds of session and DataFrame.
     plan = SQL(text, [sf.lit(value) for value in parameters])
     return Connected(plan, spark)  # type: ignore[arg-type]
 
 
 def check_understood(spark: SparkSession, query: str, parameters: Sequence[object] = ()) -> None:
-    """Refuse a query in which Spark sees anything else than reading of known views.
+    """Refuse a query whose plan does more than read known views.
 
     Args:
         spark: A Spark session with `OUTLINE_CONF` and outlines of the views; nothing runs there.
@@ -117,13 +117,13 @@ def check_expressions(rows: DataFrame) -> None:
     """Refuse rows whose plan, with expressions of a spec, has nodes that are not Penstock's.
 
     Raises:
-        InvalidRequest: It has.
+        InvalidRequest: The plan has another node.
     """
     check_plan(plan_text(rows.limit(0)), _OWN_NODES)
 
 
 def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
-    """Refuse a plan that is cut, or has a node that is not allowed.
+    """Refuse a plan that is truncated, or has a node that is not allowed.
 
     Args:
         text: Spark's extended explanation of a query with a limit of 0.
@@ -137,7 +137,7 @@ def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
             f"Spark's plan of the statement is too long to be checked ({cut.group()}): make the"
             " statement shorter"
         )
-    # A text in the statement may look like a title: between the first and the last one is all.
+    # A text in the statement may look like a title: use the first and the last title.
     begin, end = text.find(_ANALYZED), text.rfind(_OPTIMIZED)
     plan = text[begin:end]
     if not 0 <= begin < end or _ROOT not in plan or _PHYSICAL not in text[end:]:
@@ -152,28 +152,28 @@ def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
         name = node.group() if node else branch["rest"]
         if name not in allowed:
             raise InvalidRequest(
-                f"the statement is refused, as Spark sees {name:.60} in it: a query reads"
-                " datasources, VALUES and range() alone, runs no scripts and no commands, and its"
-                " texts have no line that begins with +- or :-"
+                f"the statement is refused because its plan contains {name:.60}: a query may read "
+                "only datasources, VALUES and range(), cannot run scripts or commands, and no "
+                "line of its string literals may begin with +- or :-"
             )
     if call := _forbidden_call(plan):
         raise InvalidRequest(
-            f"the statement is refused, as Spark sees {call} in it, which is not allowed;"
-            " if it stands in a text, put the text together with concat"
+            f"the statement is refused because its plan contains {call}, which is not allowed; if "
+            "it is part of a string literal, build the literal with concat"
         )
 
 
 def _forbidden_call(plan: str) -> str:
     """Return a call in a plan that is not allowed; empty if there is none.
 
-    A pattern of all the names would take a second for each megabyte, in which all threads wait.
+    One pattern with all names would take a second for each megabyte, while all threads wait.
     """
     lowered = plan.lower()
     for text in _FORBIDDEN:
         at = lowered.find(text)
         while at >= 0:
             before = lowered[at - 1 : at]
-            if not (before.isalnum() or before == "_"):  # else the end of another name
+            if not (before.isalnum() or before == "_"):  # otherwise it is the end of another name
                 return text
             at = lowered.find(text, at + 1)
     return ""
@@ -197,7 +197,7 @@ def explained(rows: DataFrame, mode: str) -> str:
 
 
 def without_paths(plan: str) -> str:
-    """Return an explanation without the places of files, which are paths of the host."""
+    """Return an explanation without the paths of files, which are paths of the host."""
     return _PATH.sub("…", _LOCATION.sub(r"\1…", plan))
 
 
@@ -208,7 +208,7 @@ def relocated_error(text: str, query: str) -> str:
 
     def moved(found: re.Match[str]) -> str:
         line = int(found[1]) - 1
-        if line > lines:  # the parenthesis behind the query
+        if line > lines:  # the parenthesis after the query
             return f"line {lines}{found[2]}{last}"
         return f"line {max(line, 1)}{found[2]}{found[3]}"
 

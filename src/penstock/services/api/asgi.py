@@ -40,14 +40,14 @@ _LOADING: Final = "segments are read in place, so nothing is loaded: leave the r
 _PATHS: Final[Mapping[str, str]] = {
     "/druid/v2": "use SQL: POST it to /druid/v2/sql",
     "/druid/v2/datasources": "use SHOW TABLES in SQL, or GET /druid/coordinator/v1/datasources",
-    "/druid/indexer/v1/sampler": "submit the spec for a datasource to test it, and read the"
-    " report of the task",
+    "/druid/indexer/v1/sampler": "submit the spec with a test datasource, and read the report of "
+    "the task",
     f"{_COORDINATOR}/rules": f"POST rules of all datasources to {_COORDINATOR}/rules/_default",
     f"{_COORDINATOR}/config": "a coordinator has no settings here: leave it out",
 }
 _BELOW: Final[Mapping[str, str]] = {
-    "/druid/v2/sql/statements": "POST queries to /druid/v2/sql, and what writes to"
-    " /druid/v2/sql/task",
+    "/druid/v2/sql/statements": "POST queries to /druid/v2/sql, and INSERT and REPLACE to "
+    "/druid/v2/sql/task",
     f"{_COORDINATOR}/compaction": _COMPACTION,
     f"{_COORDINATOR}/config/compaction": _COMPACTION,
     f"{_COORDINATOR}/loadqueue": _LOADING,
@@ -187,8 +187,8 @@ class SlashAtEnd:
 
 def _too_large(limit_bytes: int) -> str:
     return (
-        f"the body is larger than {limit_bytes} bytes, the limit of this path: send less at"
-        " once, and have tasks read rows from files instead of from their specs"
+        f"the body is larger than {limit_bytes} bytes, the limit of this path: send less at once, "
+        "and let tasks read rows from files instead of from their specs"
     )
 
 
@@ -216,7 +216,7 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
 
 
 async def _answer_nobody(_request: Request, error: Exception) -> Response:
-    # The client disconnected before the end of its body; nobody reads this answer.
+    # The client disconnected before the end of its body, so no client reads this answer.
     assert isinstance(error, ClientDisconnect)
     return Response(status_code=400)
 
@@ -261,7 +261,7 @@ async def _stats(_request: Request) -> Response:
 
 
 async def _discovered(_request: Request) -> Response:
-    # A process that serves has announced itself, or is about to.
+    # A process that answers requests has announced itself, or will at once.
     return JsonResponse({"selfDiscovered": True})
 
 

@@ -7,7 +7,7 @@ Owns the redirection and the two routes that return the leader, which the electi
     another one     the leader's URL  404 leader: false  307 to the leader
     no leader       404               404 leader: false  503, try again
 
-A leader that has just begun answers 503 for what it cannot do yet.
+A leader that has just begun answers 503 to requests that it cannot handle yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Overview of all processes of a Penstock: which run, which are ready, and what they wait for.
+"""Overview of all processes of a Penstock: whether each runs, is ready, and why it waits.
 
 Owns the requests to the other processes, and their last known addresses for the time when the
 metadata store does not answer. Every request has a short time limit, and they run in parallel, so

@@ -165,7 +165,7 @@ class HttpTaskClient:
         try:
             return offsets_of(answer)
         except (TypeError, ValueError) as error:
-            raise Unavailable(f"the answer to the pause holds no offsets: {error}") from None
+            raise Unavailable(f"the answer to the pause has no offsets: {error}") from None
 
     def resume(self, task_id: str) -> None:
         """Continue reading."""
@@ -362,13 +362,13 @@ class LeasedWorkers:
 
 
 class WorkerLocator:
-    """Looks up addresses at the worker of a peon, which knows them from the metadata store.
+    """Looks up addresses at the worker of a peon, which reads them from the metadata store.
 
-    So a peon needs no metadata store of its own. Nothing is cached: each call asks again.
+    So a peon does not need the metadata store. Nothing is cached: each call sends a request.
 
     Args:
         worker: Address of the worker.
-        broker: Configured address of the broker; None: the worker is asked.
+        broker: Configured address of the broker; None: the worker returns it.
         token: Bearer token.
     """
 
@@ -430,5 +430,5 @@ class HttpActionClient:
         body = {"task": self._task_id, "worker": self._worker, "action": action.to_json()}
         answer = client.post("/druid/indexer/v1/action", body)
         if not isinstance(answer, dict) or "result" not in answer:
-            raise PenstockError("the overlord's answer to an action holds no result")
+            raise PenstockError("the overlord's answer to an action has no result")
         return action.parse_result(answer["result"])

@@ -91,7 +91,7 @@ class RouterRoutes:
             Route(
                 "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
             ),
-            # Paths at which Druid's clients marked segments before the overlord took that over.
+            # Paths at which Druid's clients marked segments before the overlord did that.
             Route(
                 COORDINATOR + "/datasources/{rest:path}",
                 self.to_overlord,
@@ -111,7 +111,7 @@ class RouterRoutes:
         return JsonClient(f"http://{address}", token=token, timeout_s=OVERLORD_TIMEOUT_S)
 
     def status(self, _request: Request) -> Response:
-        """Report which processes run, whether each is ready, and what they wait for."""
+        """Report which processes run, whether each is ready, and why it waits."""
         return JsonResponse(
             {
                 **process_status(),

@@ -1,7 +1,7 @@
 """Metrics of the router from other parts: broker, overlord, metadata; read at each scrape.
 
-Owns their names and computation. A part that does not answer is reported as `penstock_part_up 0`
-and hides nothing else.
+Owns their names and computation. A part that does not answer is reported as `penstock_part_up 0`;
+the metrics of other parts are reported nevertheless.
 """
 
 from __future__ import annotations

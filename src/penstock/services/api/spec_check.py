@@ -1,9 +1,9 @@
 """Check the expressions of a spec, which only Spark can parse.
 
-Owns the places of expressions in the JSON. The overlord checks everything else, but has no Spark;
-so the router, which has, checks expressions before it forwards a spec. Values that do not have the
-form of a spec are left for the overlord to refuse. A spec that is refused here is refused with all
-errors that the overlord would report.
+Owns the places of expressions in the JSON. The overlord checks everything else, but has no Spark.
+The router has a Spark, so it checks expressions before it forwards a spec. Values that do not have
+the form of a spec are left for the overlord to refuse. A spec that is refused here is refused with
+all errors that the overlord would report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TASK: Final = f"{_INDEXER}/task"
 _COMPACTION: Final = f"{_INDEXER}/compaction/config/datasources/"
 _DEPTH_MAX: Final = 100
 
-# Returns for each expression what is wrong with it, or an empty text.
+# Returns the mistake of each expression, or an empty text.
 Mistakes = Callable[[Sequence[str]], Sequence[str]]
 
 
@@ -58,7 +58,7 @@ def check_expressions(path: str, body: bytes, mistakes: Mistakes) -> None:
     try:
         wrong = mistakes([expression for _, expression in found])
     except Unavailable as error:
-        logger.info("expressions of a spec are passed on unread: %s", error)
+        logger.info("expressions of a spec are passed on unchecked: %s", error)
         return
     lines = [f"{place}: {text}" for (place, _), text in zip(found, wrong, strict=True) if text]
     if lines:

@@ -152,7 +152,7 @@ class SqlRoutes:
         started_s = self._monotonic_s()
         try:
             body = await _body(request)
-            # Parsing a long statement takes a while, in which other requests must be answered.
+            # Parsing a long statement takes a while, and other requests must be answered meanwhile.
             wanted = await run_in_threadpool(_Wanted, body)
             query_id = wanted.query.query_id or query_id
             query = replace(wanted.query, query_id=query_id, arrived_s=started_s)
@@ -201,7 +201,7 @@ class SqlRoutes:
                 self._abandon(query.query_id)
                 await self._end(query.query_id)
             return await answer
-        except asyncio.CancelledError:  # narrow: only a cancel leaves the answer to nobody
+        except asyncio.CancelledError:  # narrow: only a cancel abandons the answer
             if not answer.cancelled():
                 answer.add_done_callback(_drop)
                 raise
@@ -212,7 +212,7 @@ class SqlRoutes:
             gone.cancel()
 
     def _left_s(self, query: SqlQuery) -> float:
-        """Return how long the client waits at most: slightly longer than Spark may work."""
+        """Return the maximum wait of the client: slightly longer than Spark may work."""
         since_s = self._monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
         return max(0.0, until_s - self._monotonic_s())
@@ -396,7 +396,7 @@ def _query_id(context: Mapping[str, object]) -> str:
 
 def _whole(context: Mapping[str, object], name: str, unit: str) -> int | None:
     value = context.get(name)
-    if value is None or value == 0:  # in Druid no limit; here the service's own
+    if value is None or value == 0:  # in Druid: no limit; here: the service's own limit
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidRequest(

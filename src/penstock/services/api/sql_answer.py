@@ -27,7 +27,7 @@ class SqlAnswer(StreamingResponse):
 
     Args:
         result: Result to close at the end.
-        chunks: Its rows in the format that the client asked for.
+        chunks: Its rows in the requested format.
         on_abandoned: Called when the answer ends before all of it was sent: the client left or
             stopped reading, a row could not be written, or the server stops.
         headers: Headers of the response.

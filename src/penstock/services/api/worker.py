@@ -139,7 +139,7 @@ class WorkerRoutes:
         return PlainTextResponse(str(self._find_overlord()))
 
     def broker(self, _request: Request) -> Response:
-        """Return the broker's URL, because peons do not read leases."""
+        """Return the broker's URL: peons do not read leases."""
         return PlainTextResponse(self._find_broker().url)
 
     def enabled(self, _request: Request) -> Response:

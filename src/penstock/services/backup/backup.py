@@ -2,8 +2,8 @@
 
 Owns the order of copying, and the hold that prevents deletion. The order follows one rule: the
 record of how far something was read is copied before the data written by then. A restored Penstock
-may therefore repeat its work of the moment of the backup, which every part expects after a crash,
-but it never skips anything.
+may therefore repeat work from the time of the backup, which every part expects after a crash, but
+it never skips anything.
 
     1  hold           files that are deleted from now on are kept aside; segments are not killed
     2  progress       channels, cursors and options of topics
@@ -13,7 +13,7 @@ but it never skips anything.
     6  topics         log files
     7  segments       the files that the metadata names, unless they are in an object store
 
-Folders of running tasks are left out: rows that these have read but not published are after the
+Folders of running tasks are left out: rows that they have read but not published are after the
 committed offsets, and are read again.
 """
 
@@ -80,7 +80,7 @@ class BackupProgress(Protocol):
         ...
 
     def copied(self, size: int) -> None:
-        """Note that a file is copied; `size` is in bytes."""
+        """Record that a file was copied; `size` is in bytes."""
         ...
 
 
@@ -199,7 +199,7 @@ class Backup:
         roots = [data_dir, *(posixpath.join(data_dir, name) for name in fs.listdir(data_dir))]
         if self._deep_store.is_local:
             roots.append(self._deep_store.root)
-        advice = " that it backs up: name a folder elsewhere, best on another disk"
+        advice = " that it backs up: name a folder elsewhere, preferably on another disk"
         require_apart(fs, target, roots, "the backup", advice)
         fs.mkdir(target)
         try:

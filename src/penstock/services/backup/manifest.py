@@ -204,7 +204,7 @@ def remove_tree(fs: FileSystem, path: str, keep: Sequence[str] = ()) -> None:
         if name in keep:
             continue
         inner = posixpath.join(path, name)
-        # Of a symbolic link, only the link is deleted.
+        # A symbolic link is deleted, but not its target.
         is_link = fs.resolve(inner) != posixpath.join(real, name)
         if not is_link and fs.stat(inner).is_folder:
             remove_tree(fs, inner)
@@ -230,7 +230,7 @@ def folders_of(paths: Sequence[str]) -> list[str]:
 def require_apart(
     fs: FileSystem, folder: str, others: Sequence[str], subject: str, advice: str
 ) -> None:
-    """Refuse a folder that is within another one, or contains it, also through symbolic links.
+    """Refuse a folder that is within another one, or contains it, even through symbolic links.
 
     Args:
         fs: The file system.

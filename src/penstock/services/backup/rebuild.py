@@ -164,8 +164,8 @@ def decoded(element: str) -> str:
 def _by_place(named: Iterable[NamedFile]) -> list[list[NamedFile]]:
     """Return the files of each segment, oldest first.
 
-    Of two replicas that pushed the same rows one published, and the other's file was deleted unless
-    its process ended just then.
+    If two replicas pushed the same rows, one published, and the other's file was deleted unless its
+    process ended just then.
     """
     places: dict[SegmentId, list[NamedFile]] = {}
     for one in sorted(named, key=lambda file: (file.modified_ms, file.relative)):
@@ -288,8 +288,8 @@ def _explain(rebuilt: Rebuilt, nameless: int, not_needed: int) -> None:
     """Report what names and footers do not contain."""
     add = rebuilt.unknown.append
     add(
-        "supervisors are not rebuilt, as their committed offsets are lost: one that begins at the"
-        " earliest message would index again what the segments hold. Submit each again with"
+        "supervisors are not rebuilt, because their committed offsets are lost: one that begins at "
+        "the earliest message would index the rows of the segments again. Submit each again with"
         " useEarliestOffset false, or set its offsets with penstock supervisor reset"
     )
     add(

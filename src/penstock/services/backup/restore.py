@@ -176,8 +176,8 @@ class Restore:
             source = posixpath.join(self._folder, file.path)
             if self._fs.resolve(source) != posixpath.join(real, file.path):
                 raise InvalidRequest(
-                    f"{source} is a symbolic link, or in a folder that is one, and a backup has"
-                    " none: put the file itself there, or restore another backup"
+                    f"{source} is a symbolic link or is inside a linked folder, which a backup "
+                    "never contains: replace the link by the file, or restore another backup"
                 )
             try:
                 self._fs.open_read(source).close()
@@ -191,8 +191,8 @@ class Restore:
         included = any(file.path.startswith(f"{SEGMENTS}/") for file in manifest.files)
         if included and not self._deep_store.is_local:
             raise InvalidRequest(
-                f"the backup holds its segments as files, and {self._target.deep_storage} is not a"
-                " folder: restore without --deep-storage, or copy the backup's folder"
+                f"the backup contains its segments as files, and {self._target.deep_storage} is "
+                "not a folder: restore without --deep-storage, or copy the backup's folder"
                 f" {SEGMENTS} there and give the URL to penstock up"
             )
 

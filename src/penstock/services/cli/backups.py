@@ -289,7 +289,7 @@ def _private_files() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[BackupProgress]:
-    """Show the progress: a bar on a terminal, else a line for each stage."""
+    """Show the progress: a bar on a terminal, otherwise a line for each stage."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

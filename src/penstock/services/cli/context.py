@@ -1,7 +1,7 @@
 """Common context of commands: the options, the server's addresses, and clients for it.
 
-Owns how a command finds its server: `--url` or `PENSTOCK_URL`; else `penstock.json` in the data
-folder; else the address in the options, if it was configured or no folder was named.
+Owns how a command finds its server: `--url` or `PENSTOCK_URL`; otherwise `penstock.json` in the
+data folder; otherwise the address in the options, if it was configured or no folder was named.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CommandOptions:
         return BrokerClient(self.found_broker_url(), token=self.options().token)
 
     def found_broker_url(self) -> str:
-        """Return the URL of the broker; with `--url` the API is asked for it."""
+        """Return the URL of the broker; with `--url`, from the API."""
         if self.broker_url:
             return self.broker_url
         if self.url or os.environ.get("PENSTOCK_URL"):

@@ -130,7 +130,7 @@ def progress_bars(*, with_rest: bool = True) -> Iterator[Bars]:
     """Show progress bars on standard error, which is a terminal, until the block ends.
 
     Args:
-        with_rest: Show the percentage and the remaining time of a bar; else the elapsed time.
+        with_rest: Show the percentage and the remaining time of a bar; otherwise the elapsed time.
     """
     # Imported here, because most commands show no bar and start sooner without it.
     from rich import progress  # noqa: PLC0415 - slow to import, not for every command

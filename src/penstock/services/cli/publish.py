@@ -40,7 +40,8 @@ def publish(
         str | None, typer.Option("--key", help="Events of one key go to one stream partition.")
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, max=100_000, help="Events sent at once, at most.")
+        int,
+        typer.Option("--batch", min=1, max=100_000, help="Maximum number of events sent at once."),
     ] = 1_000,
     durable: Annotated[
         bool, typer.Option("--durable", help="Wait until the events are on the disk.")
@@ -139,7 +140,7 @@ def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
 
 
 def _has_more(stream: io.BufferedReader | BinaryIO) -> bool:
-    """Return whether the next read returns at once, also for a file and at the end of a pipe."""
+    """Return whether the next read returns at once, as for a file or at the end of a pipe."""
     try:
         readable, _, _ = select.select([stream], [], [], 0)
     except io.UnsupportedOperation:  # bytes in memory

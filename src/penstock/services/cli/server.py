@@ -119,7 +119,7 @@ def prepare_spark_command() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show the processes of a running server, which are ready, and what they wait for."""
+    """Show the processes of a running server, whether each is ready, and why it waits."""
     try:
         api = GIVEN.api()
     except NotReachable:

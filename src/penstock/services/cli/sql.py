@@ -63,9 +63,9 @@ _EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE |
 
 _UNKNOWN_TABLE: Final = "[TABLE_OR_VIEW_NOT_FOUND]"  # Spark's name of the error
 _TRUNCATED: Final = (
-    "penstock: the result was cut, because it has more rows than the limit of a query (1,000,000,"
-    " or less if the query asks for it): select fewer rows, for instance an interval of __time at a"
-    " time"
+    "penstock: the result was cut, because it has more rows than the limit of a query (1,000,000, "
+    "or less if the query sets a lower one): select fewer rows, for instance one interval of "
+    "__time at a time"
 )
 
 _RESULT_FORMATS = {
@@ -115,7 +115,7 @@ def sql(
 
 
 def _context(given: Sequence[str]) -> dict[str, object]:
-    """Return names with their values, which are JSON, or else text."""
+    """Return names with their values, which are JSON or otherwise text."""
     found: dict[str, object] = {}
     for one in given:
         name, equals, value = one.partition("=")
@@ -158,7 +158,7 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
             raise NotFound(str(error)) from error
         raise
     except KeyboardInterrupt:  # narrow: warns only
-        # The connection is closed by now, whereupon the server stops the query.
+        # The connection is closed already, so the server stops the query.
         warn("penstock: stopped")
         raise
 

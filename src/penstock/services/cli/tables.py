@@ -1,4 +1,4 @@
-"""Layout of rows for people: as a table if its lines fit, else row by row as lines.
+"""Layout of rows for people: as a table if its lines fit, otherwise row by row as lines.
 
 Owns the choice and both forms. Ids and numbers are never broken, so that they can be copied. Only
 columns that the command marks as shortenable are cut; they end in an ellipsis then.
@@ -29,7 +29,7 @@ def fitted(
     width: int,
     may_cut: Sequence[str] = (),
 ) -> list[list[str]] | None:
-    """Return the cells of a table whose lines fit a width, shortened if allowed; else None.
+    """Return the cells of a table that fits a width, shortened if allowed, or None.
 
     Args:
         names: Names of the columns.

@@ -1,10 +1,10 @@
 """Progress of the demo: requests to its flow, activity while counts stand still, and display.
 
-`FlowFeed` applies and starts the flow, and reads the counts of the two topics that it publishes
-to. `flow_at_work` and `tasks_at_work` list what is active while no count changes, because a
-first Spark job can take half a minute; they are pure. `DemoView` shows a `DemoProgress` as one
-progress bar on a terminal and as short lines elsewhere. Does not own the input files
-(`flights`) or when a stage is complete (`run`).
+`FlowFeed` applies and starts the flow, and reads the counts of the two topics that it publishes to.
+`flow_at_work` and `tasks_at_work` list the active parts while no count changes, because a first
+Spark job can take half a minute; they are pure. `DemoView` shows a `DemoProgress` as one progress
+bar on a terminal and as short lines elsewhere. Does not own the input files (`flights`) or when a
+stage is complete (`run`).
 
 Threading: each thread that counts writes only its own fields of `DemoProgress`.
 """
@@ -62,7 +62,7 @@ def tasks_at_work(status: Mapping[str, object]) -> list[str]:
 
 LINE_EVERY_S: Final = 5.0
 STILL_S: Final = 3.0
-"""After this time without a change of any count, the view reports what the demo waits for."""
+"""After this time without a change of any count, the view reports why the demo waits."""
 _BAR_WIDTH: Final = 24
 
 
@@ -70,7 +70,7 @@ _BAR_WIDTH: Final = 24
 class DemoProgress:
     """Counts of the demo; each counting thread writes only its own fields.
 
-    `still_s` is the time since a count last changed, `at_work` what the demo waits for meanwhile.
+    `still_s` is the time since a count last changed, `at_work` lists the parts that work meanwhile.
     """
 
     total: int

@@ -264,7 +264,7 @@ def send_alert(
         emitter: The emitter.
         logger: Logger of the part that detected it.
         description: Description of the problem.
-        severity: How bad it is.
+        severity: Its severity.
         data: Details that help to find the cause.
         error: The exception.
     """

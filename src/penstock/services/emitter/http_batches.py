@@ -58,7 +58,7 @@ class BatchOptions:
 
     @property
     def large_bytes(self) -> int:
-        """Return the size above which an event is sent alone."""
+        """Return the size above which an event is sent as a batch of its own."""
         return (self.batch_bytes - _FRAMING_BYTES) // 2
 
 

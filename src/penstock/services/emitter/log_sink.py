@@ -61,7 +61,7 @@ class DropOldest(Generic[T]):
             self._accepted += 1
             self._waiting.append(item)
             if len(self._waiting) <= self._capacity:
-                # A waiting consumer is woken for the first item; it takes all items that exist by
+                # A waiting consumer is woken for the first item, and takes all items that exist
                 # then.
                 if len(self._waiting) == 1:
                     self._changed.notify_all()
@@ -72,14 +72,14 @@ class DropOldest(Generic[T]):
             return False
 
     def take(self, count: int, timeout_s: float | None = None) -> list[T]:
-        """Return up to `count` items, oldest first; wait for one; none when the time is over."""
+        """Return up to `count` items, oldest first; wait for the first one up to the time limit."""
         with self._changed:
             if not self._waiting and not self._closed:
                 self._clock.wait(self._changed, timeout_s)
             return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
 
     def done(self, count: int) -> None:
-        """Report that this many taken items need no waiting any longer."""
+        """Report that this many of the taken items are done."""
         with self._changed:
             self._done += count
             self._changed.notify_all()

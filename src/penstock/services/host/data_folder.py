@@ -79,8 +79,8 @@ def check_path(path: Path, option: str) -> None:
     if wrong:
         characters = ", ".join(map(repr, wrong))
         raise InvalidRequest(
-            f"the path {str(path)!r} has {characters}, and Spark takes such a character for a"
-            f" pattern or the end of a name: rename the folder, or name another one with {option}"
+            f"the path {str(path)!r} has {characters}, and Spark treats such a character as a "
+            f"pattern or the end of a name: rename the folder, or name another one with {option}"
         )
 
 
@@ -185,9 +185,9 @@ class DataFolder:
         if damage is not None:
             raise InvalidRequest(
                 f"{metadata} {damage}: it was damaged or replaced, and Penstock cannot start with"
-                " it. Put the file back, or restore a backup with penstock restore SRC; without a"
-                " backup, move it away, and penstock restore --from-segments rebuilds what the"
-                " segments tell"
+                " it. Put the file back, or restore a backup with penstock restore SRC; without a "
+                "backup, move it away, and penstock restore --from-segments rebuilds what the "
+                "segments contain"
             )
         if metadata.exists() and metadata.stat().st_size > 0:
             return
@@ -225,7 +225,7 @@ class DataFolder:
             ) from None
 
     def _is_new(self) -> bool:
-        """Check the format of the folder; return whether it has none because it is empty."""
+        """Check the format of the folder; return whether the folder is empty and needs one."""
         file = self.path / FORMAT_FILE
         if (self.path / RESTORING_FILE).exists():
             raise InvalidRequest(
@@ -267,7 +267,7 @@ class DataFolder:
                 f"{self.path} contains the files of a Penstock ({', '.join(foreign[:4])}) but no"
                 f" {FORMAT_FILE}, which has their format: it was deleted, or the folder was copied"
                 " only in part. If nothing else is missing, write"
-                f' {{"format": {FORMAT}}} into {self.path / FORMAT_FILE}; else restore a backup'
+                f' {{"format": {FORMAT}}} into {self.path / FORMAT_FILE}; or restore a backup'
                 " with penstock restore"
             )
         shown = ", ".join((strange or foreign)[:3])
@@ -413,7 +413,7 @@ def _has_log(metadata: Path) -> bool:
 
 
 def _format_remedy(number: object) -> str:
-    """Describe why a folder of this format number is refused, and what to do."""
+    """Describe why a folder of this format number is refused, with the remedy."""
     if isinstance(number, int) and not isinstance(number, bool) and number > FORMAT:
         return (
             f"this release reads formats up to {FORMAT}. Run the newer Penstock that wrote it, or"
@@ -422,7 +422,7 @@ def _format_remedy(number: object) -> str:
     return (
         "no release of Penstock has written such a folder, as formats begin with 1, so"
         f" {FORMAT_FILE} was edited or damaged. If this release wrote the folder, set the number to"
-        f" {FORMAT}; else restore a backup with penstock restore"
+        f" {FORMAT}; otherwise restore a backup with penstock restore"
     )
 
 

@@ -11,8 +11,8 @@ hold, and two processes would share a connection. With more threads it refuses t
 The client becomes the parent of the new process, as if it had started it itself: the server forks
 twice, the process between ends, and the kernel gives the orphan to the nearest ancestor that adopts
 orphans (`adopt_orphans`). So the client gets the exit code, and the kernel ends the new process
-when the client ends. If the server dies during a fork, up to two processes become children of the
-client that it knows nothing of: they end by themselves, and `reap_orphans` removes them.
+when the client ends. If the server dies during a fork, up to two unknown processes become children
+of the client: they end by themselves, and `reap_orphans` removes them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of processes below it whose own parent has ended.
+    """Make this process the parent of descendants whose own parent has ended.
 
     Returns:
         Whether the kernel can do that, and can refer to processes by descriptors (Linux 5.4): no
@@ -61,7 +61,7 @@ def adopt_orphans() -> bool:
     """
     if sys.platform != "linux":
         return False
-    with contextlib.suppress(AttributeError, OSError):  # Python was built without, or the kernel
+    with contextlib.suppress(AttributeError, OSError):  # not in Python or the kernel
         os.close(os.pidfd_open(os.getpid()))
         return not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return False
@@ -73,7 +73,7 @@ def reap_orphans(known: Collection[int]) -> None:
     Args:
         known: Children with another waiter.
     """
-    # The kernel gives orphans to the first thread; what other threads have started is not listed.
+    # The kernel assigns orphans to the main thread, so children of other threads are not listed.
     with contextlib.suppress(OSError):  # the kernel was built without the list
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
         for pid in {int(one) for one in text.split()} - set(known):
@@ -316,7 +316,8 @@ def _wait_for_end(parent: int) -> None:
         descriptor = os.pidfd_open(parent)
         # Otherwise the descriptor may be of another process, which got the same number.
         if os.getppid() == parent:
-            # The descriptor becomes readable after the kernel has given the children away.
+            # The descriptor becomes readable after the kernel has assigned the children to another
+            # parent.
             _wait_readable(descriptor)
         os.close(descriptor)
 

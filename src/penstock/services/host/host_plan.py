@@ -68,7 +68,8 @@ _STOP_STAGES = {
     "queries": 0,
 }
 
-# One end more than hold the components of the flow, so that the start without them happens.
+# One more than `FLOW_ENDS_MAX`, so that the flow is started once with its components stopped before
+# the launcher gives up.
 _ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
 # In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
@@ -203,7 +204,7 @@ class HostPlan:
     def _add_spark(self, name: str, memory: str) -> str:
         """Add a Spark, if possible at the address of its predecessor.
 
-        A worker outside of this Penstock was given that address, and has no other.
+        A worker outside of this Penstock has only that address.
         """
         before = self._before.get(name)
         if before is not None and is_free(before[0]):
@@ -299,7 +300,7 @@ def trial_options(
         secret_file=options.spark_secret_file,
     )
     if makes_archive(prepare(trial, environment).argv):
-        # The kill at its end would truncate the archive, and a truncated one is not made again.
+        # The kill at its end would truncate the archive, and a truncated archive is not replaced.
         return dataclasses.replace(trial, cache_folder=folder / "cache")
     return trial
 

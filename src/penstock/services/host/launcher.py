@@ -1,9 +1,8 @@
 """Parent of all processes of one Penstock: starts, restarts and stops them.
 
-Owns the loop of `penstock up`: children, their restarts, readiness and the end. It does not know
-what its children do (`host_plan` defines how each is started) nor when one is restarted
-(`restart_policy`). Everything runs on the main thread, because the kernel regards the thread that
-starts a child as its parent.
+Owns the loop of `penstock up`: children, their restarts, readiness and the end. Does not own how
+each child is started (`host_plan`), nor when one is restarted (`restart_policy`). Everything runs
+on the main thread, because the kernel regards the thread that starts a child as its parent.
 
 A child inherits a pipe, on which it reports why it is not ready yet, and that it is ready. The JVM
 cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore only the JVM's port
@@ -55,7 +54,7 @@ _LOGGED_ERROR = re.compile(r"\S+(?: \S+)? (?:ERROR|CRITICAL|FATAL) ")
 _READ_BYTES = 4_096
 _REASON_SHOWN_MAX = 900
 _ERROR_WORDS = re.compile(r"error|exception|fatal|cannot|refused|denied", re.IGNORECASE)
-# After this time, and again after each, the user is shown what the start waits for.
+# Interval at which the user is shown why the start waits.
 _REPORT_FIRST_S = 3.0
 _REPORT_EVERY_S = 10.0
 
@@ -108,7 +107,7 @@ class _Child:
 
 
 class Launcher:
-    """Keeps the children of a plan running until it is asked to stop.
+    """Keeps the children of a plan running until it must stop.
 
     Args:
         plans: The children in starting order; they start side by side.
@@ -191,7 +190,7 @@ class Launcher:
                 if child.plan.provides and child.process is not None and not child.ready
             )
             for child in self._children:
-                # The user knows already that this child is still starting.
+                # It was already reported that this child is still starting.
                 if child.waits_for and child.waits_for.startswith(starting):
                     continue
                 if not child.ready and (reason := self._reason(child)):
@@ -391,7 +390,7 @@ class Launcher:
             child.plan.pulse.end()
 
     def _last_words(self, child: _Child) -> str:
-        """Return the last error lines that a child printed since its start, else of its log."""
+        """Return the last error lines printed by a child since its start, otherwise of its log."""
         output = self._log_folder / f"{child.plan.name}.out"
         printed = error_lines(tail(output, child.output_start))
         if not printed and child.plan.log_file is not None:
@@ -431,7 +430,7 @@ class Launcher:
         for child in children:
             if child.process is not None:
                 child.process.terminate()
-        # The longest limit last, because all limits count from the same moment.
+        # The longest limit last, because all limits count from the same time.
         for child in sorted(children, key=lambda one: one.plan.stop_timeout_s):
             self._see_to_the_end(child, begun_s)
 

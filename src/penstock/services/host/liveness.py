@@ -48,7 +48,7 @@ class LivenessQuestion(Protocol):
     """One question that is in progress."""
 
     def answered(self) -> bool | None:
-        """Return whether there was an answer, None while there may still be one; never waits."""
+        """Return whether an answer arrived; None while it may still arrive. Never waits."""
         ...
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class LivenessCheck:
         self._next_s, self._failures = None, 0
 
     def hangs(self, now_s: float) -> bool:
-        """Do what is due, and return whether the child counts as hung."""
+        """Send or judge a probe if it is due; return whether the child counts as hung."""
         if self._next_s is None or now_s < self._next_s:
             return False
         if self._question is None:

@@ -52,7 +52,8 @@ def query_spark(options: Options, total_bytes: int | None) -> QuerySpark:
         return QuerySpark(None, "queries use the Spark of tasks: --spark-connect names it")
     if not options.spark_master.startswith("local"):
         return QuerySpark(
-            None, "queries and tasks share one Spark: its cluster's cores would go to the first"
+            None,
+            "queries and tasks share one Spark: the first one would take all cores of the cluster",
         )
     if total_bytes is None:
         return QuerySpark(

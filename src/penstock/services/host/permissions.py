@@ -1,6 +1,6 @@
 """Permissions of the data folder: only its user, and the segments for one more group if requested.
 
-Owns the process umask of every role, which children inherit (also Spark's JVM and its Python
+Owns the process umask of every role, which children inherit (including Spark's JVM and its Python
 workers), and restricts folders that an older release left open. Restricting the top folder protects
 everything below it, which takes no time. Opening segments to a group may require changing every
 file, which runs once, in the background.

@@ -38,7 +38,8 @@ _PR_SET_NAME = 15
 # Output of a child goes to a file; a larger file is moved aside at the next start.
 OUTPUT_BYTES_MAX = 10 << 20
 
-# Written by a child to the launcher's pipe: that it is ready, or the mark and why it is not yet.
+# Written by a child to the launcher's pipe: that it is ready, or the mark and the reason why it is
+# not ready yet.
 READY_LINE = b"ready\n"
 WAITING_MARK = b"waits "
 # A line of this length is written atomically (PIPE_BUF is 4,096 bytes).
@@ -46,7 +47,7 @@ REASON_CHARACTERS_MAX = 900
 
 _TRY_EVERY_S = 0.05
 
-# Time limit in total for threads that still work when a process leaves.
+# Total time limit for threads that still work when a process ends.
 _LEAVE_GRACE_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: Process id of the current parent.
     """
-    if sys.platform != "linux":  # elsewhere children notice a lost parent by their closed input
+    if sys.platform != "linux":  # children notice a lost parent by their closed input
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # The parent may have ended before the line above; then nothing would kill this process.

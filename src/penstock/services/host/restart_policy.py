@@ -18,7 +18,8 @@ STEADY_S = 30.0
 # Consecutive ends before the first readiness that count as a permanent failure.
 ENDS_BEFORE_READY_MAX = 3
 # Unexpected ends of a flow in a row, each within `STEADY_S` of the start, after which a start
-# leaves the components stopped. Before the first readiness, it is given up only after that one.
+# leaves the components stopped. Before the first readiness, the launcher gives up only after that
+# start.
 FLOW_ENDS_MAX = 5
 # Exit code of a child with an invalid option: a restart would not help.
 INVALID_OPTIONS = 2

@@ -81,7 +81,7 @@ class ServerProcess:
 
     @property
     def http(self) -> str:
-        """Return the URL of the API; a server that is a broker alone has none."""
+        """Return the URL of the API; a server with only a broker does not have one."""
         return f"http://{self._http}"
 
     @property

@@ -13,7 +13,7 @@ then each change in a call of its own. If the view is not initialised within 30 
 the nodes known so far and a time-out notice; later ones are changes. A listener that is added
 later receives the same sequence from its start.
 
-Invariants: calls to listeners never overlap, whatever their roles. An exception of a listener
+Invariants: calls to listeners never overlap, even for different roles. An exception of a listener
 is logged. A listener must not block, because all others wait for it. Implementations (`leases`,
 `zookeeper`) may be called from any thread.
 """
@@ -127,7 +127,7 @@ class NodeListener(Protocol):
     """Receives the changes of one role's nodes."""
 
     def nodes_added(self, nodes: Sequence[Node]) -> None:
-        """Nodes appeared; the sequence is empty only in the first call, if at all."""
+        """Nodes appeared; the sequence can be empty only in the first call."""
         ...
 
     def nodes_removed(self, nodes: Sequence[Node]) -> None:
@@ -152,10 +152,10 @@ class Watch(Protocol):
 
 
 class Announced(Protocol):
-    """One node that stays announced until it is withdrawn, whatever fails meanwhile."""
+    """One node that stays announced until it is withdrawn, even after failures."""
 
     def withdraw(self) -> None:
-        """Report to others at once that the node is gone; does not raise."""
+        """Report to others at once that the node no longer exists; does not raise."""
         ...
 
 

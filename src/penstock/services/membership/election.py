@@ -1,10 +1,10 @@
 """Leader election: a candidate's state machine, and the default contest over terms.
 
 `LeaderSelector` owns one thread that acquires and renews terms, and one that calls the
-listener, so that a slow listener does not lose the term. `Contest` decides who leads;
-`TermContest` does so by terms in the metadata store. `LeaderListener` is what leads. `refuses`
-checks whether a leader's address refuses connections, as after a killed process; a host that
-does not respond proves nothing.
+listener, so that a slow listener does not lose the term. `Contest` decides which process leads;
+`TermContest` does so by terms in the metadata store. `LeaderListener` is the service that leads.
+`refuses` checks whether a leader's address refuses connections, as after a killed process; a host
+that does not respond proves nothing.
 
     follows --won--> leads --lost, or asked to step down--> stops --> follows
                        | begin failed: alert, stops, resigns, rests 1 to 5 s --> follows
@@ -14,7 +14,7 @@ a term's last renewal is measured by each host's monotonic clock. A wrong wall c
 neither keeps a dead leader nor removes a live one.
 
 Invariants: `is_leader` is false from the moment when the term may have expired by this host's
-monotonic clock, whatever the threads do. The listener receives the end of a term before the
+monotonic clock, even if the threads are blocked. The listener receives the end of a term before the
 next begin, and each begin has one end. The metadata store, not this module, refuses writes of a
 leader that does not know yet that it was replaced.
 """
@@ -191,7 +191,7 @@ class LeaderSelector:
             return term  # noqa: TRY300
         except PenstockError as error:
             self.waits.failed(_SEEK, error, dependency=Dependency.METADATA)
-            logger.warning("nobody can be elected now, trying again: %s", error)
+            logger.warning("no leader can be elected now, trying again: %s", error)
             return None
 
     def _call_contest(self, question: Callable[[], T]) -> T:
@@ -213,7 +213,8 @@ class LeaderSelector:
         try:
             return self._lead_until_over(term, requested_s)
         except BaseException:
-            # Others must no longer take this process for the leader, though its work may still run.
+            # Other processes must no longer treat this one as the leader, though its work may still
+            # run.
             with self._changed:
                 self._term = None
             self._broken()

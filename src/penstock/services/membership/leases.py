@@ -8,8 +8,8 @@ respond, the known nodes are kept. `LeaseView` judges leases by the renewals tha
 so a wrong wall clock hides no instance. Does not own the rows (`penstock.storage.metadata`).
 
 Invariant: a lease is removed at an orderly stop and expires after a crash, so every instance
-that `find` returns was alive within the last `TTL_MS`; through a `LeaseView` this holds
-whatever the wall clocks of the hosts show.
+that `find` returns was alive within the last `TTL_MS`; through a `LeaseView` this holds even if the
+wall clocks of the hosts are wrong.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class LeaseView:
     Wall clocks are compared only for a lease that is new to this process, or whose change may be
     old because the leases were not read for a long time.
 
-    The mutex guards the observations: requests read from many threads, and none can wait for mail.
+    The mutex guards the observations: requests read from many threads, and cannot wait for mail.
 
     Args:
         store: The leases.

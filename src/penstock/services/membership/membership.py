@@ -1,7 +1,7 @@
 """Membership of a process: discovery, directory and contest, chosen by options.
 
-Owns the choice between leases in the metadata store and ZooKeeper, and their starting order. Roles
-do not see a difference.
+Owns the choice between leases in the metadata store and ZooKeeper, and their starting order. The
+roles do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Membership:
 
 
 class BrokerFinder:
-    """Finds the broker: at the configured address, else by its announcement. Thread-safe.
+    """Finds the broker: at the configured address, otherwise by its announcement. Thread-safe.
 
     Args:
         options: May contain the address.
@@ -159,7 +159,7 @@ def broker_service(tcp_port: int) -> Mapping[str, Service]:
 
 
 def broker_tcp_port(extra: Mapping[str, object]) -> int:
-    """Return the TCP port of a broker's announcement; NSQ's default if it has none."""
+    """Return the TCP port of a broker's announcement; NSQ's default if it is missing."""
     services = extra.get("services")
     offered = services.get(BROKER_SERVICE) if isinstance(services, dict) else None
     port = offered.get("tcpPort") if isinstance(offered, dict) else None

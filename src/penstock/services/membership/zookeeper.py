@@ -6,10 +6,10 @@
 `ZooKeeper` owns the connection and the translation of kazoo's errors; kazoo is installed with
 `penstock-io[zookeeper]` and reconnects by itself, with a new session if the old one expired.
 
-`ZooKeeperDiscovery` makes all blocking calls on one thread. ZooKeeper's callbacks only tell
-that thread what to read again: a role whose nodes changed, or everything after a lost session.
-It also reads everything once a minute, so a lost notification costs at most a minute. While
-there is no connection, the known nodes are kept.
+`ZooKeeperDiscovery` makes all blocking calls on one thread. ZooKeeper's callbacks only mark the
+data that this thread must read again: a role whose nodes changed, or everything after a lost
+session. It also reads everything once a minute, so a lost notification costs at most a minute.
+While there is no connection, the known nodes are kept.
 
 `ZooKeeperContest` makes the candidate with the lowest number the leader. When a session ends,
 its candidates disappear and the next one leads in a new term, which begins without waiting for
@@ -101,7 +101,7 @@ class ZooKeeper:
         return bool(self.client.state == KazooState.LOST)
 
     def owner(self, path: str) -> int | None:
-        """Return the session that owns an ephemeral node; 0 if none, None if there is no node.
+        """Return the session that owns an ephemeral node; 0 if none, None if the node is missing.
 
         This and the next methods raise Unavailable if the servers do not answer in time, and at
         once while there is no connection; a change may have been made nevertheless.
@@ -211,7 +211,7 @@ FOLDER: Final = "internal-discovery"
 class ZooKeeperDiscovery:
     """`Discovery` by ZooKeeper.
 
-    The condition's mutex guards the marks of what the thread must read.
+    The condition's mutex guards the marks of data that the thread must read.
 
     Args:
         zookeeper: The client; this class also starts and stops it.
@@ -346,7 +346,7 @@ class ZooKeeperDiscovery:
         if owner == self._zookeeper.session:
             return
         if owner is not None:
-            # Of an earlier session that has not ended yet.
+            # It belongs to an earlier session that has not ended yet.
             self._zookeeper.delete(path)
         try:
             self._zookeeper.create(path, orjson.dumps(node.to_json()))
@@ -429,7 +429,7 @@ class ZooKeeperContest:
         candidates = self._candidates()
         mine = next((one for one in candidates if self._is_mine(one)), None)
         if mine is not None and self._zookeeper.owner(self._path(mine)) != self._zookeeper.session:
-            # Of an earlier session of this process that has not ended yet.
+            # It belongs to an earlier session of this process that has not ended yet.
             self._zookeeper.delete(self._path(mine))
             mine = None
         if mine is None:

@@ -47,7 +47,7 @@ class Options:
         metadata=_entry(
             "address",
             read.address,
-            "Where the broker takes events over HTTP"
+            "Address at which the broker accepts events over HTTP"
             " [default: 127.0.0.1:4151; other roles find the announced broker]",
         ),
     )
@@ -56,8 +56,8 @@ class Options:
         metadata=_entry(
             "address",
             read.address,
-            "Where the broker speaks NSQ's TCP protocol"
-            " [default: 127.0.0.1:4150; other roles find the announced broker]",
+            "Address at which the broker speaks NSQ's TCP protocol [default: 127.0.0.1:4150; other "
+            "roles find the announced broker]",
         ),
     )
     broker_tcp_socket: Path | None = field(
@@ -99,7 +99,8 @@ class Options:
         metadata=_entry(
             "text",
             read.one_of("none", "require", "require-verify"),
-            "Must the broker's clients show a certificate? none, require or require-verify.",
+            "Whether clients of the broker must present a certificate: none, require or "
+            "require-verify.",
         ),
     )
     tls_required: str = field(
@@ -107,7 +108,7 @@ class Options:
         metadata=_entry(
             "text",
             read.one_of("false", "tcp-https", "true"),
-            "Who must use TLS: false (nobody), tcp-https (all but HTTP) or true (all).",
+            "Which clients must use TLS: false (none), tcp-https (all except HTTP) or true (all).",
         ),
     )
     tls_min_version: str = field(
@@ -115,7 +116,7 @@ class Options:
         metadata=_entry(
             "text",
             read.one_of("tls1.2", "tls1.3"),
-            "Oldest TLS that the broker speaks: tls1.2 or tls1.3.",
+            "Minimum TLS version of the broker: tls1.2 or tls1.3.",
         ),
     )
     auth_http_addresses: tuple[str, ...] = field(
@@ -129,7 +130,9 @@ class Options:
     auth_http_request_method: str = field(
         default="get",
         metadata=_entry(
-            "text", read.one_of("get", "post"), "How these servers are asked: get or post."
+            "text",
+            read.one_of("get", "post"),
+            "HTTP method of requests to these servers: get or post.",
         ),
     )
     lookupd_tcp_addresses: tuple[str, ...] = field(
@@ -166,17 +169,19 @@ class Options:
     msg_timeout: str = field(
         default="1m",
         metadata=_entry(
-            "duration", read.duration, "How long a consumer may take over a message unless it asks."
+            "duration", read.duration, "Default message time-out of a consumer that requests none."
         ),
     )
     max_msg_timeout: str = field(
         default="15m",
-        metadata=_entry("duration", read.duration, "Longest time that a consumer may ask for."),
+        metadata=_entry(
+            "duration", read.duration, "Maximum message time-out that a consumer may request."
+        ),
     )
     max_heartbeat_interval: str = field(
         default="1m",
         metadata=_entry(
-            "duration", read.duration, "Longest pause between heartbeats that a client may ask for."
+            "duration", read.duration, "Maximum interval of heartbeats that a client may request."
         ),
     )
     mem_queue_size: int = field(
@@ -184,7 +189,7 @@ class Options:
         metadata=_entry(
             "number",
             read.number(0, 1_000_000_000),
-            "Newest messages of a topic that are kept in memory for its channels; 0: none.",
+            "Number of a topic's newest messages to keep in memory for its channels; 0: none.",
         ),
     )
     mem_size: str = field(
@@ -206,7 +211,7 @@ class Options:
         metadata=_entry(
             "size",
             read.size,
-            "Consumed messages are kept while their stream partition is not larger, such as 20g"
+            "Size of a stream partition above which consumed messages are deleted, such as 20g"
             " [default: forever]",
         ),
     )
@@ -224,7 +229,7 @@ class Options:
         metadata=_entry(
             "URL",
             read.text,
-            "Where segments are kept: a folder or any fsspec URL such as s3://…"
+            "Location of segments: a folder or any fsspec URL such as s3://…"
             " [default: the data folder]",
         ),
     )
@@ -267,7 +272,7 @@ class Options:
         metadata=_entry(
             "size",
             read.memory_or_none,
-            "Heap of a second local Spark server that answers queries alone; none: queries and"
+            "Heap of a second local Spark server that only answers queries; none: queries and"
             " tasks share one [default: 2g or 1g where memory allows]",
         ),
     )
@@ -276,7 +281,7 @@ class Options:
         metadata=_entry(
             "URL",
             read.text,
-            "A Spark Connect server for queries alone [default: the one that tasks use]",
+            "A Spark Connect server only for queries [default: the one that tasks use]",
         ),
     )
     worker_capacity: int | None = field(
@@ -284,7 +289,8 @@ class Options:
         metadata=_entry(
             "number",
             read.number(1, 1_000),
-            "Indexing tasks that run at once on a worker [default: cores - 1, at least 4]",
+            "Maximum number of indexing tasks that run at once on a worker [default: cores - 1, at "
+            "least 4]",
         ),
     )
     worker_spares: int = field(
@@ -327,12 +333,12 @@ class Options:
     task_queue_size: int = field(
         default=20_000,
         metadata=_entry(
-            "number", read.number(1, 1_000_000), "Active tasks that an overlord may hold."
+            "number", read.number(1, 1_000_000), "Maximum number of active tasks of an overlord."
         ),
     )
     task_payload_size: str = field(
         default="16m",
-        metadata=_entry("size", read.size_to("48m"), "Largest task that is accepted, as JSON."),
+        metadata=_entry("size", read.size_to("48m"), "Maximum size of a task, as JSON."),
     )
     task_context: str = field(
         default="{}",
@@ -364,8 +370,8 @@ class Options:
         metadata=_entry(
             "list",
             read.paths,
-            "Folders, best on several disks, for what running tasks keep"
-            " [default: the data folder]",
+            "Folders, preferably on several disks, for the files of running tasks [default: the "
+            "data folder]",
         ),
     )
     task_size: str | None = field(
@@ -381,7 +387,7 @@ class Options:
         metadata=_entry(
             "URL",
             read.text,
-            "Where logs and reports of tasks that ended are kept: a folder or any fsspec URL"
+            "Location of logs and reports of ended tasks: a folder or any fsspec URL"
             " [default: the data folder]",
         ),
     )
@@ -401,13 +407,15 @@ class Options:
     emitters: str = field(
         default="log,prometheus",
         metadata=_entry(
-            "list", read.emitters, "Where events go: log, prometheus, http, with commas; or none."
+            "list",
+            read.emitters,
+            "Destinations of events: log, prometheus, http, with commas; or none.",
         ),
     )
     emitter_feeds: tuple[str, ...] = field(
         default=(),
         metadata=_entry(
-            "list", read.emitters_by_feed, "Feeds that go elsewhere: FEED=EMITTER+EMITTER, …"
+            "list", read.emitters_by_feed, "Feeds with other destinations: FEED=EMITTER+EMITTER, …"
         ),
     )
     emitter_log_level: str = field(
@@ -427,7 +435,9 @@ class Options:
     emitter_url: str | None = field(
         default=None,
         metadata=_entry(
-            "URL", read.text, "Where events are posted to; {feed} in it stands for their feed."
+            "URL",
+            read.text,
+            "URL to which events are posted; {feed} in it is replaced by their feed.",
         ),
     )
     emitter_auth: str | None = field(
@@ -439,7 +449,7 @@ class Options:
         metadata=_entry(
             "text",
             read.one_of("true", "false"),
-            "Whether events are compressed there: true or false.",
+            "Whether posted events are compressed: true or false.",
         ),
     )
     emitter_framing: str = field(

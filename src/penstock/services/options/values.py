@@ -43,7 +43,7 @@ class HostPort:
         """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
 
         Raises:
-            InvalidRequest: The text has none of these forms.
+            InvalidRequest: The text has another form.
         """
         host, separator, port = text.strip().rpartition(":")
         if not separator:
@@ -171,7 +171,7 @@ def java_options(value: object) -> tuple[str, ...]:
     except ValueError as error:
         raise InvalidRequest(f"invalid list of JVM options {value!r}: {error}") from error
     for part in parts:
-        # The JVM takes any other word for its main class or for the value of the option before it.
+        # The JVM treats any other word as its main class or as the value of the option before it.
         if not re.match(r"-D|-X|-ea\b|-javaagent:|-agent(lib|path):|--[a-z-]+=", part):
             raise InvalidRequest(
                 f"invalid JVM option {part!r}: write -Dname=value, -X… or --name=value"

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     end_on_thread_death()
     log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")
     # The name is one of ROLES. Garbage collection would take a sixth of the time of the import, and
-    # find nothing.
+    # find no garbage.
     with lasting_objects():
         role = importlib.import_module(f"penstock.services.roles.{given.role}")
     try:

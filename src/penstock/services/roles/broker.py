@@ -150,7 +150,7 @@ def client_file(context: RoleContext) -> LifecycleHandler:
 class _Announcement:
     """Announces the broker once the metadata database exists; the broker works without it.
 
-    For a broker that is used alone, no such database exists or is created. The condition's mutex
+    For a broker without other roles, no such database exists or is created. The condition's mutex
     guards the stop flag that the thread waits on.
 
     Args:

@@ -45,12 +45,12 @@ from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-# Each by its variable, else its file name in the folder `.aws`.
+# Each by its variable, otherwise by its file name in the folder `.aws`.
 _AWS_FILES = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
 
 
 class FlowStarts:
-    """Counts the unexpected ends in a row of the flow's process, and holds its components then.
+    """Counts unexpected ends of the flow's process in a row, and then keeps components stopped.
 
     A file has the number of ends, this run included, from the start of the components until the
     process ran for `STEADY_S`, or ends in order. A process that ends in any other way leaves it.
@@ -58,7 +58,7 @@ class FlowStarts:
 
     Args:
         path: The file.
-        alert: Reports that the components are held.
+        alert: Reports that the components are not started.
     """
 
     def __init__(self, path: Path, alert: Callable[[str], None]) -> None:
@@ -66,7 +66,7 @@ class FlowStarts:
         self._alert = alert
 
     def may_start(self) -> bool:
-        """Return whether the components are started: the last runs did not all end unexpectedly."""
+        """Return whether to start the components: false after several unexpected ends in a row."""
         ends = self._ends()
         if ends < FLOW_ENDS_MAX:
             self._begin(ends + 1)
@@ -79,11 +79,11 @@ class FlowStarts:
         return False
 
     def released(self) -> None:
-        """Note that an operator starts components again."""
+        """Record that an operator starts components again."""
         self._begin(1)
 
     def forget(self) -> None:
-        """Note that the process ran for a while, or ends in order."""
+        """Record that the process ran for a while, or ends in order."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -95,7 +95,7 @@ class FlowStarts:
             fresh.replace(self._path)
             JobTimer("flow starts", STEADY_S, self.forget).start()
         except (OSError, RuntimeError) as error:
-            logger.warning("%s cannot be kept up: %s", self._path, error)
+            logger.warning("%s cannot be updated: %s", self._path, error)
 
     def _ends(self) -> int:
         try:
@@ -120,7 +120,7 @@ class FlowHost:
         self._mutex = threading.Lock()
         self._controller: FlowController | None = None
         self._starts = FlowStarts(context.folder.run / "flow-ends", self._held)
-        self._is_restarting = False  # one word, written by a thread of the repository
+        self._is_restarting = False  # replaced in one step by a thread of the repository
 
     def start(self) -> None:
         """Recover the committed state, and start the components that were running.
@@ -131,7 +131,7 @@ class FlowHost:
         context = self._context
         # Processors are created from the flow's file, which contains no addresses.
         options = context.options
-        # A lock of its own, so that a second service is refused before it changes anything.
+        # A separate lock, so that a second service is refused before it changes anything.
         work_folder = context.folder.tmp / "flow" / str(os.getpid())
         work_folder.mkdir(parents=True, exist_ok=True)
         SERVICE_SPARK.set(options.spark_connect, work_folder)

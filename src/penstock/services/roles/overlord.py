@@ -114,14 +114,14 @@ def overlord_options(options: Options) -> OverlordOptions:
     """Return the overlord's options for the options of the process.
 
     Raises:
-        InvalidRequest: The context for tasks holds something that no task may have, or workers
-            would be lost between two questions.
+        InvalidRequest: The context for tasks has a field that no task may have, or the time-out of
+            workers is shorter than their polls.
     """
     worker_timeout_ms = parse_duration(options.worker_timeout)
     if worker_timeout_ms < WORKER_TIMEOUT_MS_MIN:
         raise InvalidRequest(
-            f"{options.worker_timeout} is less than {WORKER_TIMEOUT_MS_MIN // 1000} s, in which a "
-            "worker that is well may have no chance to answer; give more",
+            f"{options.worker_timeout} is less than {WORKER_TIMEOUT_MS_MIN // 1000} s, in which "
+            "even a healthy worker may be unable to answer; give more",
             place="--worker-timeout",
         )
     runner = RunnerOptions(
@@ -256,7 +256,7 @@ def _led(overlord: Overlord, selector: LeaderSelector, address: str) -> None:
         address: The URL of this process.
 
     Raises:
-        Unavailable: There is no leader, or this one has just begun.
+        Unavailable: No overlord leads, or this one has just begun.
     """
     if selector.is_leader:
         overlord.require_full()

@@ -230,7 +230,7 @@ class PeonRole:
         )
 
     def _waits_changed(self, waits: tuple[DependencyWait, ...]) -> None:
-        """Notify the worker of what the task waits for. A task never calls it concurrently.
+        """Notify the worker of the reasons why the task waits. A task never calls it concurrently.
 
         If a report is lost, the report of the next attempt follows.
         """
@@ -260,7 +260,7 @@ class PeonRole:
     def close(self) -> None:
         """Close Spark and the port; an error of one part does not keep others open."""
         DEATHS.process_stops()
-        with contextlib.ExitStack() as parts:  # The last one added is closed first.
+        with contextlib.ExitStack() as parts:  # The part that was added last is closed first.
             for one in (self._metadata, self._engine, self._batch_engine):
                 if one is not None:
                     parts.callback(one.close)
@@ -297,7 +297,7 @@ class _Stopping:
 
 
 def _watch_input(request_stop: Callable[[], None]) -> None:
-    """Wait for the end of the input: the worker has died, or wants this process to end."""
+    """Wait for the end of the input: the worker has died, or ends this process."""
     try:
         while os.read(_STDIN, _LINE_BYTES_MAX):
             pass

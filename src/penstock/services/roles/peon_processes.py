@@ -3,7 +3,7 @@
 Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it has a
 Spark session, and waits for the name of a task's folder on its standard input. One process runs one
 task and ends. Processes are forked from an idle process that has imported everything
-(`host.fork_server`); if that is not possible, they are started anew, and import everything
+(`host.fork_server`); if that is not possible, they are new processes, which import everything
 themselves. All of this runs on the worker's mailbox thread, because the kernel ends children with
 the thread that started them. `docs/indexing.md` states the memory that a spare takes.
 
@@ -193,7 +193,7 @@ class PeonProcesses:
         self._fill()
 
     def wait_for_server(self, timeout_s: float) -> None:
-        """Wait until tasks can be forked; before, each would import everything itself.
+        """Wait until tasks can be forked; until then, each would import everything itself.
 
         Returns when the fork server is ready, if there is none, or when the time is over. Not to be
         called on the mailbox thread.
@@ -282,7 +282,7 @@ class PeonProcesses:
             return self._make(server.fork)
         except BaseException as error:
             if isinstance(error, ForkServerLost) or not isinstance(error, Unavailable):
-                # A late answer would be taken for the answer to the next fork.
+                # A late answer would be treated as the answer to the next fork.
                 self._server_is_ready = False
                 server.process.kill()  # the watch notices the end
             raise

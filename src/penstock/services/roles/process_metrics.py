@@ -13,7 +13,7 @@ from penstock.core.loop_stalls import stall_samples
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.threads import DEATHS
 
-FAULTS: Final = "Errors that nobody foresaw, after which a part went on"
+FAULTS: Final = "Unexpected errors after which a part continued"
 
 
 def process_metrics(
@@ -29,7 +29,7 @@ def process_metrics(
         role: Role of the process, used as a label.
         registry: Its metrics.
         more: Read at each scrape; while it raises `PenstockError` its metrics are left out.
-        faults: Of threads that go on whatever happens, how often something did.
+        faults: Numbers of unexpected errors of threads that continue after them.
     """
     metrics = registry or MetricRegistry()
     for part, count in (faults or {}).items():

@@ -218,7 +218,7 @@ def run_alone(
         "router": (options.http, "--http"),
         "broker": (options.broker_http_address, "--broker-http"),
     }
-    # The others are found by their leases and use any port.
+    # Other roles are found by their leases and may use any port.
     address, option = addresses.get(name, (HostPort(options.http.host, 0), "--http"))
     listening = [InheritedSocket(None, address, option)]
     if name == "broker":

@@ -1,6 +1,6 @@
 """One request of the batch engine: from its inputs to its final files and their counts.
 
-Owns how a request is divided into work for Spark, and which way its rows take. Arrow in Spark's
+Owns how a request is divided into work for Spark, and which steps its rows pass. Arrow in Spark's
 Python workers reads input files and writes final ones; computation and shuffles in between run in
 the JVM. Does not own cancellation, nor the translation of errors (`spark.batch.engine`).
 

@@ -1,4 +1,4 @@
-"""Sizes and rights of the batch engine. Plain data."""
+"""Sizes and permissions of the batch engine. Plain data."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ class SparkBatchOptions:
     """Sizes of the pieces of batch requests, and the locations that they may access.
 
     Attributes:
-        split_bytes_min: Text files are not cut smaller than this.
-        split_bytes_max: Nor larger: a worker holds the rows of its split.
-        line_bytes_max: A row of text that is longer is unparseable; one of a database is refused.
-        fetch_bytes_max: A file from HTTP may not be larger, nor the rows of a statement.
-        fetch_timeout_s: How long HTTP may be silent.
-        parallelism: How much is done at once; this machine's cores when 0.
+        split_bytes_min: Minimum size of a split of a text file.
+        split_bytes_max: Maximum size: a worker holds the rows of its split in memory.
+        line_bytes_max: Maximum size of a row; a longer row of text is unparseable, one of a
+            database is refused.
+        fetch_bytes_max: Maximum size of a file from HTTP, and of the rows of a statement.
+        fetch_timeout_s: Time limit for each read from HTTP.
+        parallelism: Number of concurrent pieces; 0: this machine's cores.
         compression_level: Level of zstd.
-        scratch_folder: Where work in progress goes, on a disk that Spark's workers share; None:
-            the output folder when it is local, else the system's temporary folder.
-        environment: Where secrets of inputs are looked up.
+        scratch_folder: Folder for work in progress, on a disk that Spark's workers share; None: the
+            output folder if it is local, otherwise the system's temporary folder.
+        environment: Environment variables with the secrets of inputs.
     """
 
     split_bytes_min: int = 8 << 20

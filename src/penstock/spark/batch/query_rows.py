@@ -1,7 +1,7 @@
 """Rows of a query over datasources and external tables, as the input of a batch task.
 
 Owns the allowed queries: one statement that only reads, and only these tables; and the types with
-which the columns of its result are read. A query has a Spark session of its own, so that its tables
+which the columns of its result are read. Each query has its own Spark session, so that its tables
 stay as they were when it was first planned.
 """
 

@@ -56,7 +56,7 @@ class ScanWork:
     fold: RowFold | None = None
 
     def scan(self, number: int) -> BatchReport:
-        """Read one piece; write its files if it is small and the only one, else its runs."""
+        """Read one piece; write its files if it is small and the only one, otherwise its runs."""
         runs: list[SortedRun] = []
         held: list[pa.RecordBatch] = []
         size = processed = outside = 0

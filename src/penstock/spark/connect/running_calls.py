@@ -1,8 +1,8 @@
 """Spark work of one call, which another thread can stop.
 
 `RunningCall` owns the tag of a call and its interrupt. The interrupt is repeated, because Spark
-ignores an interrupt for work that has not started and starts some interrupted work later.
-`stop` may be called from any thread.
+ignores an interrupt of work that has not started yet, and may start it later. `stop` may be called
+from any thread.
 
 `end_jobs` ends jobs that Spark starts after the operation has ended: Spark submits the jobs of
 broadcasts, subqueries and adaptive stages on its own threads, where no interrupt finds them any
@@ -39,8 +39,8 @@ def end_jobs(session: SparkSession, operation: str) -> None:
     from pyspark.sql.connect.plan import Read  # noqa: PLC0415
 
     client = cast("Connected", session).client
-    with contextlib.suppress(Exception):  # it is to fail; Spark may be gone, too
-        # Nothing public asks under an id that is given; PySpark's version is pinned.
+    with contextlib.suppress(Exception):  # it must fail; Spark may also be lost
+        # No public call accepts an operation id; PySpark's version is pinned.
         request = client._execute_plan_request_with_metadata(operation)  # noqa: SLF001
         request.plan.CopyFrom(Read(_NO_TABLE).to_proto(client))
         for _ in client._execute_and_fetch_as_iterator(request, {}):  # noqa: SLF001
@@ -48,7 +48,7 @@ def end_jobs(session: SparkSession, operation: str) -> None:
 
 
 _INTERRUPT_EVERY_S: Final = 0.2
-# Times at which late work is ended, one after the other: on a busy machine a job began 3.3 s late.
+# Waits before late work is ended again: on a busy machine a job began 3.3 s late.
 _LATE_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 # Interrupted work of Spark ends within a second or two; planning may never check.
 _IGNORED_AFTER_S: Final = 10.0
@@ -90,8 +90,9 @@ class RunningCall:
     def end_late_work(self) -> None:
         """End late work of a stopped call, and wait for that.
 
-        For a call whose Spark session or process ends with it, for which `end` is too late. Takes
-        1.5 seconds if the call was stopped, else no time. Not to be called within `tagged`.
+        For a call whose Spark session or process ends with it, so that `end` would be too late.
+        Takes 1.5 seconds if the call was stopped, otherwise no time. Not to be called within
+        `tagged`.
         """
         session = self.session
         if session is None or not self.stopped:

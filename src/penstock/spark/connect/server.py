@@ -65,8 +65,8 @@ class SparkServerOptions:
         log_folder: `spark.log` (rolled by size) and `spark.out` (output of the JVM).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
-        may_make_archive: Whether this server creates a missing archive at its end; of several that
-            start together only one does.
+        may_make_archive: Whether this server creates a missing archive at its end; only one of
+            several servers that start together may.
         host: Address to bind; loopback by default.
         port: Port to bind; 0 picks a free one.
         master: Spark master of the server.
@@ -138,7 +138,7 @@ class SparkServer:
     Args:
         options: Settings of the server.
         clock: Clock for waits.
-        environment: Environment that the JVM inherits, and in which Java is looked up.
+        environment: Environment that the JVM inherits, and that locates Java.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ def kill_leftover(run_folder: Path) -> list[int]:
     """Kill JVMs that an earlier process of this run folder left behind, and return their ids.
 
     They are identified by a mark on their command line, not by a file with a process id, which may
-    belong to another process by now.
+    already belong to another process.
     """
     mark = os.fsencode(_MARK + str(run_folder.absolute()))
     killed = []

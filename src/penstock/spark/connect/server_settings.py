@@ -66,7 +66,7 @@ def jvm_options(memory: str, temp_folder: Path, log_conf: Path, java_version: in
         # returned; a concurrent one would count garbage of the young generation as used.
         "-XX:MinHeapFreeRatio=20",
         "-XX:MaxHeapFreeRatio=50",
-        # A JVM that has run out of memory is of no use; it is restarted and work is retried.
+        # A JVM that has run out of memory cannot continue; it is restarted and work is retried.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.net.preferIPv6Addresses=false",
         f"-Djava.io.tmpdir={temp_folder}",
@@ -90,7 +90,7 @@ def spark_conf(
         "spark.master": with_retries(master),
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": str(port),
-        # Sessions are few, and made again when lost, so a quiet one is kept.
+        # Sessions are few, so an idle one is kept; a lost one is created again.
         "spark.connect.session.manager.defaultSessionTimeout": "24h",
         # Ids of ended operations become free at once: see `running_calls`.
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",

@@ -104,7 +104,7 @@ _TRACE: Final = re.compile(
     r"(?:\[PYTHON_EXCEPTION\] [^\n]*?: )?(?:[\w.$]*PythonException: )?"
     r"Traceback[\s\S]*\n[ \t][^\n]*\n(?=\S)"
 )
-# End of the part of a message that is meant for people: the JVM's stack or the query's plan.
+# End of the readable part of a message: the JVM's stack or the query's plan follows.
 _NOISE: Final = re.compile(
     r"\n[ \t]*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$/@]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
 )
@@ -122,12 +122,12 @@ _PACKAGE: Final = r"\b(?:org\.apache|org\.antlr|java|javax|jdk|sun|scala|io\.net
 _NAME: Final = rf"{_PACKAGE}(?:\.[\w$]+){{1,16}}"
 _THROWN: Final = re.compile(rf"\({_NAME}\) |{_NAME}: ")
 _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
-# Of the client: a message of Spark nests deeper than the 100 levels that it reads. Only types of
-# columns do, of which each list and each map is two levels and each struct three.
+# Error of the client: a message of Spark nests deeper than the 100 levels that it reads. This
+# happens only with column types: a list or map takes two levels, a struct three.
 _UNREADABLE: Final = "Exception deserializing response!"
 _TOO_NESTED: Final = (
-    "the type of a column has too many levels to be sent: about 45 nested lists, or 30 structs or"
-    " maps, can be. Make it a text with CAST(… AS STRING) or to_json(…), or select a part of it"
+    "the type of a column has too many levels to be sent: the limit is about 45 nested lists or 30 "
+    "structs. Make it a text with CAST(… AS STRING) or to_json(…), or select a part of it"
 )
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _PORT: Final = 15002
@@ -417,8 +417,8 @@ def check_reachable(address: str) -> None:
 def check_answers(address: str) -> None:
     """Return when Spark answers a request that has the token of the address.
 
-    It uses no session and does not load PySpark. For a classic master there is nothing to ask: its
-    user starts the session.
+    It uses no session and does not load PySpark. For a classic master there is no server: its user
+    starts the session.
 
     Raises:
         EngineUnavailable: No answer, no answer in time, or the token is refused.

@@ -47,7 +47,7 @@ logger.executor.appenderRef.stuck.ref = stuck
 
 
 def stuck_reason(run_folder: Path) -> str:
-    """Return why a Spark must be ended, "" if it need not."""
+    """Return why a Spark must be ended; "" if it need not be."""
     with contextlib.suppress(OSError):
         if stuck_file(run_folder).stat().st_size:
             return f"still runs cancelled work: it did not stop within {_GIVEN_UP_AFTER}"

@@ -204,7 +204,7 @@ class SparkProcessor(RecordProcessor):
                 self._deliver(session, readable, names, work)
             except EngineUnavailable as error:
                 context.log.warning("%s: the job will be retried", error)
-                # The job may be what makes Spark fail, so others come first.
+                # The job may be the cause of Spark's failure, so others come first.
                 session.rollback(penalize=True)
                 context.yield_()
             except (EngineFailure, ProcessError) as error:

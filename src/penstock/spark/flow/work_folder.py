@@ -42,7 +42,7 @@ class WorkFolder:
         """Write the records of one content; return the file's URL.
 
         Raises:
-            BadRecords: They cannot be read, or not be stored as Parquet.
+            BadRecords: They cannot be read, or cannot be stored as Parquet.
             Unavailable: Disk full or I/O error.
         """
         self._inputs += 1
@@ -65,7 +65,7 @@ class WorkFolder:
         """Return the records of a result, in the order of Spark's partitions.
 
         Raises:
-            BadRecords: There is no readable result.
+            BadRecords: The result is missing or cannot be read.
         """
         files = sorted(self._output(number).glob("part-*.parquet"))
         if not files:

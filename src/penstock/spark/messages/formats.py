@@ -73,7 +73,7 @@ def text_format(format_: MessageFormat | None) -> TextFormat:
 
 
 def metadata_columns(format_: KafkaFormat | None) -> MetadataColumns | None:
-    """Return the metadata columns of a spec's format; None if it has none."""
+    """Return the metadata columns of a spec's format, or None."""
     if format_ is None:
         return None
     return MetadataColumns(

@@ -69,7 +69,7 @@ _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
 
 @dataclass(frozen=True, slots=True)
 class InspectWork:
-    """Splits whose columns are asked for, one for each piece of work.
+    """Splits to inspect, one for each piece of work.
 
     With `metadata`, the result includes the metadata columns of records.
     """
@@ -98,7 +98,7 @@ class InspectWork:
 def inspect_splits(
     work: InspectWork, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Report the columns of the splits whose numbers Spark hands in."""
+    """Report the columns of the splits whose numbers Spark passes in."""
     for number in numbers(batches):
         text = json.dumps([number, work.inspect(number)])
         yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
@@ -133,10 +133,10 @@ def metadata_column_types(records: WholeRecords, names: MetadataColumns) -> Foun
 
 
 def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
-    """Yield the columns that Arrow finds in JSON objects; other values have none.
+    """Yield the columns that Arrow finds in JSON objects; other values have no columns.
 
-    The batch is looked at in small pieces, of which one that Arrow does not take is cut into
-    smaller ones, down to leaves that are looked at one by one.
+    The batch is parsed in small pieces. A piece that Arrow cannot parse is divided again, down to
+    single messages.
     """
     count = len(messages)
     if not count:
@@ -197,8 +197,8 @@ def _type_of_keys(group: KeyGroup, format_: TextFormat) -> FoundType:
 def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:
     """Return the schema with the dimensions that any of the files has, the wider type of each.
 
-    Names that differ in case alone are columns of their own: the files are of one segment, and
-    which of its rows a file has must not decide where their values go.
+    Names that differ only in case are separate columns, so that the column of a value does not
+    depend on the file that contains its row.
     """
     known = {name for name, _ in output_columns(schema)}
     types: dict[str, str] = {}
@@ -214,9 +214,9 @@ def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:
 
 @dataclass(frozen=True, slots=True)
 class AlikeWork:
-    """Files to write once more into a folder, with the types of columns that are wanted.
+    """Files to write again into a folder, with other types of some columns.
 
-    Columns that are not among the wanted ones stay as they are.
+    Columns without a new type stay unchanged.
     """
 
     paths: tuple[str, ...]
@@ -245,7 +245,7 @@ class AlikeWork:
 
 
 def write_alike(work: AlikeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the files whose numbers Spark hands in."""
+    """Write the files whose numbers Spark passes in."""
     for number in numbers(batches):
         yield reported(Report((work.write(number),)))
 
@@ -258,5 +258,5 @@ def unlike(files: Sequence[DataFile], columns: Sequence[tuple[str, str]]) -> lis
 def _of_type(column: pa.ChunkedArray, type_: FieldType) -> pa.ChunkedArray:
     if column.type == type_.arrow:
         return column
-    # As queries read files of other types, so that a merge changes no answer.
+    # Convert types as queries do, so that a merge does not change results.
     return pa.chunked_array([widened(chunk, type_.arrow) for chunk in column.chunks], type_.arrow)

@@ -19,7 +19,7 @@ _MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
 
 
 def header_values(headers: pa.MapArray, name: str) -> pa.BinaryArray:
-    """Return a header of each record; null where it has none."""
+    """Return a header of each record; null if the record lacks it."""
     return pc.map_lookup(headers, pa.scalar(name), "last")
 
 
@@ -51,7 +51,7 @@ def header_names(headers: pa.MapArray) -> list[str]:
 
 def _decoded(value: bytes, encoding: str) -> str | None:
     if encoding == "UTF-16" and not value.startswith(_MARKS):
-        encoding = "UTF-16BE"  # As Java has it, where no mark says otherwise.
+        encoding = "UTF-16BE"  # Java's default for text without a byte order mark.
     try:
         return value.decode(encoding)
     except UnicodeDecodeError:

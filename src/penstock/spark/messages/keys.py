@@ -49,7 +49,7 @@ class KeyReader:
     type: FieldType
 
     def read(self, keys: pa.BinaryArray) -> tuple[pa.Array, tuple[BadMessage, ...]]:
-        """Return the value of each key, null if it has none, and the bad ones by index."""
+        """Return the value of each key, null if missing, and the bad ones by index."""
         found = np.full(len(keys), -1)
         values: list[pa.Array] = [pa.array([], self.type.arrow)]
         bad: list[BadMessage] = []

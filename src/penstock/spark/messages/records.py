@@ -48,7 +48,7 @@ class RecordRows:
         self._time = time
         self._columns = columns
         self._has_time = columns.has(time.name)
-        # It is missing only if the other fields have none either.
+        # It is missing only if it is not among the other fields either.
         value_time = replace(time, missing_ms=None, optional=True) if self._has_time else time
         self._values = value_format.parser(replace(shape, time=value_time))
         self._metadata = RowShape(

@@ -50,7 +50,8 @@ class BuilderOptions:
     """Limits of the jobs.
 
     Attributes:
-        file_bytes_min: No projection is made of smaller files; their rows are read.
+        file_bytes_min: Minimum size of a file for which a projection is made; queries read the rows
+            of smaller ones.
         batch_files: Maximum number of files of one job.
         batch_bytes: Maximum number of bytes that one job reads, unless a single file has more.
         queued_files: Maximum number of files in the queue.

@@ -96,7 +96,7 @@ class ProjectionCatalog:
         self._known: dict[str, DatasourceProjections] = {}
 
     def of(self, datasource: str, files: tuple[TableFile, ...]) -> DatasourceProjections | None:
-        """Return the projections of a datasource with these visible files; None if it has none."""
+        """Return the projections of a datasource with these visible files, or None."""
         try:
             declared = self._source.projections(datasource)
         except PenstockError as error:
@@ -117,7 +117,7 @@ class ProjectionCatalog:
                 self._known[datasource] = known
                 return known
         columns = union_columns(files)
-        # Projections ignore the case of names, so datasources with case variants have none.
+        # Projections ignore the case of names, so datasources with case variants cannot have any.
         plans = () if case_variants_in(n for n, _ in columns) else _resolved(declared, columns)
         missing = {one.name for one in declared} - {plan.name for plan in plans}
         known = DatasourceProjections(files, declared, columns, plans, tuple(sorted(missing)))
@@ -396,7 +396,7 @@ class _Source:
 
         Raises:
             Unresolved: It has no exact counterpart.
-            InvalidRequest: The expression has none.
+            InvalidRequest: The expression has no counterpart.
         """
         if not isinstance(column, ExpressionColumn):
             raise Unresolved(column.name)

@@ -20,7 +20,7 @@ class GroupingKey:
 
     Attributes:
         stored: Its name in the projection's files: the name of the datasource's column if it is
-            one, else a name that no datasource has.
+            one, otherwise a name that no datasource has.
         sql: Its expression, in Spark SQL over the columns of the datasource.
         time: For the time, the granularity to which it is truncated; `NONE`: not truncated.
     """

@@ -54,7 +54,7 @@ def nests(cut: Granularity, unit: str) -> bool:
     coarser = Granularity.parse(unit)
     if cut.months:
         return coarser.months > 0 and coarser.months % cut.months == 0
-    # Months begin at a midnight, whichever.
+    # Months begin at a midnight in every time zone.
     length_ms = DAY_MS if coarser.months else coarser.fixed_ms
     if not cut.fixed_ms or length_ms % cut.fixed_ms:
         return False

@@ -122,7 +122,7 @@ class ProjectionChoice:
 class _ProjectionState:
     """Files of a projection that exist, at one digest and one version of the file store.
 
-    `missing` are the newest files that may have a file of the projection and have none.
+    `missing` are the newest files whose file of the projection may exist, but does not.
     """
 
     files: tuple[TableFile, ...]
@@ -277,8 +277,8 @@ class Projections:
         if options.is_required:
             reasons += [
                 f"{one!r} of {name} cannot be built: it names a column that does not exist, or an"
-                " expression or its filter has no exact counterpart in Spark SQL, or columns of the"
-                " datasource differ in case alone"
+                " expression or its filter has no exact counterpart in Spark SQL, or columns of "
+                "the datasource differ only in case"
                 for one in known.unresolved
                 if not options.use or one == options.use
             ]

@@ -1,4 +1,4 @@
-"""Queries of datasources whose columns differ in case alone (`core.column_case`).
+"""Queries of datasources whose columns differ only in case (`core.column_case`).
 
 Spark ignores case in names and could read neither of such columns. A query that reads one of these
 datasources therefore runs in separate Spark sessions that distinguish case in all names. Owns those
@@ -33,7 +33,7 @@ _PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 
 
 class QuerySessions:
-    """The Spark sessions in which queries are understood and run; any thread may use them.
+    """The Spark sessions in which queries are resolved and run; any thread may use them.
 
     A mutex is held while views are defined, which all queries of a session share and wait for.
 
@@ -54,7 +54,7 @@ class QuerySessions:
     def analysis_session(
         self, running: RunningCall, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[SparkSession]:
-        """Give the session that has outlines of these datasources to a block of a query."""
+        """Lend the session that has outlines of these datasources to a block of a query."""
         with self._outlined.use() as spark, running.tagged(spark):
             with self._mutex:
                 if self._outlines is None or self._outlines.session is not spark:
@@ -66,7 +66,7 @@ class QuerySessions:
     def row_session(
         self, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[tuple[SparkSession, Mapping[str, str]]]:
-        """Give the session that has the rows, and how their views are called, to a block."""
+        """Lend the session that has the rows, and the names of their views, to a block."""
         with self._sessions.use() as spark:
             with self._mutex:
                 if self._views is None or self._views.session is not spark:
@@ -88,7 +88,7 @@ class QuerySessions:
 
 
 class CaseTables:
-    """Datasources of a query that have case variants, with all their columns; false if none has.
+    """Datasources of a query that have case variants, with all their columns; false if none do.
 
     Args:
         files: The files of all datasources.
@@ -96,7 +96,7 @@ class CaseTables:
         known: The columns of datasources.
 
     Attributes:
-        are_read: Whether the query reads one of them; it may name them in another sense.
+        are_read: Whether the query reads one of them; it may use their names for other things.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class CaseTables:
         """Return the reason why case counts."""
         name, columns = next(iter(self._columns.items()))
         shown = shown_case_variants(case_variants_in(column for column, _ in columns))
-        return f'case counts in this query, as {shown} of "{name}" differ in it alone'
+        return f'case counts in this query, because {shown} of "{name}" differ only in case'
 
     def explained(self, text: str) -> str:
         """Return Spark's error for a query, with a hint at names in another case."""
@@ -140,9 +140,9 @@ class CaseTables:
         alike = {datasource: names for datasource, names in found.items() if names}
         if not alike:
             named = (one[1:-1].replace("``", "`") for one in _PART.findall(text))
-            # An alias, among what Spark suggests.
+            # An alias, among the names that Spark suggests.
             if any(one != name and one.lower() == name.lower() for one in named):
-                return f"{text}\n{self.why()}: write each name as it was given"
+                return f"{text}\n{self.why()}: write each name as it was defined"
             return text
         where = _PLACE.search(text)
         place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
@@ -151,7 +151,7 @@ class CaseTables:
         if several:
             return (
                 f'"{name}"{place} may be {" or ".join(_quoted(names))} of "{datasource}", which'
-                f" differ in case alone: write the one that is meant exactly so, in double quotes"
+                " differ only in case: write the intended name exactly, in double quotes"
             )
         return (
             f'there is no column "{name}"{place}, but there is "{names[0]}" of "{datasource}":'

@@ -1,11 +1,11 @@
 """Statements during which Spark ended, and which are refused for a while if it ends again.
 
-A statement can take all memory of the JVM that runs it, or keep it planning until it is ended.
-If a client repeats it, no other query is answered. Spark does not report which of the running
-statements ended it. So each of them becomes a suspect, and suspects run one at a time: the next end
-is then attributed to the suspect that runs. Other statements run as before.
+A statement can take all memory of the JVM that runs it, or keep it planning until it is ended. If a
+client repeats the statement, no other query is answered. Spark does not report which of the running
+statements ended it. So each of them becomes a suspect, and suspects run one at a time: if Spark
+ends again, the running suspect is the cause. Other statements run as before.
 
-Owns the suspects and the rule. It uses neither Spark nor queries: `service` reports to it.
+Owns the suspects and the rule. It does not use Spark: `service` reports to it.
 
 Invariants: a statement ends Spark at most `ENDS_MAX` times within `WINDOW_S`; a suspect that has
 succeeded is cleared; the number of suspects has a bound. Nothing is kept on disk.
@@ -66,7 +66,7 @@ class CrashSuspects:
 
         Raises:
             InvalidRequest: Spark ended during it too often.
-            EngineUnavailable: Another suspect still runs; ask again.
+            EngineUnavailable: Another suspect still runs; try again.
         """
         key = _digest(sql, parameters)
         with self._changed:
@@ -119,16 +119,16 @@ class CrashSuspects:
                 raise InvalidRequest(
                     f"Spark ended {suspect.ends} times during this statement, which takes too much"
                     " memory or does not stop planning: it is refused for another"
-                    f" {suspect.last_s + WINDOW_S - now_s:.0f} s, so that other queries are"
-                    " answered. Ask for less at once, or give queries more memory (--query-memory)"
+                    f" {suspect.last_s + WINDOW_S - now_s:.0f} s, so that other queries are "
+                    "answered. Select less at once, or give queries more memory (--query-memory)"
                 )
             if not self._is_one_running:
                 self._is_one_running = True
                 return True
             if now_s >= until_s:
                 raise EngineUnavailable(
-                    "Spark ended while this statement ran, so that it runs only when no other such"
-                    " statement does, and one still does: ask again in a moment"
+                    "Spark ended while this statement ran, so it runs only while no other such "
+                    "statement runs, and one still does: try again in a moment"
                 )
             self._clock.wait(self._changed, until_s - now_s)
         return False

@@ -55,8 +55,8 @@ KEPT_BYTES_MAX: Final = 1 << 20
 
 _STATEMENTS_MAX: Final = 1_000
 
-# An expression fails with it for a row that is too long to be fetched at once. Users can have the
-# same text, and then their answer goes through files.
+# Text of the error for a row that is too long to be fetched at once. If a user's query raises the
+# same text, its answer goes through files.
 _LONG_ROW: Final = "penstock: a row is too long to be fetched at once"
 # The types whose values may have any size.
 _LONG_TYPES: Final = frozenset(
@@ -64,7 +64,7 @@ _LONG_TYPES: Final = frozenset(
 )
 _TEXT_TYPES: Final = frozenset({"string", "char", "varchar", "binary"})
 
-# What a worker of a Spark elsewhere raises whose Python cannot run `write_spill`.
+# Errors of a remote Spark worker whose Python cannot run `write_spill`.
 _NO_PENSTOCK: Final = ("No module named 'penstock", "[PYTHON_VERSION_MISMATCH]")
 
 RowSource: TypeAlias = "pa.Table | SpilledRows"
@@ -79,7 +79,7 @@ class Fetched:
 
 
 class LargeStatements:
-    """Statements whose last answer was large: such a one is not fetched at once before.
+    """Statements whose last answer was large: their answers go through files from the start.
 
     Any thread may use it. A mutex is held for the time of a look-up.
     """
@@ -93,7 +93,7 @@ class LargeStatements:
             return _digest(statement) in self._known
 
     def note(self, statement: object, *, is_large: bool) -> None:
-        """Note how large the answer of a statement, with its parameters, was."""
+        """Record how large the answer of a statement, with its parameters, was."""
         digest = _digest(statement)
         with self._mutex:
             self._known.pop(digest, None)
@@ -112,9 +112,9 @@ class Fetcher:
 
     Args:
         fields: The columns of the answer, as Spark reports them.
-        row_limit: Number of rows at most.
-        folder: Where the files of large answers are; None: any answer is fetched at once.
-        is_large: Whether it is known that there are too many rows to be fetched at once.
+        row_limit: Maximum number of rows.
+        folder: Folder of large answers' files; None: every answer is fetched at once.
+        is_large: Whether there are known to be too many rows to be fetched at once.
     """
 
     def __init__(
@@ -252,10 +252,10 @@ def _rows_at_once(columns: int) -> int:
 
 
 def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Return rows of which a long one fails, with one column more if any may be long.
+    """Return rows with a guard column that fails for a row that is too long.
 
-    The column is computed where the rows are limited, so that Spark neither plans nor moves them in
-    another way: a filter above the limit would cost small answers another stage.
+    Rows that cannot be too long are returned unchanged. A column does not change how Spark plans or
+    moves the rows; a filter above the limit would cost small answers another stage.
     """
     # Imported here, like all of PySpark: see `connect.session`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
@@ -269,7 +269,7 @@ def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
     ]
     if not sizes:
         return rows
-    while len(sizes) > 1:  # a balanced sum, as Spark and its client are recursive
+    while len(sizes) > 1:  # a balanced sum, because Spark and its client are recursive
         pairs = zip_longest(sizes[::2], sizes[1::2])
         sizes = [one if other is None else one + other for one, other in pairs]
     is_short = sizes[0] <= sf.lit(ROW_BYTES_AT_ONCE)
@@ -277,7 +277,7 @@ def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
 
 
 def _size(column: Column, kind: str) -> Column:
-    """Return the size of a value in bytes; of a nested one about that of its text."""
+    """Return the size of a value in bytes; for a nested value, the approximate size of its text."""
     # Imported here, like all of PySpark: see `connect.session`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 

@@ -2,13 +2,13 @@
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that name the
 remedy. `views` makes the views, `statement` decides which statements are allowed, `sql_guard`
-checks how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the
-visible files. Rows are read by the JVM and come back as Arrow; none passes through Python.
+checks how Spark resolved them, `dialect` has replacements for Druid's functions, `tables` the
+visible files. The JVM reads the rows and returns them as Arrow; none passes through Python.
 
 There are two Spark sessions. The first has an empty outline of each datasource under its own name:
 Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
 that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
-(`column_case`), hold datasources with columns that differ in case alone.
+(`column_case`), hold datasources with columns that differ only in case.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change anything never reaches Spark.
@@ -119,7 +119,7 @@ _IF_AGAIN: Final = (
     " give queries a Spark of their own (--query-memory)"
 )
 _TRIES: Final = 2
-# How often files are listed for one query, of which each time one was replaced and deleted. Only a
+# Maximum number of listings for one query, each after a file was replaced and deleted. Only a
 # machine under load, whose tasks persist every second, needs more than two.
 _LISTINGS_MAX: Final = 10
 # Time after which a JVM that was ended is ready again.
@@ -221,7 +221,7 @@ class _Asked:
 class SqlService:
     """Answers queries; thread-safe, with several queries at once.
 
-    With `projections`, these answer the queries that they can. Without a folder for large answers,
+    Projections, if given, answer the queries that they can. Without a folder for large answers,
     large answers pass through the memory of Spark and of this process.
     """
 
@@ -248,8 +248,8 @@ class SqlService:
         self._clock = clock
         self._options = options or SqlOptions()
         self._running: dict[str, RunningCall] = {}
-        self._ended_at_s = -math.inf  # one word, read by any thread
-        self._is_finishing = False  # one word, read by any thread
+        self._ended_at_s = -math.inf  # replaced in one step; any thread reads it
+        self._is_finishing = False  # replaced in one step; any thread reads it
 
     def query(self, query: SqlQuery) -> SqlResult:
         """Run one query and return its rows, which are in files if they are many.
@@ -543,9 +543,9 @@ class SqlService:
     def _explained(
         self, error: SparkRefusal, query: str, case_variants: CaseTables | None
     ) -> str | Conflict:
-        """Return why Spark refuses a query, in the words of its user.
+        """Return Spark's error for a query, in terms of the user's text.
 
-        A `Conflict` to be raised: a datasource of the query is known, but has no rows yet.
+        It is a `Conflict` if a datasource of the query is known but has no rows yet.
         """
         text = relocated_error(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
@@ -560,7 +560,7 @@ class SqlService:
             if len(alike) > 1:
                 names = " and ".join(f'"{one}"' for one in alike)
                 return (
-                    f"{names} differ in case alone, which SQL does not tell apart: ingest one of"
+                    f"{names} differ only in case, which SQL does not distinguish: ingest one of"
                     " them under another name"
                 )
             if (
@@ -570,7 +570,7 @@ class SqlService:
             ):
                 return meant
             if why := why_empty(self._source, name):
-                # The statement is right, and may be sent again as it is.
+                # The statement is correct, and may be repeated unchanged.
                 return Conflict(why)
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
@@ -621,7 +621,7 @@ def _said(error: BaseException) -> str:
 def _without_ambiguous(
     files: Mapping[str, tuple[TableFile, ...]],
 ) -> Mapping[str, tuple[TableFile, ...]]:
-    """Leave out datasources whose names differ in case alone: one would show the other's rows."""
+    """Leave out datasources whose names differ only in case: one would show the other's rows."""
     counts = Counter(name.lower() for name in files)
     if len(counts) == len(files):
         return files
@@ -629,7 +629,7 @@ def _without_ambiguous(
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a query, in lower case, may name a datasource; may be too inclusive."""
+    """Return whether a query, in lower case, may name a datasource; true in case of doubt."""
     # Quotes within a name are doubled in SQL; such names are rare, so they always count.
     folded = name.lower()
     return folded in text or not folded.isprintable() or '"' in folded or "`" in folded

@@ -4,8 +4,8 @@ Owns the rule of how a statement may begin, and the text that is sent to Spark. 
 and name resolution; this module ensures that nothing that could write, configure or run foreign
 code reaches it. `sql_guard` checks how Spark resolved a query before it runs.
 
-In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is a query,
-whatever follows. WITH may precede an INSERT, so the text after its definitions is checked.
+In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is always a
+query. WITH may precede an INSERT, so the text after its definitions is checked.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Statement:
     """A statement that only reads.
 
     Attributes:
-        query: The text of its query, without surrounding text; empty if it has none.
+        query: The text of its query, without surrounding text; empty for other commands.
         explain: Spark's keyword of the EXPLAIN mode; empty without EXPLAIN.
         command: The text of a SHOW or DESCRIBE; empty for queries, except DESCRIBE of a query.
     """
@@ -187,7 +187,7 @@ def _described(sql: str, found: list[Token]) -> Statement:
 
 
 def _command(sql: str, found: list[Token]) -> str:
-    """Return the text of a command, made only of the names and texts that were checked."""
+    """Return the text of a command, built only from checked names and texts."""
     for token in found:
         if not (token.name or token.is_text or token.text == "."):
             raise _refused_command(sql, token)

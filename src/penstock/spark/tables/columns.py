@@ -4,9 +4,9 @@ If the files of a column have several types, the widest one counts: bigint and d
 anything with text is text. A column that a file lacks is null there.
 
 Names ignore case, as in Spark, so a column whose producer changed its case is one column. If the
-rows of one segment have two names that differ in case alone (`core.column_case`), names are exact
-in the whole datasource, so that both can be queried. The files of one segment count together, so
-that merging them changes nothing; see decision 47.
+rows of one segment have two names that differ only in case (`core.column_case`), names are exact in
+the whole datasource, so that both can be queried. The files of one segment count together, so that
+merging them changes nothing; see decision 47.
 """
 
 from __future__ import annotations

@@ -35,11 +35,12 @@ def read_file(
     Args:
         file: The file.
         schema: Names and types of the batches, each type the file's own or a wider one.
-        exact: Whether case counts in names, as the table has case variants (`core.column_case`).
+        exact: Whether names are case-sensitive, because the table has case variants
+            (`core.column_case`).
 
     Raises:
-        Unavailable: The file is gone or cannot be read now: ask for the visible files again.
-        CorruptData: It is no Parquet file.
+        Unavailable: The file was deleted or cannot be read now: list the visible files again.
+            CorruptData: It is not a Parquet file.
     """
     try:
         dataset = _open(file.path)
@@ -50,7 +51,7 @@ def read_file(
             filter=None if file.clip is None else _within(file.clip, dataset.schema),
             batch_size=BATCH_ROWS,
             batch_readahead=1,
-            use_threads=False,  # Spark runs as many of us at once as there are cores
+            use_threads=False,  # Spark runs one of these for each core
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
@@ -63,8 +64,8 @@ def read_file(
 
 
 def _open(path: str) -> ds.FileSystemDataset:
-    # Here, because it brings pandas along: half a second and 40 MB of each peon and the router,
-    # which read no file themselves.
+    # Imported here because it imports pandas: half a second and 40 MB of each peon and the router,
+    # which do not read files themselves.
     import pyarrow.dataset as ds  # noqa: PLC0415
 
     filesystem, inner = fsspec.core.url_to_fs(path)

@@ -1,6 +1,6 @@
-"""Which files are visible, from the metadata store: segments and announced files of one snapshot.
+"""Visible files of each datasource: segments and announced files of one metadata snapshot.
 
-Owns the step from the catalogue's view to `TableFile`s. It decides no visibility.
+Owns the step from the catalogue's view to `TableFile`s. Does not decide visibility.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_
 from penstock.storage.metadata import MetadataStore, Snapshot
 
 DECLARED_FOR_S: Final = 10.0
-"""So old what is known of projections may be."""
+"""Maximum age of the cached projection declarations, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,15 @@ class _Published:
 class VisibleFiles:
     """`TableSource` over the metadata store.
 
-    Queries come on many threads, and the catalogue has one owner: a mutex is held while it moves
-    to a new snapshot, which is the work that all of them wait for anyway.
+    Queries call it on many threads. The mutex is held while the catalogue is updated, because every
+    query needs the result.
     """
 
     def __init__(self, store: MetadataStore, deep_storage: str, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        # Each is one word, which any thread reads and writes: since when, and what was read then.
+        # Each value is replaced in one step, so any thread may use it: the time of a read, and its
+        # result.
         self._supervised: tuple[float, Mapping[str, tuple[DeclaredProjections, ...]]] | None = None
         self._declared: dict[str, tuple[float, tuple[DeclaredProjections, ...]]] = {}
         self._deep_store = DeepStore(deep_storage)
@@ -55,8 +56,8 @@ class VisibleFiles:
         self._catalogue = Catalog()
         self._snapshot: Snapshot | None = None
         self._tables: Tables | None = None
-        # What changes with nearly every revision is what tasks announce; of the segments of a
-        # datasource there may be very many: they are the same while its visible timeline is.
+        # Most revisions change only announced files. A datasource may have very many segments, so
+        # their files are reused while its visible timeline is unchanged.
         self._published: dict[str, _Published] = {}
 
     def revision(self) -> int:
@@ -78,7 +79,7 @@ class VisibleFiles:
             return self._tables
 
     def feeders(self, datasource: str) -> list[Feeder]:
-        """Return the supervisors of a datasource, whose name may be in another case."""
+        """Return the supervisors of a datasource, whose name may differ in case."""
         return [
             Feeder(row.id, suspended=bool(row.payload.get("suspended")))
             for row in self._store.supervisors.list()
@@ -86,13 +87,13 @@ class VisibleFiles:
         ]
 
     def is_dropped(self, datasource: str) -> bool:
-        """Return whether all segments of a datasource are unused; its name as it was written."""
+        """Return whether all segments of a datasource are unused; its name is case-sensitive."""
         return self._store.survey.read(lambda overview: overview.is_dropped(datasource))
 
     def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
-        """Return the projections of a datasource, as they were some seconds ago at most.
+        """Return the projections of a datasource, at most `DECLARED_FOR_S` old.
 
-        Those of supervisors come after, and win over, those that batch tasks published with.
+        Those of supervisors follow, and take precedence over, those that batch tasks published.
         """
         now_s = self._clock.monotonic_s()
         known = self._declared.get(datasource)

@@ -1,8 +1,8 @@
 """Files of the messages that could not be parsed, one for each offset range that has any.
 
 Owns their format: JSON lines {"topic", "partition", "offset", "reason", "message_base64"}, in the
-order of offsets. Invariants: a file has its name only when it is whole, and a repeated attempt at a
-range writes the same bytes under the same name, so attempts do not add up.
+order of offsets. Invariants: a file gets its name only when it is complete, and a repeated attempt
+at a range writes the same bytes under the same name, so no message is counted twice.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class BadFileWriter:
 
     Args:
         fs: The file system.
-        folder: Folder of the file; made when needed.
+        folder: Folder of the file; created when needed.
         name: Name of the file, from `bad_file_name`.
         topic: The topic, for the records.
         partition: The stream partition, for the records.
-        attempt: Sets the temporary names of attempts that run at once apart.
+        attempt: Distinguishes the temporary names of concurrent attempts.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BadFileWriter:
 
 
 def list_bad_files(fs: FileSystem, folder: str) -> list[str]:
-    """Return the paths of the whole files in the folder, by name; none when it is absent."""
+    """Return the paths of the complete files in the folder, by name; empty if it does not exist."""
     if not fs.exists(folder):
         return []
     names = sorted(fs.listdir(folder))

@@ -1,7 +1,7 @@
 """Counts of the bytes of messages that workers read: an empty file for each range.
 
 Spark's workers return only rows, so counts are encoded in the names of files. Invariant: a repeated
-attempt at a range creates the same file, so attempts do not add up.
+attempt at a range creates the same file, so nothing is counted twice.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def _check_braces(
     data = np.frombuffer(text, np.uint8)
     if not (ends - starts >= len("{}")).all():
         raise NotCleanError
-    # Refused one by one, whether or not their fields are wanted.
+    # Such messages are refused one by one, even if their fields are not needed.
     for index in np.flatnonzero(ends - starts >= KEYS_BYTES_MIN).tolist():
         if has_too_many_keys(data[int(starts[index]) : int(ends[index])].tobytes()):
             raise NotCleanError
@@ -303,7 +303,7 @@ def cut_out(
 ) -> pa.BinaryArray:
     """Return the parts [starts[i], ends[i]) of a text as separate values."""
     steps = np.zeros(text.size + 1, np.int8)
-    # Added, not set, because one part may begin where another ends.
+    # Counted, not marked, because one part may begin where another ends.
     np.add.at(steps, starts, 1)
     np.subtract.at(steps, ends, 1)
     inside = np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)

@@ -2,7 +2,7 @@
 
 Texts with all digits of the pattern are converted together, as a table of bytes; the others with
 `TimePattern.parse`, once for each distinct text. Invariant: both methods return the same time, or
-none.
+no time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def by_pattern(column: pa.StringArray, pattern: TimePattern) -> pa.Array:
     """Return epoch milliseconds; null where the text is null or empty.
 
     Raises:
-        InvalidRequest: A text is not written so, or names no time.
+        InvalidRequest: A text does not match the pattern, or is not a valid time.
         UnicodeDecodeError: A text is not UTF-8.
     """
     lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
@@ -56,17 +56,17 @@ def _each(column: pa.StringArray, pattern: TimePattern) -> Numbers:
 
 
 def _table(column: pa.StringArray, width: int) -> npt.NDArray[np.uint8]:
-    """Return texts that all have `width` bytes, a row each."""
+    """Return texts that all have `width` bytes as a table with one row for each."""
     _, offsets, data = column.buffers()
     first = int(np.frombuffer(offsets, np.int32)[column.offset])
     return np.frombuffer(data, np.uint8, len(column) * width, first).reshape(-1, width)
 
 
 def _fixed(table: npt.NDArray[np.uint8], layout: Layout) -> tuple[Numbers, Truths]:
-    """Return the times of texts that have all of their digits, and which of them are right."""
+    """Return the times of texts that have all digits, and which of them are valid."""
     right = np.ones(len(table), np.bool_)
     fields: dict[str, Numbers] = {}
-    # A digit of all texts after the other, so that what is next lies near.
+    # Transposed, so that the same digit of all texts is contiguous.
     table = np.ascontiguousarray(table.T)
     at = 0
     for name, part in layout:
@@ -77,7 +77,7 @@ def _fixed(table: npt.NDArray[np.uint8], layout: Layout) -> tuple[Numbers, Truth
             continue
         value = np.zeros(table.shape[1], np.int32)
         for place in range(at, at + part):
-            digit = table[place] - _ZERO  # What is below it becomes more than 9.
+            digit = table[place] - _ZERO  # Bytes below "0" wrap around to more than 9.
             right &= digit <= 9
             value *= 10
             value += digit

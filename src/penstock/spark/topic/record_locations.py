@@ -54,7 +54,7 @@ def as_source(wanted: StreamRange) -> SourceRange:
 
 
 def shown_place(place: str) -> str:
-    """Return a place as messages call it: the path of the folder or file, or the topic of Kafka."""
+    """Return a location's name for messages: the path of the folder or file, or Kafka's topic."""
     if place.startswith(_LINES):
         return str(json.loads(place.removeprefix(_LINES))[0])
     if place.startswith(_KAFKA):

@@ -22,9 +22,9 @@ from penstock.storage.queue.log_reader import MessageSlice
 class WholeRecords:
     """Records of one stream partition, in order.
 
-    A value that is null was sent as none. Times are epoch milliseconds, null where there is none;
+    A null value was sent as null. Times are epoch milliseconds, null where the source has no time;
     without `keys` or `headers` no record has any. `long_lines` has a reason for each offset whose
-    value is an empty line in the place of one that is too long.
+    value is an empty line because the line was too long.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class WholeRecords:
         return len(self.values)
 
     def take(self, places: pa.Int64Array) -> WholeRecords:
-        """Return the records at these places."""
+        """Return the records at these positions."""
         return WholeRecords(
             self.topic,
             self.partition,
@@ -65,12 +65,13 @@ class RecordParser(Protocol):
 def whole_records(
     slices: Sequence[MessageSlice | RecordSlice], topic: str, partition: int
 ) -> WholeRecords:
-    """Return the records of slices of one kind, of which there is one at least.
+    """Return the records of slices of one kind.
 
     Args:
-        slices: They may be as small as one message, and offsets between them missing.
-        topic: Where they are from.
-        partition: Where they are from.
+        slices: At least one. A slice may be as small as one message, and offsets between slices
+            may be missing.
+        topic: The topic of the slices.
+        partition: The stream partition of the slices.
     """
     values = pa.concat_arrays([piece.messages for piece in slices])
     of_kafka = [piece for piece in slices if isinstance(piece, RecordSlice)]

@@ -120,7 +120,7 @@ class TopicReader(DataSourceReader):
     """Reads fixed offset ranges."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        # As they are: names of options have no case, which a plain dict would lose.
+        # Not copied: names of options ignore case, which a plain dict would not.
         self._options = options
         self._rows = _RowReader(options, schema)
 
@@ -215,7 +215,7 @@ class _RowReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
-        # Spark stands in an empty partition when there are no splits at all.
+        # Spark passes in an empty partition if there are no splits.
         ranges = partition.ranges if isinstance(partition, TopicSplit) else ()
         fs = OsFileSystem()
         if self._shape is None:

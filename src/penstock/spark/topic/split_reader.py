@@ -76,7 +76,7 @@ class BadMessagePolicy:
 class _Batch:
     """Result of a batch: its rows, its bad messages if any, and its size in bytes.
 
-    The size counts only the payloads of messages, whatever else records have.
+    The size counts only the payloads of messages, not the other fields of records.
     """
 
     rows: pa.RecordBatch

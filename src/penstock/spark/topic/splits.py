@@ -32,7 +32,7 @@ Split = tuple[SourceRange, ...]
 
 
 def cut(ranges: Sequence[SourceRange], most: int, least_bytes: int) -> list[Split]:
-    """Return at most `most` splits of about equal size, none much under `least_bytes`.
+    """Return at most `most` splits of about equal size, none much smaller than `least_bytes`.
 
     Small ranges share a split, because one small job is faster than several tiny ones.
     """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def in_order(values: pa.Array, *, sets: bool) -> pa.Array:
     """Return text in which each list is sorted; with `sets`, without duplicates.
 
-    The values are text, as Druid's are, and so they are compared: by code points, which is the
-    order of their bytes; null comes first. Each distinct list is looked at once.
+    Values are compared as text, by code points (the order of their bytes), as in Druid; null comes
+    first. Each distinct list is sorted once.
     """
     is_list = pc.and_(pc.starts_with(values, "["), pc.ends_with(values, "]"))
     if not pc.any(is_list).as_py():
@@ -41,5 +41,5 @@ def _ordered(text: str, *, sets: bool) -> str:
     except (orjson.JSONDecodeError, UnparseableError):
         return text
     kept = list(dict.fromkeys(values)) if sets else values
-    # Nulls come first: there is nothing between them to compare.
+    # Nulls come first, as equal keys: they cannot be compared with each other.
     return orjson.dumps(sorted(kept, key=lambda one: (one is not None, one or ""))).decode()

@@ -1,1 +1,1 @@
-"""A transform's expression: the names in its text, and whether Spark takes it."""
+"""A transform's expression: the names in its text, and whether Spark accepts it."""

@@ -19,8 +19,8 @@ _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 def names_in(expression: str) -> Iterator[str]:
     """Yield the possible names of columns in an expression of Spark SQL.
 
-    Key words come along: they are read as fields that no message has, which costs next to nothing,
-    while telling them from columns of the same name would take the whole grammar.
+    Keywords are included: reading them as missing fields is cheap, and distinguishing them from
+    columns would need Spark's grammar.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
@@ -35,8 +35,8 @@ def names_in(expression: str) -> Iterator[str]:
 def in_backticks(expression: str) -> str:
     """Return the expression with backticks around the names that have double quotes.
 
-    Spark takes double quotes for names only where it is also strict about values (ANSI), which the
-    engine is not. Comments are left out.
+    Spark accepts double-quoted names only in ANSI mode, which the engine does not use. Comments are
+    left out.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
@@ -44,7 +44,7 @@ def in_backticks(expression: str) -> str:
     parts: list[str] = []
     at = 0
     for token in [*tokens(expression), Token("", "", len(expression))]:
-        # What lies between is space, or a comment: blank, so that places in errors stay the same.
+        # Replace comments between tokens by blanks, so that positions in errors stay the same.
         parts += (_NOT_LINE_END.sub(" ", expression[at : token.position]), _requoted(token))
         at = token.position + len(token.raw)
     return "".join(parts)

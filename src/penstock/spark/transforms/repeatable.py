@@ -16,7 +16,7 @@ and as between both by case decimal dec numeric char character varchar distinct 
 escape false for from ilike in interval is leading like not null on or regexp rlike struct then
 trailing true when
 """
-# Of the times, those of a query are the same for all its rows.
+# Functions of the current time are constant within a query.
 _REPEATABLE: Final = """
 abs acos acosh add_months aggregate array array_append array_compact array_contains
 array_distinct array_except array_insert array_intersect array_join array_max array_min
@@ -63,7 +63,7 @@ _BEFORE_STAR: Final = frozenset({"(", ",", ".", "ALL"})
 def is_repeatable(expression: str) -> bool:
     """Return whether an expression of Spark SQL calls only listed functions, none by a path.
 
-    One with a star for all columns does not: which there are depends on how rows are read.
+    An expression with `*` is not repeatable, because its columns depend on how the rows are read.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.

@@ -1,7 +1,7 @@
 """Errors in a spec's expressions: the check before a task starts, and attribution at run time.
 
 `ExpressionCheck` lets Spark analyse the expressions; nothing is executed.
-The router uses it, so it has no knowledge of specs; any thread may call it. It reports only
+It does not depend on specs, because the router uses it; any thread may call it. It reports only
 errors that do not depend on field types: syntax, unknown functions, numbers of arguments, and
 expressions that read more than their row or run other code. A field is never an error, because
 any message may have it. `translate_transform_errors` adds to a Spark error the transforms or
@@ -38,7 +38,7 @@ def translate_transform_errors(schema: DataSchema) -> Iterator[None]:
     """Name the transforms that may have raised an error of the block.
 
     Raises:
-        SparkRefusal: The block's, with the names.
+        SparkRefusal: The error of the block, with the names.
     """
     try:
         yield

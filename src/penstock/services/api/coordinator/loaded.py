@@ -1,7 +1,7 @@
 """The coordinator's API of loaded data: the leader, datasources, their intervals and segments.
 
 Owns Druid's paths and formats. Published segments are read in place, so every used segment counts
-as loaded, once, in the one tier that Druid's clients expect; no server has any.
+as loaded, once, in the one tier that Druid's clients expect; no server has loaded it.
 """
 
 from __future__ import annotations

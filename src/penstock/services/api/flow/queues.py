@@ -19,7 +19,7 @@ from penstock.flow.queue.listing import AttributeIs
 from penstock.services.api.endpoints import Endpoint, EndpointCall, EndpointParameter
 from penstock.services.api.flow import forms
 
-NOT_THERE: Final = {404: "There is no object of this name."}
+NOT_THERE: Final = {404: "No object has this name."}
 """Answer for an unknown name."""
 
 _LISTED_MAX: Final = 1_000

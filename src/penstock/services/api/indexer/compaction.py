@@ -149,7 +149,7 @@ class CompactionRoutes:
         return JsonResponse(compaction_progress(self._admin, self._datasource(request)))
 
     async def simulate(self, request: Request) -> Response:
-        """List what would be compacted, newest first, with another cluster configuration."""
+        """List the intervals due under another cluster configuration, newest first."""
         cluster = parse_cluster_compaction(await bounded_body(request) or b"{}")
         return await run_in_threadpool(self._simulate, cluster)
 
@@ -207,7 +207,7 @@ def compaction_progress(admin: AdminService, datasource: str) -> Mapping[str, ob
 
 
 def _status(name: str, configs: CompactionConfigs, plan: CompactionPlan) -> dict[str, object]:
-    # A suspended one has its numbers, too, so that users can see what it would do.
+    # A suspended supervisor has its numbers, too, so that users can see what it would do.
     status = "NOT_ENABLED" if name in configs.suspended else "RUNNING"
     shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):

@@ -213,7 +213,7 @@ class _Commands:
         except InvalidRequest as error:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
-            raise InvalidRequest("must name one stream partition at least", place=place)
+            raise InvalidRequest("must name at least one stream partition", place=place)
         stream = result_of(self._service.stream_spec(supervisor_id)).stream
         if wanted.get("stream", stream) != stream:
             raise InvalidRequest(
@@ -234,7 +234,7 @@ class _Commands:
         """Have task groups publish the rows that they have read."""
         groups = (await json_object(request)).get("taskGroupIds")
         if not isinstance(groups, list) or not groups:
-            raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")
+            raise InvalidRequest("must list at least one task group", place="taskGroupIds")
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
         await run_in_threadpool(

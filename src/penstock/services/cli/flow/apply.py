@@ -54,7 +54,7 @@ def apply(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change, as flow diff does.")
+        bool, typer.Option("--dry-run", help="Only show the changes, as flow diff does.")
     ] = False,
     start: Annotated[
         bool, typer.Option("--start", help="Start all components, now and at each restart.")
@@ -121,7 +121,7 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
 
 
 def diff(file: File, as_json: Json = False) -> None:
-    """Show what applying a file would change, and what would be stopped for it."""
+    """Show what applying a file would change, and which components it would stop."""
     answer = _put(FlowDocument.read(file), revision=None, dry_run=True, as_json=as_json)
     if as_json:
         print_json(answer)

@@ -115,7 +115,7 @@ def import_into(paths: Sequence[Path], into: SwapImportTarget, *, as_json: bool)
         InvalidRequest: The options are invalid; nothing was changed.
         NotFound: There is no such connection.
         Conflict: Penstock runs.
-        Unavailable: Full disk or I/O error; what was imported stays.
+        Unavailable: Full disk or I/O error; imported FlowFiles stay.
     """
     # Imported here, because no other command needs them.
     from penstock.flow.nifi_import.importer import (  # noqa: PLC0415  # noqa: PLC0415
@@ -377,7 +377,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     """Return the files, those of a folder in the order in which NiFi would read them.
 
     Raises:
-        InvalidRequest: A file does not exist, or a folder has none.
+        InvalidRequest: A file does not exist, or a folder has no swap file.
     """
     from penstock.flow.swap.nifi.swap_files import NifiSwapName, reading_order  # noqa: PLC0415 - slow
 

@@ -84,7 +84,7 @@ def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
 
 
 def end_of(task_id: str, status: object) -> str | None:
-    """Return how a task has ended, when, and why if it failed; None if it has not ended."""
+    """Return how and when a task ended, and why it failed; None if it has not ended."""
     code, created = part(status, "statusCode"), part(status, "createdTime")
     took_ms = part(status, "duration")
     if code == "RUNNING" or not isinstance(created, str) or not isinstance(took_ms, int):
@@ -207,7 +207,7 @@ def _counted(task_id: str) -> str:
 
 
 def removed(payload: object) -> str:
-    """Return what a task that removes segments has removed, from its report; empty for others."""
+    """Return the number of segments that a task removed, from its report; empty for other tasks."""
     killed, files = part(payload, "segmentsKilled"), part(payload, "filesDeleted")
     if not isinstance(killed, int):
         return ""
@@ -218,7 +218,7 @@ def removed(payload: object) -> str:
 
 
 def emptied(payload: object) -> str:
-    """Return where a task replaced segments by nothing, from its report; empty if nowhere."""
+    """Return the intervals whose segments a task replaced by nothing, from its report, as text."""
     found = part(payload, "intervalsEmptied")
     if not isinstance(found, list) or not found:
         return ""

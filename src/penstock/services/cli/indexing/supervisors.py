@@ -42,7 +42,8 @@ _COMPACTS = f"{AUTOCOMPACT}__"
 # The overlord's name of this type (`penstock.indexing.overlord.supervisor_service`).
 _SHORT = "shortOfSlots"
 _TASKS_WAIT_FOR = "tasksWaitFor"
-# The stream is read each second, unless a spec says less often: an older report shows its age.
+# The stream is read each second unless the spec sets a longer period; an older report shows its
+# age.
 _FRESH_MS = 3_000
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -105,7 +106,7 @@ def list_supervisors(as_json: Json = False) -> None:
     for one in found:
         for line in wait_lines(one):
             echo(f"{one.get('id')} waits for {line}")
-    # The same for all, because slots are shared.
+    # The reason is the same for all, because slots are shared.
     for short in sorted({str(one[_SHORT]) for one in found if one.get(_SHORT)}):
         warn(f"penstock: {short}")
 
@@ -128,7 +129,7 @@ def status(name: Id, as_json: Json = False) -> None:
         ("state", "detailedState"),
         ("lag", "aggregateLag"),
     ):
-        # The age of the report, beside the values that depend on it.
+        # The age of the report, for the values that depend on it.
         age = _age(answer) if label == "lag" else ""
         echo(f"{label:<12}{payload.get(key)}{age}")
     if payload.get(_SHORT):
@@ -231,7 +232,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     for task in objects(payload, "activeTasks"):
         offsets = part(task, "currentOffsets")
         for partition in offsets if isinstance(offsets, dict) else ():
-            # Of several replicas the most advanced one.
+            # The most advanced of several replicas.
             read[partition] = max(read.get(partition, 0), whole(offsets, partition))
     rows = [
         {
@@ -244,7 +245,7 @@ def lag(name: Id, as_json: Json = False) -> None:
         }
         for partition, offset in (latest.items() if isinstance(latest, dict) else ())
     ]
-    print_rows(rows, as_json=as_json, empty="no stream partition was seen yet")
+    print_rows(rows, as_json=as_json, empty="no stream partition was read yet")
     if not as_json:
         time_ms = part(payload, "maxLagMillis")
         time = f", {time_ms / 1000:,.1f} s" if isinstance(time_ms, int) else ""
@@ -360,7 +361,7 @@ def stats(name: Id, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
     else:
-        print_rows(rows, as_json=False, empty="no task that runs has counted anything yet")
+        print_rows(rows, as_json=False, empty="no running task has counted anything yet")
 
 
 @supervisor_app.command()

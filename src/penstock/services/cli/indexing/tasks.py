@@ -147,7 +147,7 @@ def _place(location: object) -> str | None:
 
 @task_app.command()
 def why(task: TaskId, as_json: Json = False) -> None:
-    """Show what a task waits for: locks of others, a free slot, an earlier publish."""
+    """Show why a task waits: for locks of others, a free slot, or an earlier publish."""
     api = GIVEN.api()
     answer = api.get(f"{_TASK}/{named(task)}/why")
     if as_json:

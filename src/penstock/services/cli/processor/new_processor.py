@@ -60,7 +60,7 @@ def list_processors(
     for name in registry.names():
         try:
             facts = describe(registry.find(name))
-        except PenstockError as error:  # one that cannot be imported must not hide others
+        except PenstockError as error:  # a processor that cannot be imported must not hide others
             warn_lines(f"penstock: {error}")
             continue
         text = " ".join((name, *facts.tags, facts.about)).lower()

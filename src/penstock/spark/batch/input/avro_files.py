@@ -107,7 +107,7 @@ def read_avro(
     Args:
         stored: The open file.
         file: The file's name for messages.
-        wanted: The columns to read, of those that the file has.
+        wanted: The columns to read; all of them exist in the file.
         block_bytes_max: Limit of a block's size after decompression.
     """
     at = 0

@@ -55,7 +55,7 @@ _REMEDY: Final = "cast it in the statement, such as to text, or leave such rows 
 
 @dataclass(frozen=True, slots=True)
 class StatementRows:
-    """The rows of one statement: how messages call it, and the file."""
+    """The rows of one statement: its name in messages, and the file."""
 
     shown: str
     path: Path
@@ -79,13 +79,13 @@ def fetch_rows(
         wanted: The input.
         password: Of its user.
         new_file: Returns a path for a file of a name.
-        bytes_max: A statement whose rows have more, as text, is refused.
-        row_bytes_max: So is one with a longer row.
-        check: Called now and then; raises when the copy should end.
+        bytes_max: Maximum size of a statement's rows, as text.
+        row_bytes_max: Maximum size of one row.
+        check: Called periodically; raises when the copy must end.
 
     Raises:
-        InvalidRequest: The database refuses the user or a statement, or a statement gives too
-            much, or what no column can hold.
+        InvalidRequest: The database refuses the user or a statement, or a statement returns too
+            much, or a value that no column can hold.
         InputUnavailable: The database does not answer, or breaks off.
     """
     connector = wanted.database.connector_config
@@ -148,7 +148,8 @@ class _Copying:
         names = [f"c{number}" for number in range(len(columns))]
         plain = [pa.string() if pa.types.is_list(field.type) else field.type for field in schema]
         if block.startswith(BOM):
-            # Where a text begins, Arrow takes one away, which is a character of the value here.
+            # Arrow removes a byte order mark at the start of a text, but here it belongs to the
+            # value.
             block = bytearray(BOM) + block
         try:
             read = pv.read_csv(

@@ -69,7 +69,7 @@ def may_be_cut(file: InputFile, source: Source) -> bool:
 def is_lines(head: bytes) -> bool:
     """Return whether a file has an object a line, by its beginning.
 
-    It has not if it begins with a list, or with an object that is not alone on one line.
+    This is false if it begins with a list, or with an object that shares its line or spans several.
     """
     text = head.removeprefix(BOM).lstrip()
     if not text.startswith(b"{"):

@@ -203,8 +203,8 @@ class FileFinder:
         found = self.options.environment.get(given.variable)
         if found is None:
             raise InvalidRequest(
-                f"the variable {given.variable} is not set where this task runs: set it in the"
-                " environment of `penstock up`, or of the worker, and start that again; or write"
+                f"the variable {given.variable} is not set where this task runs: set it in the "
+                "environment of `penstock up`, or of the worker, and restart it; or write"
                 ' {"type": "default", "password": "…"}',
                 place=f"inputSource.{field_name}",
             )

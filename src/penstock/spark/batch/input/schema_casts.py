@@ -62,7 +62,7 @@ def conformed(
 def _objects(
     columns: Sequence[pa.Array], names: Sequence[str]
 ) -> Sequence[Mapping[str, Json] | str]:
-    """Return rows with JSON values, or the reason why not: a time may be outside our calendar."""
+    """Return rows with JSON values, or a reason: a time may be outside the supported calendar."""
     rows = pa.RecordBatch.from_arrays(columns, names=names)
     try:
         return [{n: _plain(value) for n, value in row.items()} for row in rows.to_pylist()]
@@ -77,7 +77,7 @@ def _objects(
 def rows_of_objects(
     objects: Sequence[Mapping[str, Json] | str], shape: RowShape
 ) -> tuple[pa.RecordBatch, Bad]:
-    """Return the row of each object, or a text with the reason why it has none."""
+    """Return the row of each object, or the reason why it has no row."""
     rows: list[list[Value]] = []
     bad: list[tuple[int, str]] = []
     for index, value in enumerate(objects):
@@ -124,7 +124,7 @@ def _as_a_whole(
 def _as_plain(shape: RowShape, schema: pa.Schema, numbers: Collection[str]) -> RowShape:
     """Return the shape for rows of `_plain`, in which typed times are ISO text.
 
-    But for those that are wanted as `numbers`, too: they are milliseconds.
+    Those that are requested as `numbers`, too, are milliseconds.
     """
     if shape.time is None or shape.time.name not in schema.names:
         return shape
@@ -163,13 +163,13 @@ def _decoded(column: pa.Array) -> pa.Array:
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.string())
-    # Python knows no nanoseconds, and nobody here looks at them.
+    # Python has no nanoseconds, and no code here needs them.
     known = _in_micros(column.type)
     return column if known == column.type else column.cast(known, safe=False)
 
 
 def _in_micros(kind: pa.DataType) -> pa.DataType:
-    """Return the type with microseconds instead of nanoseconds, also within nested types."""
+    """Return the type with microseconds instead of nanoseconds, including nested types."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":
@@ -207,7 +207,7 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
         try:
             return pa.array([_json(value) for value in column.to_pylist()], pa.string())
         except orjson.JSONEncodeError:
-            raise NotCleanError from None  # such as a span of time: it costs its row alone
+            raise NotCleanError from None  # such as a span of time: only its row is lost
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         if not binary_as_string:
             texts = [None if v is None else _plain(v) for v in column.to_pylist()]
@@ -217,11 +217,11 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
         return _cast(_in_millis(column), type_, binary_as_string=False)
     if type_ is FieldType.STRING:
         if pa.types.is_timestamp(kind) or pa.types.is_floating(kind):
-            # Arrow writes both in ways of its own.
+            # Arrow writes both in its own forms.
             return pa.array([_text(value) for value in column.to_pylist()], pa.string())
         return _tried(column, pa.string())
     if pa.types.is_string(kind):
-        # Texts that are numbers in other ways than Arrow's are for `coerce` to judge.
+        # `coerce` decides about texts that are numbers in other forms than Arrow's.
         return _tried(column, type_.arrow)
     if pa.types.is_decimal(kind) and type_ is not FieldType.LONG:
         return _tried(column, pa.float64()).cast(type_.arrow)

@@ -35,7 +35,7 @@ class SegmentSelection:
     """A filter and the columns that it hides; false if everything is shown.
 
     `longs` are the columns that are longs in all segments with them. With `exact`, column names
-    are case-sensitive, because a segment has some that differ in case alone (`core.column_case`).
+    are case-sensitive, because a segment has some that differ only in case (`core.column_case`).
     """
 
     filter: Filter | None = None

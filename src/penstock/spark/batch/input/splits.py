@@ -21,7 +21,7 @@ _PACKED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Common format of some files, and the rows made of them.
+    """Common format of some files, and the rows made from them.
 
     `columns` are the names of delimited text, empty if each file has a header; `skip` counts the
     lines before the rows; `header` is set if the last of them has the names. With `lines_only`,
