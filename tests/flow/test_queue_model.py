@@ -243,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
             order = data.draw(ORDERS)
             with faults.armed(error, at):
                 self.world.order(order)
-            if queue._contents.main.order == SortOrder(order).text:
+            if queue._queue_state.main.order == SortOrder(order).text:
                 self.order = SortOrder(order)
         else:
             limit = data.draw(st.integers(1, 20))

@@ -213,10 +213,10 @@ class ZonedBuckets:
         """Return the first instant of the bucket that contains an instant, and of the next one."""
         if self.is_within_day:
             return self._start_in_day(ms), self._end_in_day(ms)
-        low, high = self.walls(self.clock.come_to(ms))
+        low, high = self.wall_times(self.clock.come_to(ms))
         return self.clock.first(low), self.clock.first(high)
 
-    def walls(self, wall_ms: int) -> tuple[int, int]:
+    def wall_times(self, wall_ms: int) -> tuple[int, int]:
         """Return the wall times at which a bucket of at least a day begins and ends."""
         if not self.months:
             origin = self.origin_ms or 0

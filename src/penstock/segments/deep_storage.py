@@ -293,7 +293,7 @@ class DeepStore:
         """
         yield from self._files.walk()
 
-    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+    def known_files(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return the files of this store that load specs name, in eight bytes each."""
         return KnownFiles(self._named(load_specs))
 
@@ -315,7 +315,7 @@ class DeepStore:
         Raises:
             Unavailable: The store does not answer.
         """
-        kept = known if isinstance(known, KnownFiles) else self.known(known)
+        kept = known if isinstance(known, KnownFiles) else self.known_files(known)
         return [
             self._load_spec(relative)
             for relative, modified_ms in self._files.walk()

@@ -142,9 +142,9 @@ class SimDeepStore:
         self._files.deleting(str(load_spec["path"]))
         self._files.inner.kill(load_spec)
 
-    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+    def known_files(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return the files that load specs name."""
-        return self._files.inner.known(load_specs)
+        return self._files.inner.known_files(load_specs)
 
     def list_orphans(
         self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int

@@ -43,7 +43,7 @@ class FlowFileRepository:
     """Repository of FlowFiles. Created by `open`; may be used from many threads.
 
     Attributes:
-        swap_home: Swap files of the queues.
+        swap_store: Swap files of the queues.
         recovered: Result of recovery; its reader may clear it.
     """
 
@@ -55,7 +55,7 @@ class FlowFileRepository:
         lock: FolderLock,
         disk_space: DiskSpace,
     ) -> None:
-        self.swap_home: SwapStore = swap_files
+        self.swap_store: SwapStore = swap_files
         self.recovered = recovered
         self._committer = committer
         self._commits = committer.commits

@@ -148,7 +148,7 @@ class AppendWriters:
         for number in list(self.begun):
             self.finish(number, session_state)
 
-    def give_up(self, number: int, session_state: SessionFlowFiles) -> None:
+    def abandon(self, number: int, session_state: SessionFlowFiles) -> None:
         """Close a FlowFile's writer after a failure; bytes appended before are kept."""
         # Bytes written before the failure are beyond the end of the valid content. If the disk
         # failed, the commit reports it.
@@ -284,7 +284,7 @@ class SessionContent:
         def ended(size: int | None) -> None:
             del self._writers[flowfile.id]
             if size is None:
-                self._appending.give_up(flowfile.id, self._session_state)
+                self._appending.abandon(flowfile.id, self._session_state)
                 return
             newest = self._session_state.newest[flowfile.id]
             self._session_state.change(with_content(newest, newest.claim, before + size))

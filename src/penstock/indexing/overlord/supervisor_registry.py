@@ -179,7 +179,7 @@ class Supervisors:
                     self.compaction.keep_unread(row.id, str(error))
                 else:
                     self._unread[row.id] = (row.payload, str(error))
-        for row in self._ports.metadata.supervisors.ending():
+        for row in self._ports.metadata.supervisors.unreleased():
             # If its tasks have ended, only its source's state is left to release.
             self._end(row.id, row.payload)
         self.streams.end_tasks_of_nobody()
@@ -333,7 +333,7 @@ class Supervisors:
         found = self.streams.all()
         ending = [one for one in found if not one.is_stopping]
         compaction, unread = self.compaction.ids(), list(self._unread)
-        self.compaction.drop_beside(compaction)
+        self.compaction.delete_others(compaction)
         self._ports.metadata.supervisors.terminate_all(
             [*(one.id for one in ending), *compaction, *unread]
         )

@@ -125,11 +125,11 @@ class CompactionSupervisors:
         """Delete a supervisor at once; running tasks continue. Raises as `put`, and Conflict."""
         names = _datasources([supervisor_id])
         entry = self._entry(audit_of, lambda known: known.without(names))
-        self.drop_beside([supervisor_id])
+        self.delete_others([supervisor_id])
         self._metadata.supervisors.terminate_all([supervisor_id], entry=entry)
         self.ended([supervisor_id])
 
-    def drop_beside(self, ids: Iterable[str]) -> None:
+    def delete_others(self, ids: Iterable[str]) -> None:
         """Delete other configurations of datasources, so that they do not apply after the end.
 
         Raises:

@@ -21,7 +21,7 @@ from penstock.indexing.overlord.runner.selection import SelectionRules, place
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, SurveyedWorker, slot_reasons
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
-from penstock.indexing.overlord.runner.worker_table import RunnerTasks, pending_of
+from penstock.indexing.overlord.runner.worker_table import RunnerTasks, pending_task
 from penstock.indexing.overlord.task_state import (
     ActiveTaskState,
     ReportedEvent,
@@ -158,7 +158,7 @@ class TaskRunner:
             SurveyedWorker(worker.candidate(most), tuple(sorted(worker.items)), barred(worker))
             for worker in self.tasks.workers.values()
         ]
-        return slot_reasons(pending_of(entry), seen, self._rules)
+        return slot_reasons(pending_task(entry), seen, self._rules)
 
     def workers(self) -> list[WorkerView]:
         """Return views of the workers, without lost ones."""
