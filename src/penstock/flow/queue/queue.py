@@ -39,7 +39,7 @@ __all__ = [
     "AttributeIs",
     "FilterVerdict",
     "FlowFileQueue",
-    "Polled",
+    "PollResult",
     "QueueListener",
     "QueueStatistics",
     "SweptRows",
@@ -69,7 +69,7 @@ class FilterVerdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """Result of a poll.
 
     Attributes:
@@ -99,15 +99,15 @@ class QueuePoll:
         self._expiring = expiring
         self._filtering_thread: int | None = None
 
-    def take(self, limit: int) -> Polled:
+    def take(self, limit: int) -> PollResult:
         """Take up to `limit` FlowFiles, in order. Acquires the mutex itself."""
-        polled = Polled([], [], self._expiring.expire_rows())
+        polled = PollResult([], [], self._expiring.expire_rows())
         with self._mutex:
             self._wait_for_filter()
             self._take(limit, polled.flowfiles, polled.expired, self._queue_state.unacknowledged)
         return polled
 
-    def give_back(self, polled: Polled) -> None:
+    def give_back(self, polled: PollResult) -> None:
         """Put polled FlowFiles back, because the caller did not receive them.
 
         Acquires the mutex itself.
@@ -124,7 +124,7 @@ class QueuePoll:
             with self._mutex:
                 self._queue_state.sort_returned()
 
-    def take_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def take_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts.
 
         Acquires the mutex itself, but not during the filter.
@@ -133,7 +133,7 @@ class QueuePoll:
             Conflict: The filter polled this queue.
         """
         queue_state = self._queue_state
-        polled = Polled([], [], self._expiring.expire_rows())
+        polled = PollResult([], [], self._expiring.expire_rows())
         kept: list[FlowFile] = []
         is_whole = False
         with self._mutex:
@@ -359,11 +359,11 @@ class FlowFileQueue:
             steps.take(self.listener.on_work, self._queue_state.queue_id)
         steps.finish()
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Take the first FlowFile that is not penalized, if there is one."""
         return self.poll_many(1)
 
-    def poll_many(self, limit: int) -> Polled:
+    def poll_many(self, limit: int) -> PollResult:
         """Take up to `limit` FlowFiles, in order.
 
         The result may be shorter than the queue while the next FlowFiles are being written to a
@@ -377,7 +377,7 @@ class FlowFileQueue:
             raise
         return polled
 
-    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts; it receives FlowFiles in order until it stops.
 
         The filter receives at most as many as may be in memory. Other polls wait meanwhile, so the
@@ -387,7 +387,7 @@ class FlowFileQueue:
         Raises:
             Conflict: The filter polled this queue.
         """
-        polled = Polled([])
+        polled = PollResult([])
         try:
             polled = self._poll.take_where(accept)
         finally:
@@ -458,13 +458,13 @@ class FlowFileQueue:
         with self._mutex:
             return self._queue_state.due_ms()
 
-    def expire(self) -> Polled:
+    def expire(self) -> PollResult:
         """Remove expired FlowFiles, in memory and in swap files; `flowfiles` is empty.
 
         Polls remove the expired FlowFiles that they find, and those of swap files at intervals.
         This method is for queues that no component polls.
         """
-        polled = Polled([])
+        polled = PollResult([])
         try:
             self._expiring.expire_in_memory(polled.expired)
             polled.expired_rows.extend(self._expiring.expire_rows(at_once=True))

@@ -194,7 +194,7 @@ class RowRemoval(NamedTuple):
     key: PriorityKey | None
 
 
-class Reordered(NamedTuple):
+class ReorderedCursor(NamedTuple):
     """Cursor in another order; see `SwapCursor.reordered`."""
 
     is_sorted: bool
@@ -393,13 +393,13 @@ class SwapCursor:
         self.is_sorted = True
         self.key = keys[ranked[0]] if ranked else None
 
-    def reordered(self, order: str) -> Reordered:
+    def reordered(self, order: str) -> ReorderedCursor:
         """Return the changes that `reorder` makes for another order, without making them yet."""
         left = self.remaining()
         gone = None if left.all() else ~left
-        return Reordered(self.file.summary.order == order, gone, SwapWindow())
+        return ReorderedCursor(self.file.summary.order == order, gone, SwapWindow())
 
-    def reorder(self, reordered: Reordered) -> None:
+    def reorder(self, reordered: ReorderedCursor) -> None:
         """Read in another order: that of the file, or one that `resort` provides.
 
         Taken rows are remembered individually. Never raises.
