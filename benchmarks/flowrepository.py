@@ -115,7 +115,7 @@ def start_s(folder: Path) -> tuple[float, float]:
         made = both.make(PER_SWAP_FILE, both.content.put(bytes(1000)))
         both.repository.commit(Changes(puts={"one": made}))
         began_s = time.perf_counter()
-        both.repository.swap_home.swap_out("one", made, "")
+        both.repository.swap_store.swap_out("one", made, "")
         writing_s += time.perf_counter() - began_s
     both.close()
     began_s = time.perf_counter()

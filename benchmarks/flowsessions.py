@@ -50,7 +50,7 @@ class Line:
         )
         self.services = SessionServices(self.repository, self.content, clock, RandomUuids(), fs)
         options = QueueOptions(swap_threshold=10 * FLOWFILES, backpressure_count=0)
-        home = self.repository.swap_home
+        home = self.repository.swap_store
         queues = [FlowFileQueue(name, home, clock, options) for name in ("one", "other")]
         self.source, self.target = queues
         self.feed()

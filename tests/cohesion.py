@@ -23,9 +23,9 @@ SMALL_LINES: Final = 100
 
 _MODULE_IN_TEXT: Final = re.compile(rf"{PACKAGE}(?:\.\w+)+(?=$|[:\s'\"`])")
 
-# Nouns of the field that end like a gerund: they name a thing and not an activity.
-NOUNS_IN_ING: Final = frozenset(
-    {"timing", "logging", "routing", "pricing", "string", "ring", "setting", "heading", "mapping"}
+GLOSSARY: Final = ROOT / "docs" / "contributing" / "glossary.md"
+_WORD_IN_ING: Final = re.compile(
+    r"^\| (\w+ing) \| (noun|adjective|modifier) \| [^|]+ \|$", re.MULTILINE
 )
 
 
@@ -177,13 +177,21 @@ def classes_that_exist_twice(modules: dict[str, Module]) -> dict[str, list[Modul
     return {name: where for name, where in sorted(homes.items()) if len(where) > 1}
 
 
+@functools.cache
+def words_in_ing() -> dict[str, str]:
+    """Return the words that the glossary lists as no gerunds, with their kind."""
+    return dict(_WORD_IN_ING.findall(GLOSSARY.read_text()))
+
+
+def is_gerund(word: str, *, is_last: bool = True) -> bool:
+    """Return whether a word of a name is an activity; a modifier is none if a noun follows."""
+    kind = words_in_ing().get(word)
+    return word.endswith("ing") and (kind is None or (kind == "modifier" and is_last))
+
+
 def named_by_gerunds(modules: dict[str, Module]) -> list[Module]:
-    """Return the modules and packages whose last part is an activity and not a thing."""
-    return [
-        module
-        for module in modules.values()
-        if (last := module.name.rpartition(".")[2]).endswith("ing") and last not in NOUNS_IN_ING
-    ]
+    """Return the modules and packages whose last part ends with an activity and not a thing."""
+    return [module for module in modules.values() if is_gerund(re.split(r"[._]", module.name)[-1])]
 
 
 def names_used_twice(modules: dict[str, Module]) -> dict[str, list[Module]]:

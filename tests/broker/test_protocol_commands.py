@@ -81,11 +81,11 @@ def ids_of(command: c.Command) -> list[int]:
         (b"REQ %s %s\n" % (ID, b"9" * 30), c.Requeue(NUMBER, 3_600_000)),
         (b"REQ %s \n" % ID, c.Requeue(NUMBER, 0)),
         (b"REQ %s 1 2\n" % ID, c.Requeue(NUMBER, 1)),
-        (b"REQ 000100000000000G 1\n", c.Stray("REQ", "000100000000000G")),
+        (b"REQ 000100000000000G 1\n", c.MalformedIdCommand("REQ", "000100000000000G")),
         (b"TOUCH %s\n" % ID, c.Touch(NUMBER)),
         (b"TOUCH %s x\n" % ID, c.Touch(NUMBER)),
-        (b"TOUCH ABCDEFABCDEFABCD\n", c.Stray("TOUCH", "ABCDEFABCDEFABCD")),
-        (b"FIN not-a-hex-number\n", c.Stray("FIN", "not-a-hex-number")),
+        (b"TOUCH ABCDEFABCDEFABCD\n", c.MalformedIdCommand("TOUCH", "ABCDEFABCDEFABCD")),
+        (b"FIN not-a-hex-number\n", c.MalformedIdCommand("FIN", "not-a-hex-number")),
         (b"PUB t\n" + sized(b"x"), c.Publish("t", [b"x"])),
         (b"PUB t\r\n" + sized(b"a\nb"), c.Publish("t", [b"a\nb"])),
         (b"PUB t more\n" + sized(b"x"), c.Publish("t", [b"x"])),
@@ -140,7 +140,7 @@ def test_an_odd_fin_among_others_is_read_as_alone(
     numbers.insert(place, expected)
     found: list[int | str] = []
     for command in parse(b"".join(lines)):
-        found += [command.id] if isinstance(command, c.Stray) else ids_of(command)
+        found += [command.id] if isinstance(command, c.MalformedIdCommand) else ids_of(command)
     assert found == numbers
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.protocol.commands import CommandRefused
-from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits, negotiate
+from penstock.broker.protocol.negotiation import NegotiatedSettings, NegotiationLimits, negotiate
 
 LIMITS = NegotiationLimits()
 UNDECODABLE = "E_BAD_BODY IDENTIFY failed to decode JSON body"
@@ -27,7 +27,7 @@ FLAGS = ("feature_negotiation", "tls_v1", "deflate", "snappy", "durable")
 TEXTS = ("client_id", "hostname", "user_agent", "topology_region", "topology_zone")
 
 
-def ask(limits: NegotiationLimits = LIMITS, **fields: object) -> Negotiated:
+def ask(limits: NegotiationLimits = LIMITS, **fields: object) -> NegotiatedSettings:
     return negotiate(json.dumps(fields).encode(), limits)
 
 
@@ -46,7 +46,7 @@ def refusal(body: bytes, limits: NegotiationLimits = LIMITS) -> str:
 
 
 def test_without_features_the_defaults_hold_and_nothing_is_answered() -> None:
-    defaults = Negotiated(client_id="", hostname="")
+    defaults = NegotiatedSettings(client_id="", hostname="")
     assert ask() == defaults
     assert negotiate(b"null", LIMITS) == defaults
     assert ask(short_id="s", long_id="l", unknown=[{}]) == defaults
@@ -83,7 +83,7 @@ def test_what_a_client_says_of_itself_is_kept() -> None:
         topology_zone="z",
         durable=True,
     )
-    assert negotiated == Negotiated(
+    assert negotiated == NegotiatedSettings(
         client_id="me",
         hostname="host",
         user_agent="agent/1",

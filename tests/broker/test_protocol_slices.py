@@ -47,7 +47,7 @@ SENT: dict[bytes, object] = {
     b"NOP\n": c.Nop(),
     b"RDY 5\n": c.Ready(5),
     b"FIN 0001000000000007\n": ("FIN", 0x0001000000000007),
-    b"FIN not-a-hex-number\n": c.Stray("FIN", "not-a-hex-number"),
+    b"FIN not-a-hex-number\n": c.MalformedIdCommand("FIN", "not-a-hex-number"),
     b"PUB t\n" + sized(b"x"): ("PUB", "t", b"x"),
     b"PUB u\n" + sized(b"yy"): ("PUB", "u", b"yy"),
     mpub(b"a", b"b"): ("MPUB", "t", [b"a", b"b"]),

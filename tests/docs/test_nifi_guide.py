@@ -114,7 +114,7 @@ def test_processors_that_are_named_are_there() -> None:
 
 def test_cron_expressions_of_the_page() -> None:
     for theirs, ours, _ in rows("CRON"):
-        CronExpression.parse(ours.strip("`"), "UTC").following(0, 1)
+        CronExpression.parse(ours.strip("`"), "UTC").next_times(0, 1)
         if not re.search(r"[1-7]-[1-7]$", theirs.strip("`")):
             with pytest.raises(PenstockError):
                 CronExpression.parse(theirs.strip("`"), "UTC")

@@ -76,7 +76,7 @@ class Opened:
         for queue, recovered in self.repository.recovered.queues.items():
             flowfiles = list(recovered.flowfiles)
             for restored in recovered.swap_files:
-                reader = self.repository.swap_home.open(restored.file)
+                reader = self.repository.swap_store.open(restored.file)
                 rows = reader.read(0, restored.file.summary.count)
                 reader.close()
                 assert not len(rows.lost)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from penstock.core.errors import Conflict, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, RelationshipRetry, StateManager
-from penstock.flow.queue.queue import FilterVerdict, Polled
+from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.transaction import SessionTransaction
@@ -37,10 +37,10 @@ class FakeQueue:
     def put_many(self, flowfiles: Sequence[FlowFile]) -> None:
         self.flowfiles += flowfiles
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         return self.poll_many(1)
 
-    def poll_many(self, limit: int) -> Polled:
+    def poll_many(self, limit: int) -> PollResult:
         taken = 0
 
         def accept(_: FlowFile) -> FilterVerdict:
@@ -50,9 +50,9 @@ class FakeQueue:
 
         return self.poll_where(accept)
 
-    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         now_ms = self._clock.now_ms()
-        polled = Polled([])
+        polled = PollResult([])
         kept: list[FlowFile] = []
         stopped = False
         for flowfile in self.flowfiles:

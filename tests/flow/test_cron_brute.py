@@ -166,7 +166,7 @@ def test_next_times_are_those_of_the_walk(
     base = datetime.fromtimestamp(base_s, UTC)
     expected = walk(base)
     end_ms = int((base + timedelta(days=WALKED_DAYS)).timestamp() * 1000)
-    found = CronExpression.parse(text).following(int(base.timestamp() * 1000), 3)
+    found = CronExpression.parse(text).next_times(int(base.timestamp() * 1000), 3)
     # Beyond the last day of the walk nothing is known.
     known = [ms for ms in found if ms < end_ms - 86_400_000]
     walked = [int(at.timestamp() * 1000) for at in expected]

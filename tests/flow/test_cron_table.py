@@ -421,13 +421,13 @@ def test_firing_times_are_those_of_quartz(
     text: str, base: str, times: list[str], ends: bool
 ) -> None:
     count = len(times) + ends
-    assert shown(CronExpression.parse(text).following(ms_of(base or BASE), count)) == times
+    assert shown(CronExpression.parse(text).next_times(ms_of(base or BASE), count)) == times
 
 
 @pytest.mark.parametrize("text", EDGES)
 def test_edge_cases(text: str) -> None:
     count = max(1, len(EDGES[text]))
-    assert shown(CronExpression.parse(text).following(ms_of(BASE), count)) == EDGES[text]
+    assert shown(CronExpression.parse(text).next_times(ms_of(BASE), count)) == EDGES[text]
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -101,7 +101,7 @@ def take(
 
 def queue_of(opened: Opened) -> FlowFileQueue:
     """Put the queue together as a start does."""
-    queue = FlowFileQueue("q", opened.repository.swap_home, VirtualClock(), QueueOptions())
+    queue = FlowFileQueue("q", opened.repository.swap_store, VirtualClock(), QueueOptions())
     queue.set_prioritizers(FIFO)
     found = opened.repository.recovered.queues.get("q")
     if found is not None:

@@ -16,7 +16,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
 from penstock.flow.swap.nifi.reader import open_nifi_swap
 from penstock.flow.swap.nifi.schema import write_schema
-from penstock.flow.swap.nifi.swap_files import NifiSwapName, reading_order
+from penstock.flow.swap.nifi.swap_files import NifiSwapName, recovery_order
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
@@ -274,7 +274,7 @@ def test_names() -> None:
     for ignored in ("x.swap", "12-a.txt", "-1-a.swap", "12-a.swap.bak", ""):
         assert NifiSwapName.parse(ignored) is None
     paths = ["/b/x.swap", "/b/9-b.swap", "/a/9-b.swap", "/z/8-c.swap"]
-    assert sorted(paths, key=reading_order) == [
+    assert sorted(paths, key=recovery_order) == [
         "/z/8-c.swap",
         "/a/9-b.swap",
         "/b/9-b.swap",

@@ -16,7 +16,7 @@ from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors
-from penstock.flow.queue.queue import FilterVerdict, Polled
+from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.swap import columns
 
@@ -25,7 +25,7 @@ OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)
 # A sample of the calls of functions; `make soak` has all.
 EVERY = 53
 Jobs = list[Callable[[], None]]
-Operation = Callable[[World, Jobs], Polled | None]
+Operation = Callable[[World, Jobs], PollResult | None]
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +40,11 @@ def small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 
 
-def poll(world: World, _jobs: Jobs) -> Polled:
+def poll(world: World, _jobs: Jobs) -> PollResult:
     return world.queue.poll_many(30)
 
 
-def poll_where(world: World, _jobs: Jobs) -> Polled:
+def poll_where(world: World, _jobs: Jobs) -> PollResult:
     return world.queue.poll_where(
         lambda one: FilterVerdict.ACCEPT if one.id % 2 else FilterVerdict.REJECT
     )
@@ -54,7 +54,7 @@ def put(world: World, _jobs: Jobs) -> None:
     world.queue.put_many([world.home.journal[number] for number in range(COUNT, COUNT + MORE)])
 
 
-def expire(world: World, _jobs: Jobs) -> Polled:
+def expire(world: World, _jobs: Jobs) -> PollResult:
     return world.queue.expire()
 
 

@@ -19,7 +19,7 @@ from penstock.flow.prioritizers import (
 )
 from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.drop_requests import DropState
-from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue, Polled
+from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue, PollResult
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import columns
 
@@ -121,7 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.queue.poll_where(accept)
             self.account_swept()
 
-    def take(self, polled: Polled) -> None:
+    def take(self, polled: PollResult) -> None:
         for one in polled.flowfiles:
             self.taken[one.id] = self.queued.pop(one.id)
         self.world.home.commit(polled.expired)
@@ -225,7 +225,7 @@ class QueueMachine(RuleBasedStateMachine):
         self, error: type[BaseException], at: int, operation: str, data: st.DataObject
     ) -> None:
         """Raise something unexpected at one call of a port: nothing is lost, doubled or stuck."""
-        faults, queue, polled = self.world.faults, self.queue, Polled([])
+        faults, queue, polled = self.world.faults, self.queue, PollResult([])
         if operation == "put":
             made = [self.make(*value) for value in data.draw(st.lists(self.flowfiles, max_size=9))]
             self.world.home.commit(made)
@@ -243,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
             order = data.draw(ORDERS)
             with faults.armed(error, at):
                 self.world.order(order)
-            if queue._contents.main.order == SortOrder(order).text:
+            if queue._queue_state.main.order == SortOrder(order).text:
                 self.order = SortOrder(order)
         else:
             limit = data.draw(st.integers(1, 20))
@@ -274,7 +274,7 @@ class QueueMachine(RuleBasedStateMachine):
                 del self.queued[number]
         self.after_fault(polled)
 
-    def after_fault(self, polled: Polled) -> None:
+    def after_fault(self, polled: PollResult) -> None:
         home = self.world.home
         for number in home.swept[self.seen_swept :]:
             del self.queued[number]

@@ -130,7 +130,7 @@ def test_memory_is_bounded_however_much_is_queued() -> None:
         if number % 3 == 0:
             world.poll()
         if number % 100 == 0:
-            swapped_runs = world.queue._contents.main.runs
+            swapped_runs = world.queue._queue_state.main.cursors
             assert sum(len(run.window) for run in swapped_runs) <= 50 + 2 * len(swapped_runs)
 
 

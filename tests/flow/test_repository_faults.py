@@ -44,7 +44,7 @@ class World:
     def __post_init__(self) -> None:
         self.opened = Opened.open(self.port())
         swapped = self.opened.create("in", 4)
-        home = self.opened.repository.swap_home
+        home = self.opened.repository.swap_store
         self.file: SwapFileInfo = home.swap_out("in", swapped, "order")
         home.loaded(self.file, [0, 1], [one.id for one in swapped[:2]])
         self.loaded, self.away = swapped[:2], swapped[2:]
@@ -106,17 +106,17 @@ class ProcessOperation:
 
 
 def swap_out(world: World) -> None:
-    world.opened.repository.swap_home.swap_out("in", world.memory, "order")
+    world.opened.repository.swap_store.swap_out("in", world.memory, "order")
     world.memory = []
 
 
 def swap_out_again(world: World) -> None:
-    world.opened.repository.swap_home.swap_out("in", world.loaded, "order")
+    world.opened.repository.swap_store.swap_out("in", world.loaded, "order")
     world.loaded = []
 
 
 def discard(world: World) -> None:
-    world.opened.repository.swap_home.discard(world.file)
+    world.opened.repository.swap_store.discard(world.file)
 
 
 def discarded(world: World) -> Where:
@@ -127,7 +127,7 @@ def discarded(world: World) -> Where:
 def drop_row(world: World) -> None:
     (claim,) = [one.claim for one in world.away[:1]]
     assert claim is not None
-    world.opened.repository.swap_home.drop_rows(world.file, [2], {claim.resource: 1})
+    world.opened.repository.swap_store.drop_rows(world.file, [2], {claim.resource: 1})
 
 
 def without(world: World, *flowfiles: FlowFile) -> Where:
@@ -136,16 +136,16 @@ def without(world: World, *flowfiles: FlowFile) -> Where:
 
 
 def remove(world: World) -> None:
-    world.opened.repository.swap_home.remove(world.memory[:2])
+    world.opened.repository.swap_store.remove(world.memory[:2])
 
 
 def lose_row(world: World) -> None:
     """Find that a row cannot be read, which is recorded by a commit."""
-    world.opened.repository.swap_home.damaged(world.file, [2], "a page is damaged")
+    world.opened.repository.swap_store.damaged(world.file, [2], "a page is damaged")
 
 
 def read_swapped(world: World) -> None:
-    reader = world.opened.repository.swap_home.open(world.file)
+    reader = world.opened.repository.swap_store.open(world.file)
     try:
         assert len(reader.read(0, 4).flowfiles) == 4
     finally:

@@ -211,7 +211,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         flowfiles = [self.world.flowfiles[one][1] for one in ids]
 
         def write() -> None:
-            file = self.opened.repository.swap_home.swap_out(queue, flowfiles, "fifo")
+            file = self.opened.repository.swap_store.swap_out(queue, flowfiles, "fifo")
             self.files[file.name] = (file, dict(enumerate(ids)))
             self.advance(self.world, durable=True)
 
@@ -226,7 +226,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         ids = [rows.pop(row) for row in taken]
         if not rows:
             del self.files[file.name]
-        self.opened.repository.swap_home.loaded(file, taken, ids)
+        self.opened.repository.swap_store.loaded(file, taken, ids)
 
     @precondition(lambda self: self.files)
     @rule(data=st.data(), whole=st.booleans(), damage=st.booleans())
@@ -241,7 +241,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             claim = self.world.flowfiles[one][1].claim
             if claim is not None:
                 claims[claim.resource] = claims.get(claim.resource, 0) + 1
-        home = self.opened.repository.swap_home
+        home = self.opened.repository.swap_store
         commits = self.opened.repository.statistics().commits
         world = World(after, self.world.states)
         self.discarded |= damage or whole
@@ -370,7 +370,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert set(self.opened.swap_folder()) == known
 
     def ids_in(self, file: SwapFileInfo) -> list[int]:
-        reader = self.opened.repository.swap_home.open(file)
+        reader = self.opened.repository.swap_store.open(file)
         rows = reader.read(0, file.summary.count)
         reader.close()
         return [flowfile.id for flowfile in rows.flowfiles]

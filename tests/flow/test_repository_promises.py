@@ -232,18 +232,18 @@ def test_a_folder_has_one_owner() -> None:
 def test_ids_queue_indexes_and_file_names_go_on_above_the_greatest() -> None:
     opened = Opened.open(options=LARGE)
     made = opened.create("a", 5)
-    opened.repository.swap_home.swap_out("a", made, "")
+    opened.repository.swap_store.swap_out("a", made, "")
     opened = again(opened, LARGE)
     assert opened.repository.next_ids(1) > made[-1].id
     assert opened.repository.next_queue_indexes(1) > made[-1].queue_index
     (one,) = opened.create("a")
-    file = opened.repository.swap_home.swap_out("a", [one], "")
-    opened.repository.swap_home.discard(file)
+    file = opened.repository.swap_store.swap_out("a", [one], "")
+    opened.repository.swap_store.discard(file)
     opened.close()
     opened = Opened.open(opened.fs)
     assert opened.repository.next_ids(1) > one.id
     (other,) = opened.create("a")
-    assert opened.repository.swap_home.swap_out("a", [other], "").name > file.name
+    assert opened.repository.swap_store.swap_out("a", [other], "").name > file.name
 
 
 def test_state_of_processors_is_committed_with_the_flowfiles() -> None:
@@ -296,7 +296,7 @@ def test_a_power_loss_at_each_step_of_a_snapshot_loses_nothing() -> None:
     for step in range(1, 60):
         opened = Opened.open(options=LARGE)
         made = opened.create("a", 5)
-        file = opened.repository.swap_home.swap_out("a", made[3:], "")
+        file = opened.repository.swap_store.swap_out("a", made[3:], "")
         opened.repository.sync()
         opened.fs.kill_at(opened.fs.steps + step, keep_bytes=100)
         try:
@@ -345,7 +345,7 @@ def test_commits_of_many_threads_go_on_beside_snapshots_and_syncs(
         return Opened(CrashableFileSystem(), VirtualClock(), content, repository)
 
     opened = open_at(tmp_path / "1")
-    repository, content, home = opened.repository, opened.content, opened.repository.swap_home
+    repository, content, home = opened.repository, opened.content, opened.repository.swap_store
     expected: dict[int, tuple[str, FlowFile]] = {}
 
     def work(queue: str) -> None:
@@ -479,7 +479,7 @@ def test_a_swap_file_is_one_record_and_the_home_of_its_flowfiles() -> None:
     opened = Opened.open(options=LARGE)
     made = opened.create("a", 200)
     before = opened.repository.statistics()
-    file = opened.repository.swap_home.swap_out("a", made, "fifo")
+    file = opened.repository.swap_store.swap_out("a", made, "fifo")
     after = opened.repository.statistics()
     assert after.commits - before.commits == 1
     assert after.journal_bytes - before.journal_bytes < 2500
@@ -498,7 +498,7 @@ def test_a_crash_at_each_step_of_a_swap_out_loses_and_doubles_nothing(crash: str
         made = opened.create("a", 6, durable=True)
         opened.fs.kill_at(opened.fs.steps + step, keep_bytes=50)
         try:
-            opened.repository.swap_home.swap_out("a", made, "")
+            opened.repository.swap_store.swap_out("a", made, "")
         except PowerLoss:
             fs = opened.fs.crash(step) if crash == "power" else opened.fs.kill_process()
             fs.forget_faults()
@@ -520,7 +520,7 @@ def test_a_failure_at_each_step_of_a_swap_out_changes_nothing() -> None:
         made = opened.create("a", 6, durable=True)
         opened.fs.fail_at(opened.fs.steps + step)
         try:
-            opened.repository.swap_home.swap_out("a", made, "")
+            opened.repository.swap_store.swap_out("a", made, "")
         except Unavailable:
             opened.fs.forget_faults()
             assert opened.repository.statistics().flowfiles == 6
@@ -536,7 +536,7 @@ def test_a_failure_at_each_step_of_a_swap_out_changes_nothing() -> None:
 def test_another_file_under_the_name_of_a_swap_file_is_not_read() -> None:
     opened = Opened.open()
     made = opened.create("a", 4)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     one, other = home.swap_out("a", made[:2], ""), home.swap_out("a", made[2:], "")
     folder = f"{REPOSITORY}/swap"
     opened.fs.write_atomically(
@@ -553,7 +553,7 @@ def test_a_full_disk_refuses_a_swap_out_and_leaves_no_file() -> None:
     made = opened.create("a", 20)
     opened.fs.capacity_bytes = opened.fs.used_bytes() + 100
     with pytest.raises(Unavailable):
-        opened.repository.swap_home.swap_out("a", made, "")
+        opened.repository.swap_store.swap_out("a", made, "")
     opened.fs.forget_faults()
     assert opened.swap_folder() == []
     assert opened.repository.statistics().flowfiles == 20
@@ -562,13 +562,13 @@ def test_a_full_disk_refuses_a_swap_out_and_leaves_no_file() -> None:
 def test_rows_that_change_or_go_are_done_with_and_the_file_goes_with_the_last() -> None:
     opened = Opened.open()
     made = opened.create("a", 4)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     file = home.swap_out("a", made, "")
     home.loaded(file, [0, 1], [made[0].id, made[1].id])
     moved = changed(made[0], "moved")
     opened.repository.commit(Changes(puts={"b": [moved]}, replaced=made[:1], removes=made[1:2]))
     opened = again(opened)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     assert list(opened.repository.recovered.queues["a"].swap_files[0].done) == [0, 1]
     assert opened.found() == {
         moved.id: ("b", moved),
@@ -588,9 +588,9 @@ def test_rows_that_change_or_go_are_done_with_and_the_file_goes_with_the_last() 
 def test_a_row_that_is_read_costs_no_write_and_is_in_the_file_after_a_restart() -> None:
     opened = Opened.open()
     made = opened.create("a", 3)
-    file = opened.repository.swap_home.swap_out("a", made, "")
+    file = opened.repository.swap_store.swap_out("a", made, "")
     steps = opened.fs.steps
-    opened.repository.swap_home.loaded(file, [0, 1, 2], [one.id for one in made])
+    opened.repository.swap_store.loaded(file, [0, 1, 2], [one.id for one in made])
     assert opened.fs.steps == steps
     restarted = again(opened)
     assert list(restarted.repository.recovered.queues["a"].swap_files[0].done) == []
@@ -600,7 +600,7 @@ def test_a_row_that_is_read_costs_no_write_and_is_in_the_file_after_a_restart() 
 def test_rows_in_memory_move_to_another_swap_file() -> None:
     opened = Opened.open()
     made = opened.create("a", 3)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     first = home.swap_out("a", made, "")
     home.loaded(first, [0, 1, 2], [one.id for one in made])
     second = home.swap_out("a", made[::-1], "")
@@ -612,7 +612,7 @@ def test_rows_in_memory_move_to_another_swap_file() -> None:
 def test_a_discarded_file_goes_but_for_the_rows_in_memory() -> None:
     opened = Opened.open()
     made = opened.create("a", 5)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     file = home.swap_out("a", made, "")
     home.loaded(file, [1], [made[1].id])
     home.discard(file)
@@ -623,8 +623,8 @@ def test_a_discarded_file_goes_but_for_the_rows_in_memory() -> None:
 def test_a_file_that_is_discarded_whole_goes_with_its_content() -> None:
     opened = Opened.open()
     made = opened.create("a", 30)
-    file = opened.repository.swap_home.swap_out("a", made, "")
-    opened.repository.swap_home.discard(file)
+    file = opened.repository.swap_store.swap_out("a", made, "")
+    opened.repository.swap_store.discard(file)
     opened.repository.sync()
     assert opened.swap_folder() == []
     assert opened.content.statistics().references == 0
@@ -633,7 +633,7 @@ def test_a_file_that_is_discarded_whole_goes_with_its_content() -> None:
 def test_damaged_rows_are_counted_and_the_file_is_kept_aside() -> None:
     opened = Opened.open()
     made = opened.create("a", 5)
-    home = opened.repository.swap_home
+    home = opened.repository.swap_store
     file = home.swap_out("a", made, "")
     home.damaged(file, [0, 2], "page 0 does not match its checksum")
     assert opened.repository.statistics().damaged_flowfiles == 2
@@ -648,13 +648,13 @@ def test_damaged_rows_are_counted_and_the_file_is_kept_aside() -> None:
 def test_a_swap_file_that_is_gone_is_reported_and_its_queue_is_told() -> None:
     opened = Opened.open()
     made = opened.create("a", 5)
-    file = opened.repository.swap_home.swap_out("a", made, "")
+    file = opened.repository.swap_store.swap_out("a", made, "")
     opened.fs.unlink(f"{REPOSITORY}/swap/{file.name}")
     opened = again(opened)
     assert opened.events() == {"swap-file-missing": 5}
     with pytest.raises(NotFound):
-        opened.repository.swap_home.open(file)
-    opened.repository.swap_home.damaged(file, range(5), "it is gone")
+        opened.repository.swap_store.open(file)
+    opened.repository.swap_store.damaged(file, range(5), "it is gone")
     opened.repository.sync()
     assert again(opened).found() == {}
 
@@ -668,7 +668,7 @@ def test_a_file_that_no_record_knows_is_set_aside_and_not_read() -> None:
     assert opened.repository.statistics().unknown_swap_files == 1
     assert opened.swap_folder() == ["0000000000000099.swap.unknown"]
     assert set(opened.found()) == {one.id for one in made}
-    assert opened.repository.swap_home.swap_out("a", made, "").name == "0000000000000100.swap"
+    assert opened.repository.swap_store.swap_out("a", made, "").name == "0000000000000100.swap"
 
 
 # -- damage

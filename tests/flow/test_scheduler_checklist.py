@@ -17,13 +17,18 @@ from penstock.flow.controller.component_connections import (
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.schedulable import Outcome
-from penstock.flow.scheduling.strategy import ComponentSchedule, Missed, SchedulingStrategy, every
+from penstock.flow.scheduling.strategy import (
+    ComponentSchedule,
+    MissedRunPolicy,
+    SchedulingStrategy,
+    every,
+)
 
 TIMER_0 = ComponentSchedule(SchedulingStrategy.TIMER)
 EVENT = ComponentSchedule()
 
 
-def cron(text: str, missed: Missed = Missed.SKIP) -> ComponentSchedule:
+def cron(text: str, missed: MissedRunPolicy = MissedRunPolicy.SKIP) -> ComponentSchedule:
     return ComponentSchedule(
         SchedulingStrategy.CRON, cron=CronExpression.parse(text), missed=missed
     )
@@ -120,7 +125,7 @@ def test_cron_every_10_min_with_work_of_15_min_skips_what_passed() -> None:
 
 def test_cron_with_catch_up_runs_once_for_all_that_passed() -> None:
     world = World()
-    schedule = cron("0/5 * * * * ?", Missed.ONCE)
+    schedule = cron("0/5 * * * * ?", MissedRunPolicy.ONCE)
     part = world.started("cron", schedule, is_source=True, takes_s=12)
     world.advance(20)
     # 10 and 15 passed while it ran from 5 on: one run for both as soon as it is back.
@@ -142,7 +147,7 @@ def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
     world = World()
     now_ms = world.clock.now_ms()
     expression = CronExpression.parse("0 0 * * * ?")
-    for missed, name in ((Missed.ONCE, "once"), (Missed.SKIP, "skip")):
+    for missed, name in ((MissedRunPolicy.ONCE, "once"), (MissedRunPolicy.SKIP, "skip")):
         schedule = ComponentSchedule(
             SchedulingStrategy.CRON,
             cron=expression,
@@ -158,8 +163,8 @@ def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
     assert len(world.parts["skip"].starts_s) == 1
 
 
-@pytest.mark.parametrize("missed", Missed)
-def test_cron_goes_on_after_the_clock_was_set_back(missed: Missed) -> None:
+@pytest.mark.parametrize("missed", MissedRunPolicy)
+def test_cron_goes_on_after_the_clock_was_set_back(missed: MissedRunPolicy) -> None:
     world = World()
     part = world.started("cron", cron("0 * * * * ?", missed), is_source=True)
     world.advance(600)

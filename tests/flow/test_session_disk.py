@@ -73,7 +73,7 @@ class DiskWorld(World):
         )
         self.repository = Repository(real, self.content)
         self.queues = {
-            name: Queue(name, real.swap_home, self.clock, QUEUE)
+            name: Queue(name, real.swap_store, self.clock, QUEUE)
             for name in ("a", "b", "out", "copy")
         }
         # What sessions wrote and did not commit goes; nothing else may be amiss.

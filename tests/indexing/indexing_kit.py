@@ -25,7 +25,7 @@ from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.segments.deep_storage import Pushed
+from penstock.segments.deep_storage import PushedFile
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
@@ -180,13 +180,13 @@ class FakeDeepStore:
 
     folder: Path
 
-    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> PushedFile:
         name = f"{segment_id}-{unique}".replace("/", "_").replace(":", "_")
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         data = Path(local_file).read_bytes()
         path.write_bytes(data)
-        return Pushed({"type": "local", "path": str(path)}, len(data))
+        return PushedFile({"type": "local", "path": str(path)}, len(data))
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
         Path(str(load_spec["path"])).unlink(missing_ok=True)

@@ -591,7 +591,7 @@ def check(world: SupervisorWorld, operation: Operation, where: str) -> None:
     assert not world.truth.locks.every().get(TOPIC), f"{where}: locks are left"
     # An end that could not be noted is noted in the next term.
     world.start()
-    world.wait(lambda: not world.truth.supervisors.ending(), f"{where}: the end is noted")
+    world.wait(lambda: not world.truth.supervisors.unreleased(), f"{where}: the end is noted")
 
 
 def attempt(operation: Operation, plan: FaultPlan, *, replicas: int = 2) -> Faults:

@@ -110,7 +110,7 @@ def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world) -> Non
     world.ask(world.desk.terminate(ID))
     assert world.skips() == {}
     assert world.ask(world.desk.every()) == []
-    assert world.metadata.supervisors.ending() == []  # there is nothing to wait for
+    assert world.metadata.supervisors.unreleased() == []  # there is nothing to wait for
     with pytest.raises(NotFound, match="there are: none"):
         world.ask(world.desk.spec(ID))
     world.ask(world.desk.submit(SPEC))
@@ -128,7 +128,7 @@ def test_the_next_leader_has_them_as_they_were(world) -> None:
     world.metadata.supervisors.terminate(ID)  # and the leader dies before all else
     world.lead()
     assert world.ask(world.desk.every()) == []
-    assert world.metadata.supervisors.ending() == []
+    assert world.metadata.supervisors.unreleased() == []
 
 
 def test_one_configuration_counts_whichever_way_it_came(world) -> None:
@@ -239,7 +239,7 @@ def test_all_of_both_kinds_change_at_once(world) -> None:
     assert sorted(world.skips()) == ["d", "e"]
     assert world.ask(world.desk.terminate_all()) == 2
     assert world.skips() == {}
-    assert world.metadata.supervisors.ending() == []
+    assert world.metadata.supervisors.unreleased() == []
 
 
 def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(world) -> None:
@@ -262,4 +262,4 @@ def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(w
             assert world.skips() == {}
         else:
             assert world.ask(world.desk.terminate_all()) == 1
-        assert world.metadata.supervisors.ending() == []
+        assert world.metadata.supervisors.unreleased() == []

@@ -219,20 +219,20 @@ def test_what_speaks_against_a_worker():
     blacklist = BlacklistOptions(failures_max=1, workers_max_percent=100)
     standing = WorkerEligibility(clock, RunnerOptions(worker_version_min="2", blacklist=blacklist))
     worker = KnownWorker("w", clock.monotonic_s(), version="1")
-    assert "announced" in standing.barred(worker)
+    assert "announced" in standing.exclusion_reason(worker)
     worker.client, standing.announced = SimpleNamespace(host="h:1"), {"w"}
-    assert "too old" in standing.barred(worker)
+    assert "too old" in standing.exclusion_reason(worker)
     worker.version, worker.enabled = "2", False
-    assert "disabled" in standing.barred(worker)
+    assert "disabled" in standing.exclusion_reason(worker)
     worker.enabled = True
-    assert standing.barred(worker) == ""
+    assert standing.exclusion_reason(worker) == ""
     standing.ended(worker, [TaskState.FAILED, TaskState.FAILED])
-    assert "tasks failed there" in standing.barred(worker)
+    assert "tasks failed there" in standing.exclusion_reason(worker)
     assert standing.view(worker).blacklisted_until_ms is not None
     standing.ended(worker, [TaskState.SUCCESS])
-    assert standing.barred(worker) == ""
+    assert standing.exclusion_reason(worker) == ""
     clock.advance_to(clock.monotonic_s() + 31)
-    assert "not answered" in standing.barred(worker)
+    assert "not answered" in standing.exclusion_reason(worker)
     assert (standing.lost(worker), standing.view(worker).silent_s) == ("", 31)
     clock.advance_to(clock.monotonic_s() + 100)
     assert "not answered" in standing.lost(worker)

@@ -224,7 +224,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     sim.broker.down = False
     assert sim.broker.cursors
     until(sim, lambda: sim.broker.cursors == {}, 30)
-    until(sim, lambda: sim.metadata.supervisors.ending() == [])
+    until(sim, lambda: sim.metadata.supervisors.unreleased() == [])
     assert ask(sim, sim.overlord.supervisor_service.every()) == []
     # Once it is noted, nobody asks for it again.
     sim.broker.cursors["flights", "supervisor.flights"] = {0: 0}
@@ -257,7 +257,7 @@ def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command
         assert ask(sim, desk.terminate_all()) == 1
     assert table.list() == []
     until(sim, lambda: sim.broker.cursors == {}, 60)
-    until(sim, lambda: table.ending() == [])
+    until(sim, lambda: table.unreleased() == [])
     with pytest.raises(NotFound, match="there are: none"):
         ask(sim, desk.terminate("flights"))
 
@@ -274,7 +274,7 @@ def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, br
     sim.run(10)
     sim.broker.down = False
     until(sim, lambda: sim.broker.cursors == {}, 60)
-    until(sim, lambda: table.ending() == [])
+    until(sim, lambda: table.unreleased() == [])
     until(sim, lambda: not sim.overlord.active_tasks())
     # A supervisor that is submitted again holds what it has not published.
     ask(sim, sim.overlord.supervisor_service.submit(sim.spec.to_json()))

@@ -101,7 +101,7 @@ class Overlord:
     def look(self):
         self.protocol.request_reports(self.group)
         self.settle()
-        self.protocol.bring_in_line(self.group)
+        self.protocol.align_replicas(self.group)
         self.settle()
 
     # SupervisorState
@@ -284,7 +284,7 @@ def test_a_paused_task_stays_paused_while_an_agreement_runs_whose_group_has_an_e
     while overlord.processor.run_mailbox_step():
         pass
     assert overlord.group.state is GroupState.AGREEING_LATE
-    overlord.protocol.bring_in_line(overlord.group)  # T1 gets its end from the agreement.
+    overlord.protocol.align_replicas(overlord.group)  # T1 gets its end from the agreement.
     overlord.settle()
     assert overlord.group.state is GroupState.PUBLISHING
     assert "T1" not in dict(overlord.ended)

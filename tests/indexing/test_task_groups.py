@@ -17,9 +17,9 @@ from penstock.indexing.supervisor.task_groups import (
     GroupEffect,
     GroupEvent,
     GroupState,
+    ReplicaChanges,
     StartPlan,
     TaskGroup,
-    Turnover,
     find_gaps,
     first_offsets,
     plan_starts,
@@ -124,12 +124,12 @@ def replicated(*priorities, workers=None):
 
 
 def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
-    assert replicated(1, 0).turnover((1, 0)) == Turnover((), ())
-    assert replicated().turnover((1, 1, -2)) == Turnover((1, 1, -2), ())
-    assert replicated(1, 0).turnover((2, 1)) == Turnover((2,), ("t1",))
+    assert replicated(1, 0).turnover((1, 0)) == ReplicaChanges((), ())
+    assert replicated().turnover((1, 1, -2)) == ReplicaChanges((1, 1, -2), ())
+    assert replicated(1, 0).turnover((2, 1)) == ReplicaChanges((2,), ("t1",))
     # Of equal ones the furthest stays, but one with a worker before all others.
-    assert replicated(0, 0).turnover((0,)) == Turnover((), ("t0",))
-    assert replicated(0, 0, workers={0}).turnover((0,)) == Turnover((), ("t1",))
+    assert replicated(0, 0).turnover((0,)) == ReplicaChanges((), ("t0",))
+    assert replicated(0, 0, workers={0}).turnover((0,)) == ReplicaChanges((), ("t1",))
 
 
 def test_a_turnover_ends_the_work_if_nobody_who_has_a_worker_stays():

@@ -19,7 +19,7 @@ import pytest
 
 from penstock.services.cli import exit_codes, publish
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.entry import hoisted, run
+from penstock.services.cli.entry import run, with_common_options_first
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
 
@@ -89,12 +89,14 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_options_of_every_command_may_stand_anywhere() -> None:
-    assert hoisted(["topic", "list", "--url", "u", "--json", "--token-file=t", "--debug"]) == [
+    assert with_common_options_first(
+        ["topic", "list", "--url", "u", "--json", "--token-file=t", "--debug"]
+    ) == [
         *("--url", "u", "--token-file=t", "--debug"),
         *("topic", "list", "--json"),
     ]
-    assert hoisted(["pub", "--", "--url"]) == ["pub", "--", "--url"]
-    assert hoisted(["sql", "--url"]) == ["--url", "", "sql"]
+    assert with_common_options_first(["pub", "--", "--url"]) == ["pub", "--", "--url"]
+    assert with_common_options_first(["sql", "--url"]) == ["--url", "", "sql"]
 
 
 def test_help_and_usage_errors(capsys: Capture) -> None:

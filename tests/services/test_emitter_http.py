@@ -132,7 +132,7 @@ def test_every_event_is_held_sent_or_counted_as_dropped(steps: list[tuple[str, i
         elif step == "fail" and out:
             batches.fail(out.pop(0))
         elif step == "give up" and out:
-            batches.give_up(out.pop(0))
+            batches.drop(out.pop(0))
         held = batches.events + sum(len(batch.events) for batch in out)
         assert added == held + gone + batches.dropped
         assert max(batches.waiting, batches.large, batches.failed) <= 2

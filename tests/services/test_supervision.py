@@ -45,8 +45,8 @@ def test_it_is_given_up_only_before_everything_was_ready() -> None:
     for turn in range(ENDS_BEFORE_READY_MAX):
         life.on_started(turn)
         life.on_ended(turn)
-    assert life.hopeless(1, was_ready=False)
-    assert not life.hopeless(1, was_ready=True)
+    assert life.is_unrecoverable(1, was_ready=False)
+    assert not life.is_unrecoverable(1, was_ready=True)
 
 
 def test_a_process_that_was_never_ready_is_given_up_however_long_it_ran() -> None:
@@ -55,7 +55,7 @@ def test_a_process_that_was_never_ready_is_given_up_however_long_it_ran() -> Non
     for turn in range(ENDS_BEFORE_READY_MAX):
         life.on_started(turn * 100)
         life.on_ended(turn * 100 + 2 * STEADY_S, was_ready=False)
-    assert life.hopeless(1, was_ready=False)
+    assert life.is_unrecoverable(1, was_ready=False)
 
 
 def test_a_flow_is_given_up_only_after_a_start_without_its_components() -> None:
@@ -63,19 +63,19 @@ def test_a_flow_is_given_up_only_after_a_start_without_its_components() -> None:
     for turn in range(FLOW_ENDS_MAX):
         life.on_started(turn)
         life.on_ended(turn)
-        assert not life.hopeless(70, was_ready=False)
+        assert not life.is_unrecoverable(70, was_ready=False)
     life.on_started(9)
     life.on_ended(9)
-    assert life.hopeless(70, was_ready=False)
+    assert life.is_unrecoverable(70, was_ready=False)
 
 
 def test_a_wrong_option_is_given_up_at_once() -> None:
     life = ChildLife("overlord")
     life.on_started(0)
     life.on_ended(1)
-    assert life.hopeless(INVALID_OPTIONS, was_ready=False)
-    assert not life.hopeless(INVALID_OPTIONS, was_ready=True)
-    assert not life.hopeless(1, was_ready=False)
+    assert life.is_unrecoverable(INVALID_OPTIONS, was_ready=False)
+    assert not life.is_unrecoverable(INVALID_OPTIONS, was_ready=True)
+    assert not life.is_unrecoverable(1, was_ready=False)
 
 
 @given(st.lists(st.floats(0, 100), max_size=30))

@@ -16,7 +16,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.spark.topic import parse as parse_module
 from penstock.spark.topic.coerce import UnparseableError, row_of
-from penstock.spark.topic.parse import LEAF_MESSAGES, MessageParser, Parsed
+from penstock.spark.topic.parse import LEAF_MESSAGES, MessageParser, ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat
 
 FIELDS = (
@@ -30,7 +30,7 @@ SHAPE = RowShape(FIELDS, TimeField("at"))
 GOOD = b'{"at":"2013-01-01T10:00:00Z","text":"a","whole":1,"real":1.5,"short":2.5,"flag":true}'
 
 
-def parse(messages: list[bytes], shape: RowShape = SHAPE) -> Parsed:
+def parse(messages: list[bytes], shape: RowShape = SHAPE) -> ParsedRows:
     return MessageParser(shape).parse(pa.array(messages, pa.binary()))
 
 
@@ -58,7 +58,7 @@ def same(found: object, wanted: object, column: pa.DataType) -> bool:
     return found == wanted and type(found) is type(wanted)
 
 
-def check(messages: list[bytes], shape: RowShape = SHAPE) -> Parsed:
+def check(messages: list[bytes], shape: RowShape = SHAPE) -> ParsedRows:
     parsed = parse(messages, shape)
     rows, bad = expected(messages, shape)
     assert [b.index for b in parsed.bad] == bad
@@ -415,7 +415,7 @@ def wide(kinds: list[bytes], fields: int = 1_000) -> list[bytes]:
     ]
 
 
-def reads_of(messages: list[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[Parsed, int]:
+def reads_of(messages: list[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[ParsedRows, int]:
     shape = RowShape(
         tuple((f"f{number}", FieldType.DOUBLE) for number in range(1_000)), TimeField("at")
     )

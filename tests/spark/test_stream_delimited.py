@@ -21,7 +21,7 @@ from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.delimited import DelimitedMessages
-from penstock.spark.topic.parse import Parsed
+from penstock.spark.topic.parse import ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
 COLUMNS = ("at", "name", "size")
@@ -52,12 +52,12 @@ def request(
     return persist_request(tmp_path, ranges, schema or make_schema(), delimited=delimited)
 
 
-def parse(messages: list[bytes], list_delimiter: str | None = None) -> Parsed:
+def parse(messages: list[bytes], list_delimiter: str | None = None) -> ParsedRows:
     parser = DelimitedMessages(DelimitedParser(SHAPE, COLUMNS, ",", list_delimiter))
     return parser.parse(pa.array(messages, pa.binary()))
 
 
-def names(parsed: Parsed) -> list[object]:
+def names(parsed: ParsedRows) -> list[object]:
     return parsed.rows.column("name").to_pylist()
 
 

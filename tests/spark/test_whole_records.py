@@ -24,7 +24,7 @@ from penstock.spark.topic.coerce import (
     row_of,
     row_of_object,
 )
-from penstock.spark.topic.parse import Parsed
+from penstock.spark.topic.parse import ParsedRows
 from penstock.spark.topic.records import WholeRecords, whole_records
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField
 from penstock.storage.queue.log_reader import MessageSlice
@@ -80,7 +80,7 @@ def parse(
     shape: RowShape = SHAPE,
     value_format: TextFormat = JSON,
     columns: MetadataColumns = COLUMNS,
-) -> Parsed:
+) -> ParsedRows:
     parsed = RecordRows(shape, value_format, columns).parse_records(records_of(given))
     parsed.rows.validate(full=True)
     assert parsed.rows.schema.equals(shape.arrow_schema)
@@ -88,12 +88,12 @@ def parse(
     return parsed
 
 
-def rows_of(parsed: Parsed) -> list[dict[str, object]]:
+def rows_of(parsed: ParsedRows) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = parsed.rows.drop_columns([TIME_COLUMN]).to_pylist()
     return rows
 
 
-def times_of(parsed: Parsed) -> list[int]:
+def times_of(parsed: ParsedRows) -> list[int]:
     return [at // 1000 for at in parsed.rows.column(0).cast(pa.int64()).to_pylist()]
 
 

@@ -13,7 +13,7 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
-    Occupied,
+    OccupiedChunks,
     PublishRequest,
     ReplaceLock,
     SegmentRow,
@@ -396,7 +396,7 @@ def test_used_segments_are_found_by_overlap_also_beside_very_long_ones(store) ->
 def test_a_look_at_many_intervals_compares_as_many_times_and_not_their_square(store) -> None:
     def comparisons(count: int) -> int:
         asked = [hour(h) for h in range(count)]
-        found: list[Occupied] = []
+        found: list[OccupiedChunks] = []
         calls = comparisons_in(lambda: found.extend(store.segments.occupied("d", asked)))
         assert [(one.visible, one.pending) for one in found] == [((h,), (h,)) for h in asked]
         return calls

@@ -65,7 +65,7 @@ def require_copied(store: MetadataStore, original: MetadataStore) -> None:
     assert store.snapshot().announced == ()
     assert store.leases.every() == []
     assert store.terms.current("overlord") is None
-    assert store.roots.places() == {}
+    assert store.roots.paths() == {}
 
 
 def test_a_copy_is_all_metadata_of_one_instant(store, clock, tmp_path) -> None:

@@ -74,7 +74,7 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         assert store.committed("sup") == CommittedRow("", {0: 5})
         place = PendingRow("d", Interval(0, 10), "v1", 3, 0, "s0", 7)
         assert store.segments.pending("d") == [place]
-        assert [row.id for row in store.supervisors.ending()] == ["sup"]
+        assert [row.id for row in store.supervisors.unreleased()] == ["sup"]
 
 
 FILE = "a~fc~/2013-01-01T00_00_00.000Z_2013-01-02T00_00_00.000Z/v1/0/u/part.parquet"

@@ -15,7 +15,12 @@ from penstock.storage.metadata import (
     CommittedRow,
     PublishRequest,
 )
-from penstock.storage.metadata.announced_files import Candidate, choose, dump_reading, load_reading
+from penstock.storage.metadata.announced_files import (
+    Candidate,
+    choose,
+    dump_announced_offsets,
+    load_announced_offsets,
+)
 
 DAY = Interval(0, 86_400_000)
 
@@ -163,7 +168,7 @@ def test_nobody_of_a_lower_priority_is_shown_beside_one_that_lacks_one_announcem
 
 @given(st.none() | readings)
 def test_a_reading_is_kept_as_it_is(reading):
-    assert load_reading(dump_reading(reading)) == reading
+    assert load_announced_offsets(dump_announced_offsets(reading)) == reading
 
 
 def _events(reading: AnnouncedOffsets) -> list[tuple[str, str, int, int]]:

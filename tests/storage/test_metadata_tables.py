@@ -138,16 +138,19 @@ def test_a_terminated_supervisor_ends_until_it_is_released(store) -> None:
     store.supervisors.release("one")  # not terminated: nothing to release
     store.supervisors.terminate("one")
     store.supervisors.terminate("two")
-    assert [row.payload for row in store.supervisors.ending()] == [{"name": "one"}, {"name": "two"}]
+    assert [row.payload for row in store.supervisors.unreleased()] == [
+        {"name": "one"},
+        {"name": "two"},
+    ]
     store.supervisors.release("one")
-    assert [row.id for row in store.supervisors.ending()] == ["two"]
+    assert [row.id for row in store.supervisors.unreleased()] == ["two"]
     store.supervisors.put("two", {})
     store.supervisors.release("two")  # submitted again
     store.supervisors.release("nobody")
-    assert store.supervisors.ending() == []
+    assert store.supervisors.unreleased() == []
     store.supervisors.put("one", {})
     store.supervisors.terminate("one")
-    assert [(row.id, row.version) for row in store.supervisors.ending()] == [("one", 4)]
+    assert [(row.id, row.version) for row in store.supervisors.unreleased()] == [("one", 4)]
 
 
 def test_a_terminated_supervisor_is_gone_until_it_is_put_again(store) -> None:
@@ -351,7 +354,7 @@ def test_announced_files_follow_their_task_root(store) -> None:
     revision = store.revision()
     store.roots.register("w", "/now/tasks")
     assert store.revision() == revision
-    assert store.roots.places() == {"w": "/now/tasks", "w/1": "/now/more"}
+    assert store.roots.paths() == {"w": "/now/tasks", "w/1": "/now/more"}
 
 
 def test_absolute_announced_files_of_earlier_releases_become_relative(store) -> None:

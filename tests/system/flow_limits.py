@@ -95,7 +95,7 @@ class Steps:
         self.notes = os.open(f"{folder}/notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.content, self.repository = open_folder(folder)
         self.queue = FlowFileQueue(
-            QUEUE, self.repository.swap_home, SystemClock(), OPTIONS[kind],
+            QUEUE, self.repository.swap_store, SystemClock(), OPTIONS[kind],
             background=lambda job: threading.Thread(target=job, daemon=True).start(),
         )  # fmt: skip
         self.number = 0

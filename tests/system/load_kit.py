@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.demo.run import Victim, processes_of
+from penstock.services.demo.run import KillTarget, processes_of
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
 from penstock.services.http_client import JsonClient
@@ -190,7 +190,7 @@ class Rig:
         lines = "\n".join(self.server.lines)
         pytest.fail(f"{what}: not within {timeout_s} s; last: {last}\n{lines}")
 
-    def processes(self) -> list[Victim]:
+    def processes(self) -> list[KillTarget]:
         pid = self.server.pid
         if pid is None:
             raise Unavailable("the launcher is being started again")

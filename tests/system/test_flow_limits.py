@@ -72,7 +72,7 @@ def found_in(folder: str) -> set[int]:
     for recovered in repository.recovered.queues.values():
         flowfiles = list(recovered.flowfiles)
         for restored in recovered.swap_files:
-            reader = repository.swap_home.open(restored.file)
+            reader = repository.swap_store.open(restored.file)
             rows = reader.read(0, restored.file.summary.count)
             reader.close()
             assert not len(rows.lost)

@@ -48,7 +48,7 @@ from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import Closed, InvalidRequest
-from penstock.core.garbage_collection import lasting_objects
+from penstock.core.garbage_collection import freeze_new_objects
 from penstock.core.http_client import AsyncHttpClient
 from penstock.core.loop_stalls import LoopTicker
 from penstock.core.loop_tasks import keep_running, watch_loop
@@ -422,7 +422,7 @@ def run_broker(
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        with lasting_objects():
+        with freeze_new_objects():
             await server.start()
         try:
             if on_ready is not None:

@@ -1,6 +1,6 @@
 """Garbage collector settings for processes with many long-lived objects.
 
-`lasting_objects` disables collection while a block creates long-lived objects, such as the
+`freeze_new_objects` disables collection while a block creates long-lived objects, such as the
 topics of a broker at its start, and then freezes them: scanning millions of objects repeatedly
 would double the start time, and each later full collection would stop the event loop.
 `collect_for_flows` collects once after a start, freezes the remaining objects and makes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def lasting_objects() -> Iterator[None]:
+def freeze_new_objects() -> Iterator[None]:
     """Disable collection in the block, and exempt all objects at its end from later ones."""
     gc.disable()
     try:

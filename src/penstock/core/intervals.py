@@ -329,7 +329,7 @@ def _begun(cut: Granularity, name: str, zone: str | None, origin_ms: int) -> Gra
     if months:
         zoned = ZonedBuckets(zone or "UTC", months, 0, begin)
         plain = ZonedBuckets(zoned.zone, months, 0, None)
-        is_usual = zoned.walls(begin) == plain.walls(begin)
+        is_usual = zoned.wall_times(begin) == plain.wall_times(begin)
         return usual if is_usual else Granularity(name, months, 0, 0, zoned)
     if zone is not None and fixed_ms % DAY_MS == 0:
         if begin % fixed_ms == cut.origin_ms % fixed_ms:

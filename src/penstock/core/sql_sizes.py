@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NoReturn
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import Token, closing_of, each_token, place
+from penstock.core.sql_text import Token, closing_parentheses, each_token, place
 
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
@@ -312,7 +312,7 @@ def _definitions(found: Sequence[Token]) -> Mapping[int, str]:
 
     In Spark's grammar a definition is `name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)`.
     """
-    closing = closing_of(found)
+    closing = closing_parentheses(found)
     names: dict[int, str] = {}
 
     def word(index: int) -> str:
@@ -459,7 +459,7 @@ def _ends_operand(token: Token) -> bool:
 
 def _check_groupings(sql: str, found: Sequence[Token]) -> None:
     """Limit the grouping sets of each GROUP BY: Spark copies each row for each of them."""
-    closing = closing_of(found)
+    closing = closing_parentheses(found)
     for start, (token, following) in enumerate(pairwise(found)):
         if (token.text, following.text) != ("GROUP", "BY"):
             continue
@@ -524,7 +524,7 @@ class _Scope:
     total: int = 0
     largest: int = 1
 
-    def words(self, name: str) -> int:
+    def word_count(self, name: str) -> int:
         """Return the number of words of a name's expression; 1 if it is not a known column."""
         scope: _Scope | None = self
         while scope is not None:
@@ -550,7 +550,7 @@ class _Expressions:
     def __init__(self, sql: str, found: Sequence[Token]) -> None:
         self._sql = sql
         self._found = found
-        self._closing = closing_of(found)
+        self._closing = closing_parentheses(found)
         self._definitions = _definitions(found)
         self._with: dict[str, _Scope] = {}
         self._merged = 0
@@ -677,7 +677,7 @@ class _Expressions:
         if in_tables and name in self._with:
             self._merge(at, self._with[name], scope)
             self._rename(at + 1, scope)
-        return scope.words(name)
+        return scope.word_count(name)
 
     def _define_with(self, start: int, opening: int, inside: _Scope) -> None:
         """Record the columns of a query of WITH."""
@@ -709,10 +709,10 @@ class _Expressions:
         before = self._found[end - 2] if end - begin > 1 else None
         name = last.name.lower() if last.text != "END" else ""
         if name and before is not None and before.text == "AS":
-            words -= scope.words(name)
+            words -= scope.word_count(name)
         elif name and before is not None and _ends_operand(before):
             # `a b` defines b; `DISTINCT a` refers to it.
-            words = max(words - scope.words(name), scope.words(name))
+            words = max(words - scope.word_count(name), scope.word_count(name))
         elif before is not None and before.text != ".":
             name = ""
         self._add(begin, end, words, scope)

@@ -351,7 +351,7 @@ def _begins_query(found: Sequence[Token], at: int) -> bool:
     return word == "SELECT" or (word == "TABLE" and bool(following.name))
 
 
-def closing_of(found: Sequence[Token]) -> Mapping[int, int]:
+def closing_parentheses(found: Sequence[Token]) -> Mapping[int, int]:
     """Return the indexes of closing parentheses by those of the opening ones."""
     pairs: dict[int, int] = {}
     opened: list[int] = []

@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import Token, closing_of, place
+from penstock.core.sql_text import Token, closing_parentheses, place
 
 VALUE_BYTES_MAX: Final = 32 << 20
 """Maximum size of one value, which Spark and the router hold several times."""
@@ -96,7 +96,7 @@ class _Estimate:
     def __init__(self, sql: str, found: Sequence[Token], parameters: Sequence[object]) -> None:
         self._sql = sql
         self._found = found
-        self._closing = closing_of(found)
+        self._closing = closing_parentheses(found)
         self._depth = 0
         self._calls: dict[int, tuple[_Value, int]] = {}  # by the token index of the name
         places = [at for at, token in enumerate(found) if token.text == "?"]

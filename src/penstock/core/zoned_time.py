@@ -51,7 +51,7 @@ _CLOCKS_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class ShiftPeriods:
     """The periods between a clock's shifts, in order; they cover a year and some days around it.
 
     Attributes:
@@ -84,11 +84,11 @@ class ZonedClock:
         self._zone = _zone_of(zone)
         self._of_year = functools.lru_cache(_YEARS_KEPT)(self._find_stretches)
 
-    def stretches(self, year: int) -> Stretches:
+    def stretches(self, year: int) -> ShiftPeriods:
         """Return the periods of a year of UTC."""
         return self._of_year(year)
 
-    def around(self, ms: int) -> Stretches:
+    def around(self, ms: int) -> ShiftPeriods:
         """Return the periods of the year of an instant."""
         return self._of_year(1970 + month_of(_within(ms)) // 12)
 
@@ -115,7 +115,7 @@ class ZonedClock:
         at = max(found.starts[number], wall_ms - found.ahead_ms[number])
         return min(max(at, START_OF_TIME_MS), END_OF_TIME_MS)
 
-    def _find_stretches(self, year: int) -> Stretches:
+    def _find_stretches(self, year: int) -> ShiftPeriods:
         month = (year - 1970) * 12
         start = max(start_of_month(month) - _MARGIN_MS, START_OF_TIME_MS)
         end = min(start_of_month(month + 12) + _MARGIN_MS, END_OF_TIME_MS)
@@ -128,7 +128,7 @@ class ZonedClock:
         come = [start + ahead[0]]
         for shift, offset in zip(starts[1:], ahead, strict=False):
             come.append(max(come[-1], shift + offset))
-        return Stretches(tuple(starts), tuple(ahead), tuple(come))
+        return ShiftPeriods(tuple(starts), tuple(ahead), tuple(come))
 
     def _shift(self, low: int, high: int, before: int) -> int:
         """Return the first instant after a shift, which lies between two instants."""
@@ -213,10 +213,10 @@ class ZonedBuckets:
         """Return the first instant of the bucket that contains an instant, and of the next one."""
         if self.is_within_day:
             return self._start_in_day(ms), self._end_in_day(ms)
-        low, high = self.walls(self.clock.come_to(ms))
+        low, high = self.wall_times(self.clock.come_to(ms))
         return self.clock.first(low), self.clock.first(high)
 
-    def walls(self, wall_ms: int) -> tuple[int, int]:
+    def wall_times(self, wall_ms: int) -> tuple[int, int]:
         """Return the wall times at which a bucket of at least a day begins and ends."""
         if not self.months:
             origin = self.origin_ms or 0

@@ -60,7 +60,7 @@ class FlowModules:
                     "runs, or leave it out; a folder is written with a slash, as in ./processors"
                 )
 
-    def places(self) -> list[Path]:
+    def paths(self) -> list[Path]:
         """Return the folders and files that hold the listed modules."""
         found = list(self._folders)
         for package in self._packages:

@@ -80,7 +80,7 @@ class WriteGuard:
             yield str(kept), "Penstock keeps its own files there"
         for place in self._programs:
             yield str(place), "it decides which programs Penstock runs"
-        for place in SERVICE_MODULES.get().places():
+        for place in SERVICE_MODULES.get().paths():
             yield str(place), "flows run code from it (--flow-modules)"
         yield os.path.dirname(penstock.__file__), _CODE
         folders = (site.getusersitepackages(), sys.prefix, sys.base_prefix, sys.pycache_prefix)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.indexing.read_plan import SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
-    from penstock.segments.deep_storage import Pushed
+    from penstock.segments.deep_storage import PushedFile
     from penstock.segments.model import SegmentId
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class DeadLetterPort(Protocol):
 class DeepStorePort(Protocol):
     """Deep storage."""
 
-    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> PushedFile:
         """Copy a file to its place in deep storage, durably and atomically."""
         ...
 

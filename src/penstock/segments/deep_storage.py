@@ -50,7 +50,7 @@ _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedFile:
     """Location of a pushed file: `load_spec` as stored in the segment, and its size."""
 
     load_spec: Mapping[str, object]
@@ -133,7 +133,7 @@ class DeepStore:
         self._root, self._files = files_below(url, self._fs)
         self._is_local = "://" not in self._root
 
-    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> PushedFile:
         """Copy a file to its place, durably and atomically.
 
         Args:
@@ -161,7 +161,7 @@ class DeepStore:
             raise StorageUnavailable(
                 f"{self._location(place)} has {written} of {size} bytes: push the file again"
             )
-        return Pushed(self._load_spec(place), size)
+        return PushedFile(self._load_spec(place), size)
 
     def make_root(self) -> None:
         """Create the folder of a local store; called only at the start of Penstock.
@@ -293,7 +293,7 @@ class DeepStore:
         """
         yield from self._files.walk()
 
-    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+    def known_files(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return the files of this store that load specs name, in eight bytes each."""
         return KnownFiles(self._named(load_specs))
 
@@ -315,7 +315,7 @@ class DeepStore:
         Raises:
             Unavailable: The store does not answer.
         """
-        kept = known if isinstance(known, KnownFiles) else self.known(known)
+        kept = known if isinstance(known, KnownFiles) else self.known_files(known)
         return [
             self._load_spec(relative)
             for relative, modified_ms in self._files.walk()

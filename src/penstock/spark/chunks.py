@@ -176,7 +176,7 @@ def _starts_in_year(
     into_day = (zoned.origin_ms or 0) % DAY_MS
     days = (come - into_day) // DAY_MS
     first, last = int(days.min()), int(days.max())
-    walls = [zoned.walls(day * DAY_MS + into_day)[0] for day in range(first, last + 1)]
+    walls = [zoned.wall_times(day * DAY_MS + into_day)[0] for day in range(first, last + 1)]
     begins = np.fromiter((zoned.clock.first(wall) for wall in walls), np.int64, len(walls))
     place: npt.NDArray[np.int64] = days - first
     return begins[place]

@@ -92,12 +92,12 @@ class OutlineViews:
                 continue
             columns = self._known.of(name, wanted)
             if self._columns.get(name) != columns:
-                outline(self.session, name, columns)
+                define_outline_view(self.session, name, columns)
                 self._columns[name] = columns
             self._seen[name] = wanted
 
 
-def outline(session: SparkSession, name: str, columns: Columns) -> None:
+def define_outline_view(session: SparkSession, name: str, columns: Columns) -> None:
     """Define a view without data under a name."""
     # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sql_guard`) and
     # evaluates constant expressions.

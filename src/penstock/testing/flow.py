@@ -38,7 +38,7 @@ from penstock.flow.processor import (
     RelationshipRetry,
     StateManager,
 )
-from penstock.flow.queue.queue import FilterVerdict, Polled
+from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
@@ -235,17 +235,17 @@ class Queue:
         """Add FlowFiles at the end."""
         self.flowfiles = [*self.flowfiles, *flowfiles]
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Take the first FlowFile that is not penalized."""
         return self.poll_many(1)
 
-    def poll_many(self, limit: int) -> Polled:
+    def poll_many(self, limit: int) -> PollResult:
         """Take up to a number of FlowFiles that are not penalized."""
         now_ms = self._clock.now_ms()
         taken = [f for f in self.flowfiles if not f.is_penalized(now_ms)][:limit]
         return self._take(taken)
 
-    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts."""
         now_ms = self._clock.now_ms()
         taken: list[FlowFile] = []
@@ -262,10 +262,10 @@ class Queue:
     def acknowledge(self, count: int, size_bytes: int) -> None:
         """Do nothing: no test depends on it."""
 
-    def _take(self, taken: list[FlowFile]) -> Polled:
+    def _take(self, taken: list[FlowFile]) -> PollResult:
         ids = {flowfile.id for flowfile in taken}
         self.flowfiles = [flowfile for flowfile in self.flowfiles if flowfile.id not in ids]
-        return Polled(taken)
+        return PollResult(taken)
 
 
 def _nothing() -> None:

@@ -61,7 +61,7 @@ class Change(Protocol[S_contra]):
         ...
 
 
-class Twofold(Generic[S]):
+class DurabilityState(Generic[S]):
     """Visible and durable state of an object, and the changes between them."""
 
     __slots__ = ("durable", "pending", "visible")
@@ -132,7 +132,7 @@ class Truncate:
             self.apply(content)
 
 
-class Inode(Twofold[bytearray]):
+class Inode(DurabilityState[bytearray]):
     """The bytes of a file."""
 
     __slots__ = ()
@@ -178,7 +178,7 @@ class Rename:
             self.apply(names)
 
 
-class DiskFolder(Twofold[dict[str, Inode]]):
+class DiskFolder(DurabilityState[dict[str, Inode]]):
     """The names in a folder."""
 
     __slots__ = ()

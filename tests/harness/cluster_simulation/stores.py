@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from cluster_simulation.world import Process
-    from penstock.segments.deep_storage import KnownFiles, Pushed
+    from penstock.segments.deep_storage import KnownFiles, PushedFile
     from penstock.segments.model import SegmentId
 
 
@@ -104,7 +104,7 @@ class SimDeepStore:
         """Return whether nothing can be written now."""
         return self._files.is_full
 
-    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> PushedFile:
         """Copy a file to its location."""
         self._reach("before it pushes")
         pushed = self._files.inner.push(local_file, segment_id, unique)
@@ -142,9 +142,9 @@ class SimDeepStore:
         self._files.deleting(str(load_spec["path"]))
         self._files.inner.kill(load_spec)
 
-    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+    def known_files(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return the files that load specs name."""
-        return self._files.inner.known(load_specs)
+        return self._files.inner.known_files(load_specs)
 
     def list_orphans(
         self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int

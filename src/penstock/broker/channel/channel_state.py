@@ -274,18 +274,18 @@ class RedeliveryQueue:
 
     @property
     def ready(self) -> int:
-        """Number of messages that `ripen` has found due."""
+        """Number of messages that `find_due` has found due."""
         return len(self._ready_ids)
 
     @property
     def next_ms(self) -> int | None:
-        """Earliest due time of messages that `ripen` has not found due yet."""
+        """Earliest due time of messages that `find_due` has not found due yet."""
         while self._later and not self._stands(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     def is_ready(self, number: int) -> bool:
-        """Return whether `ripen` has found a message due."""
+        """Return whether `find_due` has found a message due."""
         return number in self._ready_ids
 
     def put(self, number: int, due_ms: int, attempts: int) -> None:
@@ -307,7 +307,7 @@ class RedeliveryQueue:
         for due_ms, number, _ in self._later:
             self._known[number] = (due_ms, self._known[number][1])
 
-    def ripen(self, now_ms: int) -> None:
+    def find_due(self, now_ms: int) -> None:
         """Find messages that are due now."""
         while self._later and self._later[0][0] <= now_ms:
             entry = self._later[0]
@@ -454,7 +454,7 @@ class ChannelState:
 
     def due(self, now_ms: int, limit: int) -> list[Redelivery]:
         """Return the first due messages, ordered by due time and id; do not remove them."""
-        self.retries.ripen(now_ms)
+        self.retries.find_due(now_ms)
         return self.retries.first(limit)
 
     def redeliver(
@@ -518,7 +518,7 @@ class ChannelState:
 
     def expire(self, now_ms: int) -> dict[int, int]:
         """Requeue timed-out messages, due at once; return their number by client."""
-        self.retries.ripen(now_ms)
+        self.retries.find_due(now_ms)
         self._stale.expire(now_ms)
         self._begun += 1
         held = self.in_flight.expire(now_ms)
@@ -528,7 +528,7 @@ class ChannelState:
         self.timed_out_count += len(held.ids)
         self._take_back(held, now_ms)
         self._done += 1
-        self.retries.ripen(now_ms)
+        self.retries.find_due(now_ms)
         owners, counts = np.unique(held.owners, return_counts=True)
         return dict(zip(owners.tolist(), counts.tolist(), strict=True))
 

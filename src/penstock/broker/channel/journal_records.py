@@ -27,7 +27,7 @@ _RETRY: Final = struct.Struct("<qqH")
 _DONE: Final = struct.Struct("<Hqq")
 
 
-class Replayed(Protocol):
+class ReplayTarget(Protocol):
     """State to which records are applied."""
 
     def on_seek(self, partition: int, offset: int) -> None:
@@ -72,7 +72,7 @@ def snapshot(parts: Iterable[bytes]) -> bytes:
     return bytes([FORMAT]) + b"".join(parts)
 
 
-def replay_snapshot(blob: bytes, into: Replayed) -> None:
+def replay_snapshot(blob: bytes, into: ReplayTarget) -> None:
     """Apply a snapshot.
 
     Raises:
@@ -87,7 +87,7 @@ def replay_snapshot(blob: bytes, into: Replayed) -> None:
     replay(blob[1:], into)
 
 
-def replay(blob: bytes, into: Replayed) -> None:
+def replay(blob: bytes, into: ReplayTarget) -> None:
     """Apply records in their order.
 
     Raises:

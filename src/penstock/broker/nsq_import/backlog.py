@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BacklogShare:
     """A channel's part of a backlog.
 
     Attributes:
@@ -75,7 +75,7 @@ class NsqBacklog:
         place[order] = np.arange(len(order))
         self.given_out = int(np.count_nonzero(handed.attempts))
         self.handed = len(order)
-        self.shares: dict[str, Share] = {}
+        self.shares: dict[str, BacklogShare] = {}
         for number, name in enumerate(channels):
             mine = handed.queues == number
             wanted = again[order]
@@ -83,7 +83,7 @@ class NsqBacklog:
             places = place[handed.groups[mine]]
             wanted[places] = True
             attempts[places] = handed.each_attempts[mine]
-            self.shares[name] = Share(wanted, attempts[: self.given_out])
+            self.shares[name] = BacklogShare(wanted, attempts[: self.given_out])
         self._rows = np.concatenate([handed.rows[order], rest.rows[~known]])
         times_ns = np.concatenate([handed.times[order], rest.times[~known]])
         # As in a disk queue: times never decrease.

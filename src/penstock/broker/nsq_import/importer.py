@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel_state import ChannelState
     from penstock.broker.memory.memory_queue import MessageQueue
-    from penstock.broker.nsq_import.backlog import Share
+    from penstock.broker.nsq_import.backlog import BacklogShare
     from penstock.broker.nsq_import.data_folder import NsqdFolder
     from penstock.broker.nsq_import.metadata import NsqdTopic
     from penstock.broker.nsq_import.records import NsqdRecords
@@ -173,7 +173,7 @@ class NsqImport:
         queue.request_sync().result()  # `close` ignores a failed sync
 
 
-def _state(share: Share, given_out: int, total: int) -> ChannelState:
+def _state(share: BacklogShare, given_out: int, total: int) -> ChannelState:
     """Return the state of a channel: delivered messages wait, unwanted ones are finished."""
     waiting = np.flatnonzero(share.wanted[:given_out])
     parts = [

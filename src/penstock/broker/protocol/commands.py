@@ -84,7 +84,7 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class MalformedIdCommand:
     """``FIN``, ``REQ`` or ``TOUCH`` of 16 bytes that are not a message id.
 
     It fails as it does for a message that is not in flight, and the connection continues.
@@ -151,7 +151,7 @@ Command = (
     | Finish
     | Requeue
     | Touch
-    | Stray
+    | MalformedIdCommand
     | StartClose
     | Nop
     | Publish

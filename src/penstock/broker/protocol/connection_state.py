@@ -241,6 +241,6 @@ EVENTS: Final[dict[type, ClientEvent]] = {
     c.DeferredPublish: ClientEvent.DPUB,
     c.Nop: ClientEvent.NOP,
 }
-"""The events of commands; those of `Stray` and `Malformed` depend on their names."""
+"""The events of commands; those of `MalformedIdCommand` and `Malformed` depend on their names."""
 
 COMMANDS_BY_NAME: Final[dict[str, ClientEvent]] = {event.value: event for event in EVENTS.values()}

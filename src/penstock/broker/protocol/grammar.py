@@ -177,20 +177,24 @@ class Grammar:
     def _fin(self, parts: list[bytes]) -> c.Command:
         _require(parts, 2, "params")
         number = _id(parts)
-        return number if isinstance(number, c.Stray) else c.Finish(np.array([number], np.int64))
+        return (
+            number
+            if isinstance(number, c.MalformedIdCommand)
+            else c.Finish(np.array([number], np.int64))
+        )
 
     def _req(self, parts: list[bytes]) -> c.Command:
         _require(parts, 3, "params")
         number = _id(parts)
         delay_ms = _number(parts[2], "REQ could not parse timeout")
-        if isinstance(number, c.Stray):
+        if isinstance(number, c.MalformedIdCommand):
             return number
         return c.Requeue(number, min(delay_ms, self._limits.max_requeue_ms))
 
     def _touch(self, parts: list[bytes]) -> c.Command:
         _require(parts, 2, "params")
         number = _id(parts)
-        return number if isinstance(number, c.Stray) else c.Touch(number)
+        return number if isinstance(number, c.MalformedIdCommand) else c.Touch(number)
 
 
 def _require(parts: list[bytes], count: int, noun: str) -> None:
@@ -229,12 +233,12 @@ def _number(raw: bytes, text: str) -> int:
     return int(digits) if len(digits) <= _DIGITS_MAX else _INT64_MAX
 
 
-def _id(parts: list[bytes]) -> int | c.Stray:
+def _id(parts: list[bytes]) -> int | c.MalformedIdCommand:
     raw = parts[1]
     if len(raw) != message_id.ID_BYTES:
         raise c.CommandRefused("E_INVALID", "invalid message ID")
     number = message_id.parse(raw)
-    return c.Stray(_shown(parts[0]), _shown(raw)) if number is None else number
+    return c.MalformedIdCommand(_shown(parts[0]), _shown(raw)) if number is None else number
 
 
 def _shown(raw: bytes) -> str:

@@ -50,7 +50,7 @@ class NegotiationLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Negotiated:
+class NegotiatedSettings:
     """Negotiated settings of a connection.
 
     Attributes:
@@ -80,7 +80,7 @@ class Negotiated:
     answer: bytes | None = field(default=None, repr=False)
 
 
-def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
+def negotiate(body: bytes, limits: NegotiationLimits) -> NegotiatedSettings:
     """Parse the body of an IDENTIFY.
 
     Raises:
@@ -109,7 +109,7 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
         )
     if not (deflate and level > 0):
         level = _DEFLATE_LEVEL
-    negotiated = Negotiated(
+    negotiated = NegotiatedSettings(
         client_id=client_id,
         hostname=hostname,
         user_agent=user_agent,
@@ -129,7 +129,7 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
     return replace(negotiated, answer=_answer(negotiated, limits)) if wants_features else negotiated
 
 
-def _answer(negotiated: Negotiated, limits: NegotiationLimits) -> bytes:
+def _answer(negotiated: NegotiatedSettings, limits: NegotiationLimits) -> bytes:
     """Return the JSON answer, in NSQ's order."""
     return orjson.dumps(
         {

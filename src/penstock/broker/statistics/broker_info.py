@@ -55,7 +55,7 @@ def health(broker: Broker) -> str:
     return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 
-def publishing(broker: Broker) -> Json:
+def publish_numbers(broker: Broker) -> Json:
     """Return the numbers of waiting and refused publishes and readers."""
     return {
         "held_bytes": broker.budget.held_bytes,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import Codec
-    from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits
+    from penstock.broker.protocol.negotiation import NegotiatedSettings, NegotiationLimits
     from penstock.broker.tcp.authorizer import Authorizer
     from penstock.broker.tcp.connection import Outcome, TcpConnection
 
@@ -86,7 +86,7 @@ class CommandHandler:
             if command.name in COMMANDS_BY_NAME:
                 session.check(COMMANDS_BY_NAME[command.name])
             raise c.CommandRefused(command.code, command.text)
-        if isinstance(command, c.Stray):
+        if isinstance(command, c.MalformedIdCommand):
             session.check(COMMANDS_BY_NAME[command.name])
             _consumer(connection).refuse(command.name, command.id)
             return None
@@ -161,7 +161,7 @@ class CommandHandler:
         _consumer(connection).touch(command.id, self._limits.max_message_timeout_ms)
 
 
-def _codec(negotiated: Negotiated) -> Codec | None:
+def _codec(negotiated: NegotiatedSettings) -> Codec | None:
     if negotiated.snappy:
         return Snappy()
     return Deflate(negotiated.deflate_level) if negotiated.deflate else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.client_registry import TlsStatistics
 from penstock.broker.protocol.commands import CommandRefused
 from penstock.broker.protocol.connection_state import CONNECTION_MACHINE, ClientState
-from penstock.broker.protocol.negotiation import Negotiated
+from penstock.broker.protocol.negotiation import NegotiatedSettings
 from penstock.core.state_machine import Refusal
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ClientSession:
     connected_ms: int
     state: ClientState = ClientState.NEW
     address: str = ""
-    negotiated: Negotiated = field(default_factory=Negotiated)
+    negotiated: NegotiatedSettings = field(default_factory=NegotiatedSettings)
     agreed_codec: Codec | None = None
     codec: Codec | None = None
     tls: bool = False

@@ -122,7 +122,7 @@ class TopicChanges:
         Raises:
             Unavailable: The disk is full: the messages may be back after a restart.
         """
-        held = topic.forgo()
+        held = topic.withhold()
         if held is None:
             return
         # Channels first: otherwise, after a crash, they would receive the discarded messages.
@@ -144,7 +144,7 @@ class TopicChanges:
         await _to_its_end(self._purge(topic))
 
     async def _purge(self, topic: Topic) -> None:
-        topic.forgo()
+        topic.withhold()
         for channel in tuple(topic.channels.values()):
             channel.clear()
             await channel.keep()

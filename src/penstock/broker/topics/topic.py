@@ -200,7 +200,7 @@ class Topic:
         self.paused = paused
         self._resume_delivery()
 
-    def forgo(self) -> tuple[int, ...] | None:
+    def withhold(self) -> tuple[int, ...] | None:
         """Withhold all undelivered messages from channels; readers by offset can still read them.
 
         Returns:

@@ -185,7 +185,7 @@ class NsqConnection(asyncio.Protocol):
                 return self._codec.decompress(compressed, self._options.max_frame_bytes)
             case handshake.Send(data):
                 self.send(data)
-            case handshake.Done():
+            case handshake.HandshakeDone():
                 self.features = self._handshake.features
                 self._handshake = None
                 if not self._ready.done():

@@ -64,11 +64,11 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class HandshakeDone:
     """Commands may follow."""
 
 
-Step = StartTls | StartCompression | Send | Done
+Step = StartTls | StartCompression | Send | HandshakeDone
 
 
 class Handshake:
@@ -133,7 +133,7 @@ class Handshake:
             if self._options.auth_secret is None:
                 raise InvalidRequest(f"{self._address} requires authentication: set auth_secret")
             steps.append(Send(wire.authenticate(self._options.auth_secret)))
-        steps.append(Done())
+        steps.append(HandshakeDone())
         return steps
 
     def _read_answer(self, data: bytes) -> Features:

@@ -145,7 +145,7 @@ class FunnelNode:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CurrentFlow:
     """Index of the current flow, by id and by name."""
 
     components: Mapping[str, PlacedComponent] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class FlowComponents:
         self._services = services
         self._cron_progress = cron_progress
         self.schedules: Mapping[str, ComponentSchedule] = {}
-        self._known = _Known()
+        self._known = _CurrentFlow()
         self._units: dict[str, ProcessorNode | FunnelNode] = {}
         self._states: dict[str, StateManager] = {}
 
@@ -353,7 +353,7 @@ class FlowComponents:
             )
         return found
 
-    def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
+    def _change_queues(self, before: _CurrentFlow, after: _CurrentFlow, plans: Plans) -> None:
         for one in self._queues.queues.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
@@ -400,7 +400,7 @@ class FlowComponents:
         return ComponentConnections(inputs, outputs)
 
 
-def _known(index: FlowIndex) -> _Known:
+def _known(index: FlowIndex) -> _CurrentFlow:
     names: dict[str, tuple[str, ...]] = {}
     for group in index.groups:
         inside = tuple(one.id for one in index.components if group.id in one.group.ids)
@@ -410,7 +410,7 @@ def _known(index: FlowIndex) -> _Known:
     connection_names: dict[str, str] = {}
     for connection in index.connections:
         connection_names.setdefault(_plain(str(connection)), connection.id)
-    return _Known(
+    return _CurrentFlow(
         {one.id: one for one in index.components},
         {one.id: one for one in index.connections},
         names,

@@ -114,7 +114,7 @@ class ConnectionQueues:
         """Create a queue with its recovered FlowFiles."""
         queue = FlowFileQueue(
             queue_id,
-            self._repository.swap_home,
+            self._repository.swap_store,
             self._clock,
             options,
             budget=self._budget,

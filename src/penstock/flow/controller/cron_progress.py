@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 _PREFIX: Final = "fired:"  # no processor id starts with this
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _ServedTime(msgspec.Struct, frozen=True):
     """Stored time of one component."""
 
     expression: str
@@ -45,7 +45,7 @@ class CronProgress:
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
-        self._known: dict[str, _Kept | None] = {}
+        self._known: dict[str, _ServedTime | None] = {}
 
     def served_ms(self, component_id: str, schedule: ComponentSchedule) -> int | None:
         """Return the time of the last handled firing, epoch ms; None: only future ones count."""
@@ -69,7 +69,7 @@ class CronProgress:
             ends_in_order: Whether current runs will finish. If not, they may be killed, and do not
                 count as handled.
         """
-        changed: dict[str, _Kept] = {}
+        changed: dict[str, _ServedTime] = {}
         for one in components:
             schedule = schedules.get(one.id)
             if schedule is None or schedule.cron is None or one.served_ms is None:
@@ -77,7 +77,7 @@ class CronProgress:
             if one.active_tasks and not ends_in_order:
                 continue
             cron, before = schedule.cron, self._find(one.id)
-            after = _Kept(cron.text, str(cron.zone), one.served_ms)
+            after = _ServedTime(cron.text, str(cron.zone), one.served_ms)
             if after != before:
                 changed[one.id] = after
         self._write(changed)
@@ -86,17 +86,17 @@ class CronProgress:
         """Forget the times of components that are stopped or removed."""
         self._write({one: None for one in component_ids if self._find(one) is not None})
 
-    def _find(self, component_id: str) -> _Kept | None:
+    def _find(self, component_id: str) -> _ServedTime | None:
         if component_id not in self._known:
             data = self._store.state(f"{_PREFIX}{component_id}")
             try:
-                kept = None if data is None else msgspec.json.decode(data, type=_Kept)
+                kept = None if data is None else msgspec.json.decode(data, type=_ServedTime)
             except msgspec.MsgspecError:
                 kept = None  # of another version of Penstock: only future ones count
             self._known[component_id] = kept
         return self._known[component_id]
 
-    def _write(self, changed: Mapping[str, _Kept | None]) -> None:
+    def _write(self, changed: Mapping[str, _ServedTime | None]) -> None:
         if not changed:
             return
         states = {
@@ -115,6 +115,6 @@ class CronProgress:
         self._known.update(changed)
 
 
-def _is_of(kept: _Kept, schedule: ComponentSchedule) -> bool:
+def _is_of(kept: _ServedTime, schedule: ComponentSchedule) -> bool:
     cron = schedule.cron
     return cron is not None and (kept.expression, kept.zone) == (cron.text, str(cron.zone))

@@ -132,7 +132,9 @@ class Plans:
             scheduling.SchedulingStrategy(schedule.strategy.value),
             period_ns=parse_nifi_period(period) if is_timer else 0,
             cron=cron,
-            missed=scheduling.Missed.ONCE if schedule.catch_up else scheduling.Missed.SKIP,
+            missed=scheduling.MissedRunPolicy.ONCE
+            if schedule.catch_up
+            else scheduling.MissedRunPolicy.SKIP,
             concurrent_tasks=processor.concurrent_tasks,
             run_duration_ms=self._period_ms(placed.group, processor.run_duration),
             groups=groups,

@@ -111,8 +111,8 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
     try:
         flow = Flow.model_validate(data)
     except ValidationError as error:
-        raise InvalidFlow(problems_of(error, expanded.places())) from None
-    return ReadFlow(flow, expanded.places())
+        raise InvalidFlow(problems_of(error, expanded.source_locations())) from None
+    return ReadFlow(flow, expanded.source_locations())
 
 
 def _tree(document: str | bytes, file: str) -> YamlNode:
@@ -140,7 +140,7 @@ class _Expansion:
         self._key_marks: dict[Path, tuple[int, int]] = {}
         self._written: dict[Path, int] = {}
 
-    def places(self) -> SourceLocations:
+    def source_locations(self) -> SourceLocations:
         return SourceLocations(self._file, self._marks, self._key_marks, self._written)
 
     def plain(self, node: YamlNode, path: Path) -> object:

@@ -347,7 +347,7 @@ class NifiImport:
         flowfiles, self._unswapped = self._unswapped, []
         keys = self._order.keys(flowfiles)
         ordered = [flowfiles[at] for at in sorted(range(len(keys)), key=keys.__getitem__)]
-        self._repository.swap_home.swap_out(self._target.queue, ordered, self._order.text)
+        self._repository.swap_store.swap_out(self._target.queue, ordered, self._order.text)
 
 
 def _place(flowfile: FlowFile) -> _Place:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.expiration import sweep
-from penstock.flow.queue.listing import Predicate, matching
+from penstock.flow.queue.listing import Predicate, match_mask
 from penstock.flow.queue.queue_size import QueueSize
 from penstock.flow.queue.queue_state import QueueState
 
@@ -56,19 +56,19 @@ class DropRequest:
     The mutex protects a few fields: one thread executes the request, and others query it.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
         predicate: Selects FlowFiles by their attributes; None: everything.
     """
 
-    def __init__(self, contents: QueueState, predicate: Predicate | None) -> None:
-        self._contents = contents
+    def __init__(self, queue_state: QueueState, predicate: Predicate | None) -> None:
+        self._queue_state = queue_state
         self._predicate = predicate
         self._mutex = threading.Lock()
         self._ended = threading.Event()
         self._state = DropState.WAITING
         self._is_cancelled = False
-        with contents.mutex:
-            self._original = contents.size()
+        with queue_state.mutex:
+            self._original = queue_state.size()
         self._count = 0
         self._bytes = 0
         self._failure = ""
@@ -120,40 +120,40 @@ class DropRequest:
                 self._end(end)
 
     def _drop_from_memory(self) -> None:
-        contents, predicate = self._contents, self._predicate
-        with contents.mutex:
-            contents.sort_returned()
-            contents.wait_until_written()
-            seen = [one for store in contents.stores for one in store.memory.flowfiles()]
+        queue_state, predicate = self._queue_state, self._predicate
+        with queue_state.mutex:
+            queue_state.sort_returned()
+            queue_state.wait_until_written()
+            seen = [one for store in queue_state.stores for one in store.memory.flowfiles()]
         # The predicate is user code, so it runs without the mutex; FlowFiles may leave meanwhile.
         ids = {one.id for one in seen if predicate is None or predicate(one.attributes)}
         gone: list[FlowFile] = []
         try:
-            with contents.mutex:
-                for store in contents.stores:
+            with queue_state.mutex:
+                for store in queue_state.stores:
                     store.memory.remove(ids, gone)
             if gone:
-                contents.home.remove(gone)
+                queue_state.swap_store.remove(gone)
         except BaseException:
-            with contents.mutex:
-                contents.returned += gone
+            with queue_state.mutex:
+                queue_state.returned += gone
             raise
         self._dropped(gone)
 
     def _drop_from_files(self) -> list[str]:
-        contents, predicate = self._contents, self._predicate
-        with contents.mutex:
-            runs = [(store, run) for store in contents.stores for run in store.runs]
+        queue_state, predicate = self._queue_state, self._predicate
+        with queue_state.mutex:
+            cursors = [(store, cursor) for store in queue_state.stores for cursor in store.cursors]
         failures: list[str] = []
-        for store, run in runs:
+        for store, cursor in cursors:
             if self._is_cancelled:
                 break
             try:
                 swept = sweep(
-                    contents,
+                    queue_state,
                     store,
-                    run,
-                    None if predicate is None else lambda page: matching(page, predicate),
+                    cursor,
+                    None if predicate is None else lambda page: match_mask(page, predicate),
                 )
             except PenstockError as error:
                 failures.append(str(error))

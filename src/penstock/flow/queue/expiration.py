@@ -60,14 +60,14 @@ class _Found:
 
 
 def sweep(
-    contents: QueueState, store: OrderedStore, run: SwapCursor, select: Select | None
+    queue_state: QueueState, store: OrderedStore, cursor: SwapCursor, select: Select | None
 ) -> SweptRows | None:
     """Remove rows of one cursor. The mutex is not held.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
         store: Store of the cursor.
-        run: The cursor.
+        cursor: The cursor.
         select: Returns a mask of rows of a page to remove; None: all remaining rows, without
             reading them.
 
@@ -78,51 +78,51 @@ def sweep(
         Unavailable: The swap store cannot record it now; nothing was removed.
         NotFound, CorruptData: The file cannot be read; nothing was removed.
     """
-    with contents.mutex:
-        while run.is_busy or run.is_read_ahead:
-            contents.mutex.wait()
-        if not run.left or run not in store.runs:
+    with queue_state.mutex:
+        while cursor.is_busy or cursor.is_read_ahead:
+            queue_state.mutex.wait()
+        if not cursor.left or cursor not in store.cursors:
             return None
-        left = run.remaining()
-        left_bytes = run.left_bytes
-        run.is_busy = True
+        left = cursor.remaining()
+        left_bytes = cursor.left_bytes
+        cursor.is_busy = True
     removal: RowRemoval | None = None
     try:
         if select is None:
             found = _Found(left.nonzero()[0], left_bytes, Counter(), None)
         else:
-            found = _find(contents, run, left, select)
+            found = _find(queue_state, cursor, left, select)
         count = len(found.rows)
-        going = run.removal(
+        going = cursor.removal(
             found.rows, found.size_bytes
         )  # no other thread changes it while it is busy
-        swept = SweptRows(run.file, count, found.size_bytes, found.claims) if count else None
+        swept = SweptRows(cursor.file, count, found.size_bytes, found.claims) if count else None
         if select is None:
-            contents.home.discard(run.file)
+            queue_state.swap_store.discard(cursor.file)
         elif count:
-            contents.home.drop_rows(run.file, found.rows.tolist(), found.claims)
+            queue_state.swap_store.drop_rows(cursor.file, found.rows.tolist(), found.claims)
         removal = going
     finally:
-        with contents.mutex:
-            run.is_busy = False
-            contents.mutex.notify_all()  # they wait for the mutex
+        with queue_state.mutex:
+            cursor.is_busy = False
+            queue_state.mutex.notify_all()  # they wait for the mutex
             if removal is not None:
                 try:
-                    run.leave(removal)
+                    cursor.leave(removal)
                 except BaseException:
-                    run.leave(removal)  # the swap store has recorded it, which cannot be undone
+                    cursor.leave(removal)  # the swap store has recorded it, which cannot be undone
                     raise
-                run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
-            store.runs.changed(run)
+                cursor.min_entry_ms = found.min_entry_ms or cursor.min_entry_ms
+            store.cursors.changed(cursor)
     return swept
 
 
-def _find(contents: QueueState, run: SwapCursor, left: Mask, select: Select) -> _Found:
+def _find(queue_state: QueueState, cursor: SwapCursor, left: Mask, select: Select) -> _Found:
     rows: list[npt.NDArray[np.int64]] = []
     claims: Counter[ResourceClaim] = Counter()
     size_bytes = 0
     min_entry_ms: int | None = None
-    reader = contents.home.open(run.file)
+    reader = queue_state.swap_store.open(cursor.file)
     try:
         for page in reader.pages():
             here = left[page.start : page.start + page.count]
@@ -153,11 +153,11 @@ class Expiration:
     """Finds expired FlowFiles: those older than the connection allows, by their entry date.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
     """
 
-    def __init__(self, contents: QueueState) -> None:
-        self._contents = contents
+    def __init__(self, queue_state: QueueState) -> None:
+        self._queue_state = queue_state
         self._next_sweep_ms = 0
 
     def split(self, flowfiles: list[FlowFile]) -> tuple[list[FlowFile], list[FlowFile]]:
@@ -179,16 +179,16 @@ class Expiration:
         oldest_ms = self._oldest_ms()
         if oldest_ms is None:
             return
-        contents = self._contents
-        with contents.mutex:
-            contents.sort_returned()
+        queue_state = self._queue_state
+        with queue_state.mutex:
+            queue_state.sort_returned()
             ids = {
                 one.id
-                for store in contents.stores
+                for store in queue_state.stores
                 for one in store.memory.flowfiles()
                 if one.entry_ms < oldest_ms
             }
-            for store in contents.stores:
+            for store in queue_state.stores:
                 store.memory.remove(ids, expired)
 
     def expire_rows(self, *, at_once: bool = False) -> list[SweptRows]:
@@ -197,32 +197,32 @@ class Expiration:
         Args:
             at_once: Even if swap files were searched a short while ago.
         """
-        contents = self._contents
+        queue_state = self._queue_state
         oldest_ms = self._oldest_ms()
         if oldest_ms is None:
             return []
-        now_ms = contents.clock.now_ms()
-        with contents.mutex:
+        now_ms = queue_state.clock.now_ms()
+        with queue_state.mutex:
             if now_ms < self._next_sweep_ms and not at_once:
                 return []
-            runs = [
-                (store, run)
-                for store in contents.stores
-                for run in store.runs
-                if run.min_entry_ms < oldest_ms
+            cursors = [
+                (store, cursor)
+                for store in queue_state.stores
+                for cursor in store.cursors
+                if cursor.min_entry_ms < oldest_ms
             ]
-            if runs:
-                pause_ms = min(contents.options.expiration_ms // 10, SWEEP_INTERVAL_MS_MAX)
+            if cursors:
+                pause_ms = min(queue_state.options.expiration_ms // 10, SWEEP_INTERVAL_MS_MAX)
                 self._next_sweep_ms = now_ms + pause_ms
-        swept = [self._sweep(store, run, oldest_ms) for store, run in runs]
+        swept = [self._sweep(store, cursor, oldest_ms) for store, cursor in cursors]
         return [one for one in swept if one is not None]
 
-    def _sweep(self, store: OrderedStore, run: SwapCursor, oldest_ms: int) -> SweptRows | None:
+    def _sweep(self, store: OrderedStore, cursor: SwapCursor, oldest_ms: int) -> SweptRows | None:
         try:
             return sweep(
-                self._contents,
+                self._queue_state,
                 store,
-                run,
+                cursor,
                 lambda page: page.integers("entry_ms")[0] < oldest_ms,
             )
         except (NotFound, CorruptData):
@@ -230,10 +230,10 @@ class Expiration:
         except PenstockError as error:
             _logger.warning(
                 "queue %s: expired FlowFiles of swap file %s could not be removed now: %s",
-                self._contents.queue_id, run.file.name, error,
+                self._queue_state.queue_id, cursor.file.name, error,
             )  # fmt: skip
             return None
 
     def _oldest_ms(self) -> int | None:
-        expiration_ms = self._contents.options.expiration_ms
-        return self._contents.clock.now_ms() - expiration_ms if expiration_ms else None
+        expiration_ms = self._queue_state.options.expiration_ms
+        return self._queue_state.clock.now_ms() - expiration_ms if expiration_ms else None

@@ -39,7 +39,7 @@ class AttributeIs:
         return attributes.get(self.name) == self.value
 
 
-def matching(page: SwapPage, predicate: Predicate) -> Mask:
+def match_mask(page: SwapPage, predicate: Predicate) -> Mask:
     """Return a mask of the rows of a page that match a predicate."""
     if isinstance(predicate, AttributeIs):
         value = predicate.value
@@ -53,23 +53,23 @@ class QueueListing:
     """Listing of one queue; may be used from any thread.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
     """
 
-    def __init__(self, contents: QueueState) -> None:
-        self._contents = contents
+    def __init__(self, queue_state: QueueState) -> None:
+        self._queue_state = queue_state
 
     def first(self, limit: int = 100) -> Sequence[FlowFile]:
         """Return the first FlowFiles in the order of polling, penalized ones last."""
-        contents = self._contents
-        with contents.mutex:
-            contents.admit_due()
-            for store in contents.stores:
-                while store.runs.resolve_one():
+        queue_state = self._queue_state
+        with queue_state.mutex:
+            queue_state.admit_due()
+            for store in queue_state.stores:
+                while store.cursors.resolve_one():
                     pass
-            lines = chain(contents.main.in_order(), contents.penalized.in_order())
+            lines = chain(queue_state.main.in_order(), queue_state.penalized.in_order())
             found = list(islice(lines, limit))
-        contents.report_damages()
+        queue_state.report_damages()
         return found
 
     def search(self, predicate: Predicate, limit: int = 100) -> Sequence[FlowFile]:
@@ -83,7 +83,7 @@ class QueueListing:
         for page, left in self._pages():
             if len(found) >= limit:
                 break
-            rows = np.flatnonzero(matching(page, predicate) & left)[: limit - len(found)]
+            rows = np.flatnonzero(match_mask(page, predicate) & left)[: limit - len(found)]
             if len(rows):
                 found += page.flowfiles(rows)
         return found
@@ -101,19 +101,23 @@ class QueueListing:
         return counts
 
     def _in_memory(self) -> list[FlowFile]:
-        contents = self._contents
-        with contents.mutex:
-            contents.sort_returned()
-            return [one for store in contents.stores for one in store.memory.flowfiles()]
+        queue_state = self._queue_state
+        with queue_state.mutex:
+            queue_state.sort_returned()
+            return [one for store in queue_state.stores for one in store.memory.flowfiles()]
 
     def _pages(self) -> Iterator[tuple[SwapPage, Mask]]:
         """Yield the pages of all swap files, with a mask of their remaining rows."""
-        contents = self._contents
-        with contents.mutex:
-            files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs]
+        queue_state = self._queue_state
+        with queue_state.mutex:
+            files = [
+                (cursor.file, cursor.remaining())
+                for store in queue_state.stores
+                for cursor in store.cursors
+            ]
         for file, left in files:
             with suppress(PenstockError):
-                reader = contents.home.open(file)
+                reader = queue_state.swap_store.open(file)
                 try:
                     for page in reader.pages():
                         yield page, left[page.start : page.start + page.count]

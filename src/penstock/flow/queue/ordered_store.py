@@ -353,26 +353,26 @@ class OrderedStore:
     Args:
         keys: Computes the keys of FlowFiles.
         order: Name of the order in swap files.
-        home: Swap store.
+        swap_store: Swap store.
         clock: For the retry of an unreadable swap file.
         threshold: Maximum number of FlowFiles in memory; windows use the remainder.
 
     Attributes:
         memory: FlowFiles in memory.
-        runs: FlowFiles in swap files.
+        cursors: FlowFiles in swap files.
         windows: Rows that are read from those.
         is_blocked: Whether the last `take` stopped at FlowFiles being written or swept.
         written: Swap file with the FlowFiles that were set apart in memory, until `end_writing`.
     """
 
     def __init__(
-        self, keys: KeyMaker, order: str, home: SwapStore, clock: Clock, threshold: int
+        self, keys: KeyMaker, order: str, swap_store: SwapStore, clock: Clock, threshold: int
     ) -> None:
         self.order = order
         self.threshold = threshold
         self.memory = SortedBuffer()
-        self.windows = SwapWindows(keys, home)
-        self.runs = SwapCursors(order, self.windows, clock)
+        self.windows = SwapWindows(keys, swap_store)
+        self.cursors = SwapCursors(order, self.windows, clock)
         self.is_blocked = False
         self.written: SwapFileInfo | None = None
         self._keys = keys
@@ -382,20 +382,20 @@ class OrderedStore:
     @property
     def is_empty(self) -> bool:
         """Return whether the store is empty."""
-        return not (len(self.memory) or len(self.runs))
+        return not (len(self.memory) or len(self.cursors))
 
     @property
     def has_some(self) -> bool:
         """Return whether a FlowFile can be taken, as far as is known."""
-        return bool(len(self.memory)) or not self.runs.is_at_rest
+        return bool(len(self.memory)) or not self.cursors.is_at_rest
 
     def used_bytes(self) -> int:
         """Return the approximate memory of the store."""
-        return self.memory.used_bytes + self.runs.swapped.window_bytes
+        return self.memory.used_bytes + self.cursors.swapped.window_bytes
 
     def head(self) -> PriorityKey | None:
         """Return the lowest key known: that of the next FlowFile, or a lower one."""
-        return least(self.memory.head(), self.runs.head())
+        return least(self.memory.head(), self.cursors.head())
 
     def keys_of(self, flowfiles: Sequence[FlowFile]) -> list[PriorityKey]:
         """Return the keys of FlowFiles in this order."""
@@ -404,7 +404,7 @@ class OrderedStore:
     def put(self, keys: list[PriorityKey], flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles with the keys that `keys_of` computed."""
         if flowfiles:
-            is_much = bool(len(self.runs)) or len(self.memory) >= self.threshold
+            is_much = bool(len(self.cursors)) or len(self.memory) >= self.threshold
             rows = self._rows_of_windows(len(flowfiles))
             self.memory.put(keys, flowfiles, is_much=is_much)
             self.windows.rows = rows
@@ -420,7 +420,7 @@ class OrderedStore:
                 self.memory.written(self.written.summary)
         self.written = None
         if self._unranked is not None:
-            self.runs.add_written(*self._unranked)
+            self.cursors.add_written(*self._unranked)
             self._unranked = None
         self._bound_windows()
 
@@ -437,42 +437,42 @@ class OrderedStore:
         self.is_blocked = False
         while len(found) < limit:
             self.resolve_head()
-            if not self._is_run_first():
-                if not self.memory.take(found, limit, least(before, self.runs.head())):
+            if not self._is_cursor_first():
+                if not self.memory.take(found, limit, least(before, self.cursors.head())):
                     self.is_blocked = self.memory.is_stopped
                     break
                 continue
-            run = self.runs.first()
-            if run.is_busy or not run.window:
+            cursor = self.cursors.first()
+            if cursor.is_busy or not cursor.window:
                 self.is_blocked = True  # swept, or its next window is being read
                 break
-            if not self.runs.take(found, limit - len(found), least(before, self.memory.head())):
+            if not self.cursors.take(found, limit - len(found), least(before, self.memory.head())):
                 break
         self._bound_windows()
 
     def resolve_head(self) -> None:
         """Read until the head is known exactly, or cannot be taken yet."""
-        while self._is_run_first() and self.runs.resolve_first():
+        while self._is_cursor_first() and self.cursors.resolve_first():
             pass
 
     def reorder(self, keys: KeyMaker, order: str) -> None:
         """Change the order; swap files are sorted when they are read next."""
         line = self.memory.in_other_order(keys)
-        self.runs.reorder(order)
+        self.cursors.reorder(order)
         self._keys, self.order, self.windows.keys = keys, order, keys
         self.memory.line = line
 
     def in_order(self) -> Iterator[FlowFile]:
         """Yield all in order, unchanged. All heads must be known: `SwapCursors.resolve_one`."""
-        runs = [self.windows.entries(run) for run in self.runs.ranked()]
-        for _, flowfile in heapq.merge(self.memory.in_order(), *runs):
+        cursors = [self.windows.entries(cursor) for cursor in self.cursors.ranked()]
+        for _, flowfile in heapq.merge(self.memory.in_order(), *cursors):
             yield flowfile
 
-    def _is_run_first(self) -> bool:
+    def _is_cursor_first(self) -> bool:
         # An unread cursor counts by the last FlowFile taken from it. That one may have been given
         # back and be the first here: then the cursor is read, and has its own key again.
-        run, memory = self.runs.head(), self.memory.head()
-        return run is not None and (memory is None or not memory < run)
+        cursor, memory = self.cursors.head(), self.memory.head()
+        return cursor is not None and (memory is None or not memory < cursor)
 
     def _bound_windows(self) -> None:
         self.windows.rows = self._rows_of_windows(0)

@@ -39,7 +39,7 @@ __all__ = [
     "AttributeIs",
     "FilterVerdict",
     "FlowFileQueue",
-    "Polled",
+    "PollResult",
     "QueueListener",
     "QueueStatistics",
     "SweptRows",
@@ -69,7 +69,7 @@ class FilterVerdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """Result of a poll.
 
     Attributes:
@@ -89,42 +89,42 @@ class QueuePoll:
     """Takes FlowFiles out of a queue, for polls.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
         expiring: Separates expired FlowFiles.
     """
 
-    def __init__(self, contents: QueueState, expiring: Expiration) -> None:
-        self._contents = contents
-        self._mutex = contents.mutex
+    def __init__(self, queue_state: QueueState, expiring: Expiration) -> None:
+        self._queue_state = queue_state
+        self._mutex = queue_state.mutex
         self._expiring = expiring
         self._filtering_thread: int | None = None
 
-    def take(self, limit: int) -> Polled:
+    def take(self, limit: int) -> PollResult:
         """Take up to `limit` FlowFiles, in order. Acquires the mutex itself."""
-        polled = Polled([], [], self._expiring.expire_rows())
+        polled = PollResult([], [], self._expiring.expire_rows())
         with self._mutex:
             self._wait_for_filter()
-            self._take(limit, polled.flowfiles, polled.expired, self._contents.unacknowledged)
+            self._take(limit, polled.flowfiles, polled.expired, self._queue_state.unacknowledged)
         return polled
 
-    def give_back(self, polled: Polled) -> None:
+    def give_back(self, polled: PollResult) -> None:
         """Put polled FlowFiles back, because the caller did not receive them.
 
         Acquires the mutex itself.
         """
         with self._mutex:
-            self._contents.returned += polled.flowfiles
-            self._contents.returned += polled.expired
+            self._queue_state.returned += polled.flowfiles
+            self._queue_state.returned += polled.expired
             count, size_bytes = _count(polled.flowfiles)
-            self._contents.unacknowledged.add(-count, -size_bytes)
+            self._queue_state.unacknowledged.add(-count, -size_bytes)
 
     def sort_returned(self) -> None:
         """Put back FlowFiles that a filter rejected. Acquires the mutex itself."""
-        if self._contents.returned:
+        if self._queue_state.returned:
             with self._mutex:
-                self._contents.sort_returned()
+                self._queue_state.sort_returned()
 
-    def take_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def take_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts.
 
         Acquires the mutex itself, but not during the filter.
@@ -132,8 +132,8 @@ class QueuePoll:
         Raises:
             Conflict: The filter polled this queue.
         """
-        contents = self._contents
-        polled = Polled([], [], self._expiring.expire_rows())
+        queue_state = self._queue_state
+        polled = PollResult([], [], self._expiring.expire_rows())
         kept: list[FlowFile] = []
         is_whole = False
         with self._mutex:
@@ -143,17 +143,17 @@ class QueuePoll:
             self._show(accept, polled.flowfiles, kept, polled.expired)
             count = _count(polled.flowfiles)
             with self._mutex:
-                contents.unacknowledged.add(*count)
+                queue_state.unacknowledged.add(*count)
                 is_whole = True
         finally:
             with self._mutex:
                 self._filtering_thread = None
-                contents.shown.count = contents.shown.size_bytes = 0
+                queue_state.shown.count = queue_state.shown.size_bytes = 0
                 self._mutex.notify_all()
-                contents.returned += kept
+                queue_state.returned += kept
                 if not is_whole:
-                    contents.returned += polled.flowfiles
-                    contents.returned += polled.expired
+                    queue_state.returned += polled.flowfiles
+                    queue_state.returned += polled.expired
         return polled
 
     def _take(
@@ -177,7 +177,7 @@ class QueuePoll:
         except BaseException:
             # A FlowFile that was being moved between two lists may be in both.
             taken = {one.id: one for one in (*kept, *expired[there:], *found)}
-            self._contents.returned += taken.values()
+            self._queue_state.returned += taken.values()
             kept.clear()
             del expired[there:]
             raise
@@ -190,17 +190,17 @@ class QueuePoll:
         limit: int,
     ) -> None:
         """Take FlowFiles; whatever is raised, each one taken is in one of the lists."""
-        contents = self._contents
+        queue_state = self._queue_state
         while len(kept) < limit:
-            contents.admit_due()
-            while contents.main.runs.resolve_one():
+            queue_state.admit_due()
+            while queue_state.main.cursors.resolve_one():
                 pass
-            if contents.main.runs.is_unread:  # a cursor that is being swept may hold the first one
+            if queue_state.main.cursors.is_unread:  # the first one may be in a cursor being swept
                 self._mutex.wait()
                 continue
-            contents.main.take(found, limit - len(kept))
+            queue_state.main.take(found, limit - len(kept))
             fresh, old = self._expiring.split(found)
-            is_blocked = not found and contents.main.is_blocked
+            is_blocked = not found and queue_state.main.is_blocked
             kept += fresh
             expired += old
             found.clear()
@@ -217,10 +217,10 @@ class QueuePoll:
         expired: list[FlowFile],
     ) -> None:
         """Pass FlowFiles to a filter; each one taken is in one of the lists, whatever it raises."""
-        while len(kept) < self._contents.options.swap_threshold:
+        while len(kept) < self._queue_state.options.swap_threshold:
             batch: list[FlowFile] = []
             with self._mutex:
-                self._take(_SHOWN_AT_ONCE, batch, expired, self._contents.shown)
+                self._take(_SHOWN_AT_ONCE, batch, expired, self._queue_state.shown)
             if not batch:
                 return
             seen = 0
@@ -239,7 +239,7 @@ class QueuePoll:
         while self._filtering_thread is not None:
             if self._filtering_thread == threading.get_ident():
                 raise Conflict(
-                    f"queue {self._contents.queue_id}: a filter must not poll the queue that "
+                    f"queue {self._queue_state.queue_id}: a filter must not poll the queue that "
                     "called it; decide by the FlowFile alone"
                 )
             self._mutex.wait()
@@ -286,7 +286,7 @@ class FlowFileQueue:
 
     Args:
         queue_id: Id of the connection.
-        home: Swap store.
+        swap_store: Swap store.
         clock: For penalties and expiration.
         options: Thresholds, expiration and back-pressure.
         budget: Memory budget of all queues; None: only the threshold limits memory.
@@ -302,7 +302,7 @@ class FlowFileQueue:
     def __init__(
         self,
         queue_id: str,
-        home: SwapStore,
+        swap_store: SwapStore,
         clock: Clock,
         options: QueueOptions | None = None,
         *,
@@ -311,14 +311,14 @@ class FlowFileQueue:
     ) -> None:
         self.id = queue_id
         self.listener: QueueListener | None = None
-        self._contents = QueueState(queue_id, home, clock, options or QueueOptions())
-        self._mutex = self._contents.mutex
-        self.listing: Final = QueueListing(self._contents)
-        self._swapping = SwapPolicy(self._contents, budget)
-        self._expiring = Expiration(self._contents)
-        self._poll = QueuePoll(self._contents, self._expiring)
+        self._queue_state = QueueState(queue_id, swap_store, clock, options or QueueOptions())
+        self._mutex = self._queue_state.mutex
+        self.listing: Final = QueueListing(self._queue_state)
+        self._swapping = SwapPolicy(self._queue_state, budget)
+        self._expiring = Expiration(self._queue_state)
+        self._poll = QueuePoll(self._queue_state, self._expiring)
         self._background = background
-        self._read_ahead = ReadAhead(self._contents, background)
+        self._read_ahead = ReadAhead(self._queue_state, background)
 
     def restore(
         self, flowfiles: Sequence[FlowFile], swap_files: Sequence[RestoredSwapFile]
@@ -332,8 +332,8 @@ class FlowFileQueue:
         """
         with self._mutex:
             for restored in swap_files:
-                self._contents.restore_run(restored)
-            self._contents.check_full()
+                self._queue_state.restore_cursor(restored)
+            self._queue_state.check_full()
         self.put_many(flowfiles)
 
     def put(self, flowfile: FlowFile) -> None:
@@ -350,20 +350,20 @@ class FlowFileQueue:
             return
         steps = CleanupSteps()
         with self._mutex:
-            self._contents.returned += (
+            self._queue_state.returned += (
                 flowfiles  # they are in the queue from here on, even if this raises
             )
-            steps.take(self._contents.sort_put)
+            steps.take(self._queue_state.sort_put)
         steps.take(self._swapping.after_put)
         if self.listener is not None:
-            steps.take(self.listener.on_work, self._contents.queue_id)
+            steps.take(self.listener.on_work, self._queue_state.queue_id)
         steps.finish()
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Take the first FlowFile that is not penalized, if there is one."""
         return self.poll_many(1)
 
-    def poll_many(self, limit: int) -> Polled:
+    def poll_many(self, limit: int) -> PollResult:
         """Take up to `limit` FlowFiles, in order.
 
         The result may be shorter than the queue while the next FlowFiles are being written to a
@@ -377,7 +377,7 @@ class FlowFileQueue:
             raise
         return polled
 
-    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts; it receives FlowFiles in order until it stops.
 
         The filter receives at most as many as may be in memory. Other polls wait meanwhile, so the
@@ -387,7 +387,7 @@ class FlowFileQueue:
         Raises:
             Conflict: The filter polled this queue.
         """
-        polled = Polled([])
+        polled = PollResult([])
         try:
             polled = self._poll.take_where(accept)
         finally:
@@ -411,10 +411,10 @@ class FlowFileQueue:
             InvalidRequest: Fewer were polled; nothing was changed.
         """
         with self._mutex:
-            taken = self._contents.unacknowledged
+            taken = self._queue_state.unacknowledged
             if not (0 <= count <= taken.count and 0 <= size_bytes <= taken.size_bytes):
                 raise InvalidRequest(
-                    f"queue {self._contents.queue_id}: {counted(count, 'FlowFile')} of "
+                    f"queue {self._queue_state.queue_id}: {counted(count, 'FlowFile')} of "
                     f"{counted(size_bytes, 'byte')} acknowledged, but only {taken.count} of "
                     f"{counted(taken.size_bytes, 'byte')} polled; acknowledge each FlowFile "
                     "once, with its size when polled"
@@ -426,7 +426,7 @@ class FlowFileQueue:
     def size(self) -> QueueSize:
         """Return the counts and bytes, consistent with each other."""
         with self._mutex:
-            return self._contents.size()
+            return self._queue_state.size()
 
     @property
     def is_full(self) -> bool:
@@ -434,7 +434,7 @@ class FlowFileQueue:
 
         Never blocks: schedulers call this often.
         """
-        return self._contents.is_full
+        return self._queue_state.is_full
 
     def availability(self, now_ms: int) -> Availability:
         """Return whether a poll would return a FlowFile, without iterating.
@@ -445,10 +445,10 @@ class FlowFileQueue:
         # The scheduler checks all components on one thread, and must not wait while a poll reads a
         # swap file. A positive result needs no mutex. If the last FlowFile is taken at this moment,
         # one readiness check is wasted.
-        if self._contents.main.has_some:
+        if self._queue_state.main.has_some:
             return Availability.AVAILABLE
         with self._mutex:
-            return self._contents.availability(now_ms)
+            return self._queue_state.availability(now_ms)
 
     def next_due_ms(self) -> int | None:
         """Return when the first penalty ends, epoch ms; None if nothing is penalized.
@@ -456,15 +456,15 @@ class FlowFileQueue:
         A swap file that cannot be read now counts as penalized until it is retried.
         """
         with self._mutex:
-            return self._contents.due_ms()
+            return self._queue_state.due_ms()
 
-    def expire(self) -> Polled:
+    def expire(self) -> PollResult:
         """Remove expired FlowFiles, in memory and in swap files; `flowfiles` is empty.
 
         Polls remove the expired FlowFiles that they find, and those of swap files at intervals.
         This method is for queues that no component polls.
         """
-        polled = Polled([])
+        polled = PollResult([])
         try:
             self._expiring.expire_in_memory(polled.expired)
             polled.expired_rows.extend(self._expiring.expire_rows(at_once=True))
@@ -478,24 +478,26 @@ class FlowFileQueue:
         """Change the order of all FlowFiles. Keys of swapped ones are read; no file is written."""
         order = SortOrder(prioritizers)
         with self._mutex:
-            self._contents.wait_until_written()
-            while any(run.is_busy or run.is_read_ahead for run in self._contents.main.runs):
+            self._queue_state.wait_until_written()
+            while any(
+                cursor.is_busy or cursor.is_read_ahead for cursor in self._queue_state.main.cursors
+            ):
                 self._mutex.wait()
-            self._contents.main.reorder(order.keys, order.text)
+            self._queue_state.main.reorder(order.keys, order.text)
         # One swap file at a time, so that puts run in between. A poll sorts the first one itself.
         is_known = False
         while not is_known:
             with self._mutex:
-                is_known = not self._contents.main.runs.resolve_one()
-        self._contents.report_damages()
+                is_known = not self._queue_state.main.cursors.resolve_one()
+        self._queue_state.report_damages()
 
     def set_options(self, options: QueueOptions) -> None:
         """Use other thresholds, expiration and limits from now on."""
         with self._mutex:
-            self._contents.options = options
-            self._contents.main.threshold = options.swap_threshold
-            self._contents.penalized.threshold = options.swap_threshold // 4
-            self._contents.check_full()
+            self._queue_state.options = options
+            self._queue_state.main.threshold = options.swap_threshold
+            self._queue_state.penalized.threshold = options.swap_threshold // 4
+            self._queue_state.check_full()
         self._swapping.after_put()
         self._notify_of_space()
 
@@ -504,17 +506,17 @@ class FlowFileQueue:
 
         Runs in the background if possible, else before this returns.
         """
-        request = DropRequest(self._contents, predicate)
+        request = DropRequest(self._queue_state, predicate)
 
         def run() -> None:
             steps = CleanupSteps()
             steps.take(request.run)
-            if self._contents.returned:
+            if self._queue_state.returned:
                 steps.take(self._poll.sort_returned)
                 if self.listener is not None:
                     # A component that found the queue empty meanwhile does not poll again by
                     # itself.
-                    steps.take(self.listener.on_work, self._contents.queue_id)
+                    steps.take(self.listener.on_work, self._queue_state.queue_id)
             steps.take(self._swapping.report_use)
             steps.take(self._notify_of_space)
             steps.finish()
@@ -532,23 +534,23 @@ class FlowFileQueue:
             swapping.written_files,
             swapping.failures,
             swapping.last_failure,
-            self._contents.lost_count,
+            self._queue_state.lost_count,
         )
 
     def _end_poll(self) -> None:
         """Do the work that follows a poll."""
         steps = CleanupSteps()
         steps.take(self._poll.sort_returned)
-        steps.take(self._contents.report_damages)
+        steps.take(self._queue_state.report_damages)
         steps.take(self._swapping.report_use)
         steps.take(self._read_ahead.after_taking)
         steps.take(self._notify_of_space)
         steps.finish()
 
     def _notify_of_space(self) -> None:
-        if not self._contents.is_full:
+        if not self._queue_state.is_full:
             return
         with self._mutex:
-            has_space = self._contents.has_got_space()
+            has_space = self._queue_state.has_got_space()
         if has_space and self.listener is not None:
-            self.listener.on_space(self._contents.queue_id)
+            self.listener.on_space(self._queue_state.queue_id)

@@ -46,21 +46,23 @@ class QueueState:
 
     Args:
         queue_id: Id of the queue.
-        home: Swap store of the queue.
+        swap_store: Swap store of the queue.
         clock: For penalties.
         options: Thresholds and limits.
     """
 
-    def __init__(self, queue_id: str, home: SwapStore, clock: Clock, options: QueueOptions) -> None:
+    def __init__(
+        self, queue_id: str, swap_store: SwapStore, clock: Clock, options: QueueOptions
+    ) -> None:
         self.queue_id = queue_id
-        self.home = home
+        self.swap_store = swap_store
         self.clock = clock
         self.options = options
         self.mutex = threading.Condition(threading.Lock())
         order = SortOrder()
-        self.main = OrderedStore(order.keys, order.text, home, clock, options.swap_threshold)
+        self.main = OrderedStore(order.keys, order.text, swap_store, clock, options.swap_threshold)
         self.penalized = OrderedStore(
-            penalty_keys, PENALTY_ORDER, home, clock, options.swap_threshold // 4
+            penalty_keys, PENALTY_ORDER, swap_store, clock, options.swap_threshold // 4
         )
         self.unacknowledged = SwapTally()
         self.shown = SwapTally()
@@ -85,11 +87,11 @@ class QueueState:
         return QueueSize(
             len(main.memory) + len(penalized.memory) + apart,
             main.memory.size_bytes + penalized.memory.size_bytes + apart_bytes,
-            main.runs.swapped.count + penalized.runs.swapped.count,
-            main.runs.swapped.size_bytes + penalized.runs.swapped.size_bytes,
+            main.cursors.swapped.count + penalized.cursors.swapped.count,
+            main.cursors.swapped.size_bytes + penalized.cursors.swapped.size_bytes,
             self.unacknowledged.count,
             self.unacknowledged.size_bytes,
-            len(main.runs) + len(penalized.runs),
+            len(main.cursors) + len(penalized.cursors),
         )
 
     def check_full(self) -> None:
@@ -110,8 +112,8 @@ class QueueState:
         count = apart + self.unacknowledged.count
         size_bytes = apart_bytes + self.unacknowledged.size_bytes
         for store in stores:
-            count += len(store.memory) + store.runs.swapped.count
-            size_bytes += store.memory.size_bytes + store.runs.swapped.size_bytes
+            count += len(store.memory) + store.cursors.swapped.count
+            size_bytes += store.memory.size_bytes + store.cursors.swapped.size_bytes
         return options.is_full_with(count, size_bytes)
 
     def _apart(self) -> tuple[int, int]:
@@ -180,15 +182,15 @@ class QueueState:
             self._frees_all = False
             return
         now_ms = self._now_ms()
-        while penalized.runs.resolve_one():
+        while penalized.cursors.resolve_one():
             pass
-        for run in penalized.runs:
-            cannot_be_read = run.retry_at_s > self._last_s
-            if run.is_busy or run.is_read_ahead or cannot_be_read:
+        for cursor in penalized.cursors:
+            cannot_be_read = cursor.retry_at_s > self._last_s
+            if cursor.is_busy or cursor.is_read_ahead or cannot_be_read:
                 continue
-            if self._frees_all or self._is_all_due(run, now_ms):
-                run.let_go()
-                self.main.runs.adopt(run, penalized.runs)
+            if self._frees_all or self._is_all_due(cursor, now_ms):
+                cursor.let_go()
+                self.main.cursors.adopt(cursor, penalized.cursors)
         before = None if self._frees_all else (now_ms + 1,)
         is_more = True
         while is_more:
@@ -225,7 +227,7 @@ class QueueState:
         now_ms = self._now_ms()
         if self._frees_all and penalized.has_some:
             return now_ms
-        while penalized.runs.resolve_one():
+        while penalized.cursors.resolve_one():
             pass
         penalized.resolve_head()
         head = penalized.head()
@@ -235,7 +237,7 @@ class QueueState:
         return int(head[0])
 
     def _retry_ms(self) -> int | None:
-        times = [one for store in self.stores if (one := store.runs.retry_at_s) is not None]
+        times = [one for store in self.stores if (one := store.cursors.retry_at_s) is not None]
         if not times:
             return None
         return self.clock.now_ms() + max(0, ceil((min(times) - self.clock.monotonic_s()) * 1_000))
@@ -268,32 +270,32 @@ class QueueState:
         end_ms = now_ms + self._longest_ms
         return [one for one in penalized if one.penalty_until_ms <= end_ms]
 
-    def _is_all_due(self, run: SwapCursor, now_ms: int) -> bool:
-        if run.key is None or not run.key < (now_ms + 1,):
+    def _is_all_due(self, cursor: SwapCursor, now_ms: int) -> bool:
+        if cursor.key is None or not cursor.key < (now_ms + 1,):
             return False
-        if run.last_due_ms is None:
+        if cursor.last_due_ms is None:
             try:
-                last = run.open(self.home).take(np.array([run.file.summary.count - 1]))
+                last = cursor.open(self.swap_store).take(np.array([cursor.file.summary.count - 1]))
             except PenstockError:
                 return False
             if not last.flowfiles:
                 return False
-            run.last_due_ms = last.flowfiles[0].penalty_until_ms
-        return run.last_due_ms <= now_ms
+            cursor.last_due_ms = last.flowfiles[0].penalty_until_ms
+        return cursor.last_due_ms <= now_ms
 
-    def restore_run(self, restored: RestoredSwapFile) -> None:
+    def restore_cursor(self, restored: RestoredSwapFile) -> None:
         """Add a swap file that recovery found."""
         file = restored.file
         store = self.penalized if file.summary.order == PENALTY_ORDER else self.main
-        run = store.runs.add(file)
+        cursor = store.cursors.add(file)
         if len(restored.done):
             rows = np.asarray(restored.done, np.int64)
-            size_bytes = _size_of(self.home, run, rows)
+            size_bytes = _size_of(self.swap_store, cursor, rows)
             if size_bytes is None:
-                run.lose(rows)
+                cursor.lose(rows)
             else:
-                run.leave(run.removal(rows, size_bytes))
-            store.runs.changed(run)
+                cursor.leave(cursor.removal(rows, size_bytes))
+            store.cursors.changed(cursor)
 
     def report_damages(self) -> None:
         """Report unreadable rows to the swap store. Acquires the mutex itself."""
@@ -315,23 +317,23 @@ class QueueState:
             return windows.damages.pop(0) if windows.damages else None
 
     def _report(self, damage: SwapDamage) -> None:
-        self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)
+        self.swap_store.damaged(damage.file, damage.rows.tolist(), damage.reason)
         _logger.error(
             "queue %s: lost %s of swap file %s: %s", self.queue_id,
             counted(len(damage.rows), "FlowFile"), damage.file.name, damage.reason,
         )  # fmt: skip
 
 
-def _size_of(home: SwapStore, run: SwapCursor, rows: np.ndarray) -> int | None:
+def _size_of(swap_store: SwapStore, cursor: SwapCursor, rows: np.ndarray) -> int | None:
     """Return the content bytes of rows; None if the file cannot be read."""
-    wanted = np.zeros(run.file.summary.count, np.bool_)
+    wanted = np.zeros(cursor.file.summary.count, np.bool_)
     wanted[rows] = True
     try:
         return sum(
             int(page.integers("size")[0][wanted[page.start : page.start + page.count]].sum())
-            for page in run.open(home).pages()
+            for page in cursor.open(swap_store).pages()
         )
     except PenstockError:
         return None
     finally:
-        run.close()
+        cursor.close()

@@ -56,13 +56,13 @@ class FromWindow(NamedTuple):
 
     Attributes:
         flowfiles: The FlowFiles, in order.
-        places: Their positions in the cursor's order.
+        positions: Their positions in the cursor's order.
         key: Key of the first one after them; if there is none, of the last of them.
         rest: The window without them.
     """
 
     flowfiles: list[FlowFile]
-    places: list[int]
+    positions: list[int]
     key: PriorityKey
     rest: SwapWindow
 
@@ -73,23 +73,23 @@ class SwapWindow:
     Args:
         keys: The keys.
         flowfiles: The FlowFiles.
-        places: Their positions in the cursor's order.
+        positions: Their positions in the cursor's order.
 
     Attributes:
         used_bytes: Approximate memory that it takes.
     """
 
-    __slots__ = ("_at", "_flowfiles", "_keys", "_places", "used_bytes")
+    __slots__ = ("_at", "_flowfiles", "_keys", "_positions", "used_bytes")
 
     def __init__(
         self,
         keys: Sequence[PriorityKey] = (),
         flowfiles: Sequence[FlowFile] = (),
-        places: Sequence[int] = (),
+        positions: Sequence[int] = (),
     ) -> None:
         self._keys = keys
         self._flowfiles = flowfiles
-        self._places = places
+        self._positions = positions
         self._at = 0  # earlier ones were taken
         self.used_bytes = heap_bytes(flowfiles) if flowfiles else 0
 
@@ -102,28 +102,28 @@ class SwapWindow:
         return self._keys[self._at]
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """Return the position of the first FlowFile; one must exist."""
-        return self._places[self._at]
+        return self._positions[self._at]
 
     @property
-    def places(self) -> Sequence[int]:
+    def positions(self) -> Sequence[int]:
         """Return the positions of all."""
-        return self._places[self._at :]
+        return self._positions[self._at :]
 
     def entries(self) -> list[Entry]:
         """Return all with their keys."""
         return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
 
     def with_more(
-        self, keys: Iterable[PriorityKey], flowfiles: Iterable[FlowFile], places: Iterable[int]
+        self, keys: Iterable[PriorityKey], flowfiles: Iterable[FlowFile], positions: Iterable[int]
     ) -> SwapWindow:
         """Return a window of these and of FlowFiles that follow them."""
         at = self._at
         return SwapWindow(
             [*self._keys[at:], *keys],
             [*self._flowfiles[at:], *flowfiles],
-            [*self._places[at:], *places],
+            [*self._positions[at:], *positions],
         )
 
     def first(self, limit: int, before: PriorityKey | None) -> FromWindow:
@@ -134,10 +134,10 @@ class SwapWindow:
         key = keys[min(end, len(keys) - 1)]
         rest = SwapWindow()
         if end < len(keys):
-            rest._keys, rest._flowfiles, rest._places = keys, self._flowfiles, self._places
+            rest._keys, rest._flowfiles, rest._positions = keys, self._flowfiles, self._positions
             rest._at, rest.used_bytes = end, self.used_bytes
         taken = list(self._flowfiles[start:end])
-        return FromWindow(taken, list(self._places[start:end]), key, rest)
+        return FromWindow(taken, list(self._positions[start:end]), key, rest)
 
     def only(self, kept: Sequence[bool]) -> SwapWindow:
         """Return a window of selected FlowFiles: for each, whether it stays."""
@@ -145,7 +145,7 @@ class SwapWindow:
         return SwapWindow(
             list(compress(self._keys[at:], kept)),
             list(compress(self._flowfiles[at:], kept)),
-            list(compress(self._places[at:], kept)),
+            list(compress(self._positions[at:], kept)),
         )
 
 
@@ -178,7 +178,7 @@ class CursorsTally(SwapTally):
 class SwapPlan(NamedTuple):
     """Rows of a cursor to read: their positions in its order, and their numbers in the file."""
 
-    places: RowNumbers
+    positions: RowNumbers
     rows: RowNumbers
     end: int
     generation: int
@@ -194,7 +194,7 @@ class RowRemoval(NamedTuple):
     key: PriorityKey | None
 
 
-class Reordered(NamedTuple):
+class ReorderedCursor(NamedTuple):
     """Cursor in another order; see `SwapCursor.reordered`."""
 
     is_sorted: bool
@@ -241,10 +241,10 @@ class SwapCursor:
         """Return whether no rows follow the window."""
         return self._position >= self.file.summary.count
 
-    def open(self, home: SwapStore) -> SwapReader:
+    def open(self, swap_store: SwapStore) -> SwapReader:
         """Return the reader; open the file if it is not open. Raises as `SwapStore.open`."""
         if self._reader is None:
-            self._reader = home.open(self.file)
+            self._reader = swap_store.open(self.file)
         return self._reader
 
     def close(self) -> None:
@@ -260,19 +260,19 @@ class SwapCursor:
         if self._order is None and count >= PAGE_ROWS:
             end -= end % PAGE_ROWS  # a partly read page is unpacked twice
         end = min(end, self.file.summary.count)
-        places = np.arange(start, end)
-        rows = places if self._order is None else self._order[start:end].astype(np.int64)
+        positions = np.arange(start, end)
+        rows = positions if self._order is None else self._order[start:end].astype(np.int64)
         if self._gone is not None:
             kept = ~self._gone[rows]
-            places, rows = places[kept], rows[kept]
-        return SwapPlan(places, rows, end, self.generation)
+            positions, rows = positions[kept], rows[kept]
+        return SwapPlan(positions, rows, end, self.generation)
 
     def attach(self, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]) -> None:
         """Add rows that were read after the window; lost rows were passed to `lose` before."""
-        places = plan.places
+        positions = plan.positions
         if len(found.lost):
-            places = places[~np.isin(plan.rows, found.lost)]
-        window = self.window.with_more(keys, found.flowfiles, places.tolist())
+            positions = positions[~np.isin(plan.rows, found.lost)]
+        window = self.window.with_more(keys, found.flowfiles, positions.tolist())
         key = window.key if window else self.key
         self.generation += 1
         self._position, self.key = plan.end, key
@@ -294,7 +294,7 @@ class SwapCursor:
             before: The key; None: no bound.
             loaded: Called with the FlowFiles and their rows; if it raises, nothing was taken.
         """
-        taken, places, key, rest = self.window.first(limit, before)
+        taken, positions, key, rest = self.window.first(limit, before)
         count = len(taken)
         # The last FlowFile corrects the earlier estimates.
         last = count == self.left
@@ -303,7 +303,7 @@ class SwapCursor:
         if taken:
             found += taken
             try:
-                loaded(taken, places if self._order is None else self._order[places].tolist())
+                loaded(taken, positions if self._order is None else self._order[positions].tolist())
             except BaseException:
                 del found[there:]
                 raise
@@ -319,7 +319,7 @@ class SwapCursor:
         """Discard the window; it will be read again."""
         key, position = self.key, self._position
         if self.window:
-            key, position = self.window.key, self.window.place
+            key, position = self.window.key, self.window.position
         nothing = SwapWindow()
         self.key, self._position = key, position
         self.tally.window_bytes -= self.window.used_bytes
@@ -330,7 +330,7 @@ class SwapCursor:
     def remaining(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the file's rows that remain in this cursor."""
         left = np.ones(self.file.summary.count, np.bool_)
-        taken = self.window.place if self.window else self._position
+        taken = self.window.position if self.window else self._position
         left[slice(taken) if self._order is None else self._order[:taken]] = False
         if self._gone is not None:
             left &= ~self._gone
@@ -346,8 +346,8 @@ class SwapCursor:
         gone[rows] = True
         window, key = self.window, self.key
         if window:
-            places = np.array(window.places, np.int64)
-            ahead = places if self._order is None else self._order[places].astype(np.int64)
+            positions = np.array(window.positions, np.int64)
+            ahead = positions if self._order is None else self._order[positions].astype(np.int64)
             window = window.only((~np.isin(ahead, rows)).tolist())
             key = window.key if window else key
         if len(rows) == self.left:
@@ -393,13 +393,13 @@ class SwapCursor:
         self.is_sorted = True
         self.key = keys[ranked[0]] if ranked else None
 
-    def reordered(self, order: str) -> Reordered:
+    def reordered(self, order: str) -> ReorderedCursor:
         """Return the changes that `reorder` makes for another order, without making them yet."""
         left = self.remaining()
         gone = None if left.all() else ~left
-        return Reordered(self.file.summary.order == order, gone, SwapWindow())
+        return ReorderedCursor(self.file.summary.order == order, gone, SwapWindow())
 
-    def reorder(self, reordered: Reordered) -> None:
+    def reorder(self, reordered: ReorderedCursor) -> None:
         """Read in another order: that of the file, or one that `resort` provides.
 
         Taken rows are remembered individually. Never raises.
@@ -413,23 +413,23 @@ class SwapCursor:
         self.key = None
 
 
-def rank(run: SwapCursor) -> Rank:
+def rank(cursor: SwapCursor) -> Rank:
     """Return the rank of a cursor with a key, for comparison with others.
 
     Of two with the same key, the one without a window comes first: its key is that of the last
     FlowFile taken. If that one was given back and swapped out again, it is now the first of the
     other cursor.
     """
-    assert run.key is not None
-    return run.key, bool(run.window), run.number
+    assert cursor.key is not None
+    return cursor.key, bool(cursor.window), cursor.number
 
 
-def entries_of(run: SwapCursor, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
+def entries_of(cursor: SwapCursor, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
     """Yield the remaining entries of a sorted cursor, without changes; reads pages on demand."""
-    yield from run.window.entries()
-    position = run.plan(0).end
-    while position < run.file.summary.count:
-        plan = run.plan(PAGE_ROWS, position)
+    yield from cursor.window.entries()
+    position = cursor.plan(0).end
+    while position < cursor.file.summary.count:
+        plan = cursor.plan(PAGE_ROWS, position)
         found = reader.take(plan.rows)
         yield from zip(keys(found.flowfiles), found.flowfiles, strict=True)
         position = plan.end
@@ -455,7 +455,7 @@ class SwapWindows:
 
     Args:
         keys: Computes the keys of FlowFiles.
-        home: Swap store.
+        swap_store: Swap store.
 
     Attributes:
         keys: Keys of the current order.
@@ -463,127 +463,127 @@ class SwapWindows:
         damages: Damage found since the last report.
     """
 
-    def __init__(self, keys: KeyMaker, home: SwapStore) -> None:
+    def __init__(self, keys: KeyMaker, swap_store: SwapStore) -> None:
         self.keys = keys
         self.rows = 0
         self.damages: list[SwapDamage] = []
-        self._home = home
+        self._swap_store = swap_store
 
-    def read(self, run: SwapCursor, others: Sequence[SwapCursor]) -> None:
+    def read(self, cursor: SwapCursor, others: Sequence[SwapCursor]) -> None:
         """Read a window of a cursor, in order; if nothing can be read, no rows remain.
 
         Raises:
             Unavailable: It cannot be read now; all rows remain.
         """
         try:
-            if not run.is_sorted:
-                self._sort(run)
-            self._make_room(run, others)
-            while run.left and not run.window:
-                plan = run.plan(self._size(others))
-                found = run.open(self._home).take(plan.rows)
-                self._add(run, plan, found, self.keys(found.flowfiles))
+            if not cursor.is_sorted:
+                self._sort(cursor)
+            self._make_room(cursor, others)
+            while cursor.left and not cursor.window:
+                plan = cursor.plan(self._size(others))
+                found = cursor.open(self._swap_store).take(plan.rows)
+                self._add(cursor, plan, found, self.keys(found.flowfiles))
         except (NotFound, CorruptData) as error:
-            self._lose_rest(run, str(error))
+            self._lose_rest(cursor, str(error))
         except BaseException:
-            run.let_go()
+            cursor.let_go()
             raise
 
     def take(
-        self, run: SwapCursor, found: list[FlowFile], limit: int, before: PriorityKey | None
+        self, cursor: SwapCursor, found: list[FlowFile], limit: int, before: PriorityKey | None
     ) -> int:
         """Take the FlowFiles of a window whose keys are below a key; return their number."""
 
         def loaded(taken: list[FlowFile], rows: list[int]) -> None:
-            self._home.loaded(run.file, rows, [one.id for one in taken])
+            self._swap_store.loaded(cursor.file, rows, [one.id for one in taken])
 
-        return run.take(found, limit, before, loaded)
+        return cursor.take(found, limit, before, loaded)
 
-    def next_plan(self, run: SwapCursor, ranked: Sequence[SwapCursor]) -> SwapPlan | None:
+    def next_plan(self, cursor: SwapCursor, ranked: Sequence[SwapCursor]) -> SwapPlan | None:
         """Return the rows to read after a window, if it is time to read ahead."""
         rows = self._size(ranked)
-        if run.is_busy or run.is_read_ahead or run.is_read_out:
+        if cursor.is_busy or cursor.is_read_ahead or cursor.is_read_out:
             return None
-        if not 0 < len(run.window) <= rows // 2:
+        if not 0 < len(cursor.window) <= rows // 2:
             return None
-        return run.plan(rows)
+        return cursor.plan(rows)
 
     def attach(
-        self, run: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
+        self, cursor: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
     ) -> bool:
         """Add rows that were read without the mutex; return False if the cursor changed."""
-        if plan.generation != run.generation:
+        if plan.generation != cursor.generation:
             return False
-        self._add(run, plan, found, keys)
+        self._add(cursor, plan, found, keys)
         return True
 
-    def entries(self, run: SwapCursor) -> Iterator[Entry]:
+    def entries(self, cursor: SwapCursor) -> Iterator[Entry]:
         """Yield the remaining entries of a sorted cursor in order, as far as it can be read."""
         with suppress(PenstockError):  # a listing ignores damage; the next poll handles it
-            yield from entries_of(run, run.open(self._home), self.keys)
+            yield from entries_of(cursor, cursor.open(self._swap_store), self.keys)
 
-    def _sort(self, run: SwapCursor) -> None:
+    def _sort(self, cursor: SwapCursor) -> None:
         """Read all remaining rows of a cursor to sort it in this order."""
-        rows = run.remaining().nonzero()[0]
-        found = run.open(self._home).take(rows)
-        self._lose(run, found.lost)
-        run.resort(found.numbers, self.keys(found.flowfiles))
+        rows = cursor.remaining().nonzero()[0]
+        found = cursor.open(self._swap_store).take(rows)
+        self._lose(cursor, found.lost)
+        cursor.resort(found.numbers, self.keys(found.flowfiles))
 
     def _add(
-        self, run: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
+        self, cursor: SwapCursor, plan: SwapPlan, found: Rows, keys: Sequence[PriorityKey]
     ) -> None:
-        self._lose(run, found.lost)
-        run.attach(plan, found, keys)
-        if not run.window and run.is_read_out and run.left:
-            self._lose_rest(run, "it holds fewer rows than its summary says")
+        self._lose(cursor, found.lost)
+        cursor.attach(plan, found, keys)
+        if not cursor.window and cursor.is_read_out and cursor.left:
+            self._lose_rest(cursor, "it holds fewer rows than its summary says")
 
-    def _lose(self, run: SwapCursor, rows: RowNumbers) -> None:
+    def _lose(self, cursor: SwapCursor, rows: RowNumbers) -> None:
         if len(rows):
-            self._lose_for(run, rows, "pages have wrong checksums")
+            self._lose_for(cursor, rows, "pages have wrong checksums")
 
-    def _lose_rest(self, run: SwapCursor, reason: str) -> None:
-        self._lose_for(run, run.remaining().nonzero()[0], reason)
-        run.let_go()
+    def _lose_rest(self, cursor: SwapCursor, reason: str) -> None:
+        self._lose_for(cursor, cursor.remaining().nonzero()[0], reason)
+        cursor.let_go()
 
-    def _lose_for(self, run: SwapCursor, rows: RowNumbers, reason: str) -> None:
-        self.damages.append(SwapDamage(run.file, rows, reason))
+    def _lose_for(self, cursor: SwapCursor, rows: RowNumbers, reason: str) -> None:
+        self.damages.append(SwapDamage(cursor.file, rows, reason))
         try:
-            run.lose(rows)
+            cursor.lose(rows)
         except BaseException:
             self.damages.pop()
             raise
 
     def _size(self, others: Iterable[SwapCursor]) -> int:
         """Return the number of rows to read at once, to keep all windows within their bound."""
-        begun = sum(1 for run in others if run.is_begun) + 1
+        begun = sum(1 for cursor in others if cursor.is_begun) + 1
         return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.rows // begun))
 
     def _make_room(self, wanted: SwapCursor, others: Sequence[SwapCursor]) -> None:
         """Discard the windows that are needed last, if all together are too large."""
         rest = self.rows - self._size(others)
-        total = sum(len(run.window) for run in others)
+        total = sum(len(cursor.window) for cursor in others)
         if total <= rest:
             return
-        for run in sorted(others, key=rank, reverse=True):
-            if run is not wanted and _may_go(run):
-                total -= len(run.window)
-                run.let_go()
+        for cursor in sorted(others, key=rank, reverse=True):
+            if cursor is not wanted and _may_go(cursor):
+                total -= len(cursor.window)
+                cursor.let_go()
                 if total + self._size(others) <= self.rows:
                     return
 
 
-def let_windows_go(runs: Iterable[SwapCursor]) -> int:
+def let_windows_go(cursors: Iterable[SwapCursor]) -> int:
     """Discard all windows; return their number of rows."""
     total = 0
-    for run in runs:
-        if _may_go(run):
-            total += len(run.window)
-            run.let_go()
+    for cursor in cursors:
+        if _may_go(cursor):
+            total += len(cursor.window)
+            cursor.let_go()
     return total
 
 
-def _may_go(run: SwapCursor) -> bool:
-    return bool(run.window) and not (run.is_busy or run.is_read_ahead)
+def _may_go(cursor: SwapCursor) -> bool:
+    return bool(cursor.window) and not (cursor.is_busy or cursor.is_read_ahead)
 
 
 RETRY_S: Final = 1.0
@@ -591,8 +591,8 @@ RETRY_S: Final = 1.0
 _Ranked = tuple[Rank, SwapCursor]
 
 
-def _ranked(run: SwapCursor) -> _Ranked:
-    return rank(run), run
+def _ranked(cursor: SwapCursor) -> _Ranked:
+    return rank(cursor), cursor
 
 
 class SwapCursors:
@@ -636,76 +636,76 @@ class SwapCursors:
     @property
     def retry_at_s(self) -> float | None:
         """Return when an unreadable cursor is retried, monotonic; None if there is none."""
-        return min((run.retry_at_s for run in self._resting), default=None)
+        return min((cursor.retry_at_s for cursor in self._resting), default=None)
 
     # -- adding, changing and removing cursors
 
     def add(self, file: SwapFileInfo) -> SwapCursor:
         """Add a swap file whose first key is unknown."""
-        run = self._new(file)
-        run.is_sorted = file.summary.order == self._order
-        self._unread.append(run)
-        self.swapped.count += run.left
-        self.swapped.size_bytes += run.left_bytes
-        return run
+        cursor = self._new(file)
+        cursor.is_sorted = file.summary.order == self._order
+        self._unread.append(cursor)
+        self.swapped.count += cursor.left
+        self.swapped.size_bytes += cursor.left_bytes
+        return cursor
 
     def add_written(self, file: SwapFileInfo, key: PriorityKey, last_due_ms: int) -> None:
         """Add a swap file that was just written; its first key is known."""
-        run = self._new(file)
-        run.key = key
-        run.last_due_ms = last_due_ms
-        self._rank(run)
-        self.swapped.count += run.left
-        self.swapped.size_bytes += run.left_bytes
+        cursor = self._new(file)
+        cursor.key = key
+        cursor.last_due_ms = last_due_ms
+        self._rank(cursor)
+        self.swapped.count += cursor.left
+        self.swapped.size_bytes += cursor.left_bytes
 
-    def adopt(self, run: SwapCursor, other: SwapCursors) -> None:
+    def adopt(self, cursor: SwapCursor, other: SwapCursors) -> None:
         """Move a ranked cursor here from another store with another order."""
-        reordered = run.reordered(self._order)
-        rest = other._ranked_but(run)
-        self._unread.append(run)
+        reordered = cursor.reordered(self._order)
+        rest = other._ranked_but(cursor)
+        self._unread.append(cursor)
         other._ranked = rest
-        left, tally = run.left, other.swapped
+        left, tally = cursor.left, other.swapped
         tally.count -= left
-        tally.size_bytes -= run.left_bytes
-        tally.window_bytes -= run.window.used_bytes
-        run.tally = tally = self.swapped
+        tally.size_bytes -= cursor.left_bytes
+        tally.window_bytes -= cursor.window.used_bytes
+        cursor.tally = tally = self.swapped
         tally.count += left
-        tally.size_bytes += run.left_bytes
-        tally.window_bytes += run.window.used_bytes
+        tally.size_bytes += cursor.left_bytes
+        tally.window_bytes += cursor.window.used_bytes
         self._number += 1
-        run.number = self._number
-        run.reorder(reordered)
+        cursor.number = self._number
+        cursor.reorder(reordered)
 
-    def changed(self, run: SwapCursor) -> None:
+    def changed(self, cursor: SwapCursor) -> None:
         """Rank a cursor again after rows of it were removed; remove it if it has none."""
-        if run in self._unread or run in self._resting:
-            if not run.left:
-                for runs in (self._unread, self._resting):
+        if cursor in self._unread or cursor in self._resting:
+            if not cursor.left:
+                for cursors in (self._unread, self._resting):
                     with suppress(ValueError):
-                        runs.remove(run)
+                        cursors.remove(cursor)
         else:
-            ranked = self._ranked_but(run)
-            if run.left:
-                heapq.heappush(ranked, _ranked(run))
+            ranked = self._ranked_but(cursor)
+            if cursor.left:
+                heapq.heappush(ranked, _ranked(cursor))
             self._ranked = ranked
-        if not run.left:
-            run.close()
+        if not cursor.left:
+            cursor.close()
 
     def reorder(self, order: str) -> None:
         """Change the order; cursors are sorted when they are read next."""
         unread = [*self._unread, *self.ranked()]
-        reordered = [(run, run.reordered(order)) for run in (*unread, *self._resting)]
+        reordered = [(cursor, cursor.reordered(order)) for cursor in (*unread, *self._resting)]
         self._order, self._unread, self._ranked = order, unread, []
-        for run, how in reordered:
-            run.reorder(how)
+        for cursor, how in reordered:
+            cursor.reorder(how)
 
     def _new(self, file: SwapFileInfo) -> SwapCursor:
         self._number += 1
         return SwapCursor(file, self._number, self.swapped)
 
-    def _rank(self, run: SwapCursor) -> None:
+    def _rank(self, cursor: SwapCursor) -> None:
         """Rank an unranked cursor; if a comparison raises, it stays unranked."""
-        entry = _ranked(run)
+        entry = _ranked(cursor)
         try:
             heapq.heappush(self._ranked, entry)
         except BaseException:
@@ -713,9 +713,9 @@ class SwapCursors:
             heapq.heapify(self._ranked)
             raise
 
-    def _ranked_but(self, run: SwapCursor) -> list[_Ranked]:
+    def _ranked_but(self, cursor: SwapCursor) -> list[_Ranked]:
         """Return a heap of the cursors whose head is known, except one."""
-        ranked = [one for one in self._ranked if one[-1] is not run]
+        ranked = [one for one in self._ranked if one[-1] is not cursor]
         heapq.heapify(ranked)
         return ranked
 
@@ -727,7 +727,7 @@ class SwapCursors:
 
     def ranked(self) -> list[SwapCursor]:
         """Return the cursors whose head is known; the first one in order comes first."""
-        return [run for _, run in self._ranked]
+        return [cursor for _, cursor in self._ranked]
 
     def first(self) -> SwapCursor:
         """Return the first cursor; one must exist."""
@@ -744,16 +744,16 @@ class SwapCursors:
         Returns:
             Number of FlowFiles taken.
         """
-        run = self.first()
+        cursor = self.first()
         stops = [ranked[0][0] for ranked in self._ranked[1:3]]
         stops += [] if before is None else [before]
-        count = self._windows.take(run, found, limit, min(stops, default=None))
+        count = self._windows.take(cursor, found, limit, min(stops, default=None))
         # If this raises, its old rank is too early, so that it is read and ranked again.
-        if run.left:
-            heapq.heapreplace(self._ranked, _ranked(run))
+        if cursor.left:
+            heapq.heapreplace(self._ranked, _ranked(cursor))
         else:
             heapq.heappop(self._ranked)
-            run.close()
+            cursor.close()
         return count
 
     # -- reading
@@ -762,40 +762,40 @@ class SwapCursors:
         """Read the head of one cursor with an unknown head; return False if none can be read."""
         if self._resting:
             now_s = self._clock.monotonic_s()
-            resting = [run for run in self._resting if run.retry_at_s > now_s]
-            self._unread += [run for run in self._resting if run.retry_at_s <= now_s]
+            resting = [cursor for cursor in self._resting if cursor.retry_at_s > now_s]
+            self._unread += [cursor for cursor in self._resting if cursor.retry_at_s <= now_s]
             self._resting = resting
-        for run in self._unread:
-            if not run.is_busy:
-                self._read(run)
-                if run.left and self._unread:
-                    run.let_go()  # its head is known now; of many cursors, most are not needed soon
+        for cursor in self._unread:
+            if not cursor.is_busy:
+                self._read(cursor)
+                if cursor.left and self._unread:
+                    cursor.let_go()  # its head is known; most cursors are not needed soon
                 return True
         return False
 
     def resolve_first(self) -> bool:
         """Read a window of the first cursor if it has none; return False if it has one."""
-        run = self.first()
-        if run.window or run.is_busy or run.is_read_ahead:
+        cursor = self.first()
+        if cursor.window or cursor.is_busy or cursor.is_read_ahead:
             return False
-        self._unread.append(run)
+        self._unread.append(cursor)
         heapq.heappop(self._ranked)
-        self._read(run)
+        self._read(cursor)
         return True
 
-    def _read(self, run: SwapCursor) -> None:
+    def _read(self, cursor: SwapCursor) -> None:
         """Read a window of an unread cursor and rank it; it may also end, or wait for a retry.
 
         Any other exception is passed on, and the cursor stays unread.
         """
         try:
-            self._windows.read(run, self.ranked())
+            self._windows.read(cursor, self.ranked())
         except PenstockError:
-            run.retry_at_s = self._clock.monotonic_s() + RETRY_S
-            self._resting.append(run)
+            cursor.retry_at_s = self._clock.monotonic_s() + RETRY_S
+            self._resting.append(cursor)
         else:
-            if run.left:
-                self._rank(run)
-        self._unread.remove(run)
-        if not run.left:
-            run.close()
+            if cursor.left:
+                self._rank(cursor)
+        self._unread.remove(cursor)
+        if not cursor.left:
+            cursor.close()

@@ -41,12 +41,12 @@ class SwapPolicy:
     """Swaps out FlowFiles over the threshold, or at the request of the budget.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
         budget: Memory budget of all queues, or None.
     """
 
-    def __init__(self, contents: QueueState, budget: HeapBudget | None) -> None:
-        self._contents = contents
+    def __init__(self, queue_state: QueueState, budget: HeapBudget | None) -> None:
+        self._queue_state = queue_state
         self._budget = budget
         self._try_from_count = 0
         self._try_from_s = 0.0
@@ -54,11 +54,11 @@ class SwapPolicy:
         self.failures = 0
         self.last_failure = ""
         if budget is not None:
-            budget.join(contents.queue_id, self.swap_out_some)
+            budget.join(queue_state.queue_id, self.swap_out_some)
 
     def after_put(self) -> None:
         """Swap out FlowFiles over the threshold, batch by batch. The mutex is not held."""
-        while self._contents.in_memory_count() >= self._limit() and self._swap_out(
+        while self._queue_state.in_memory_count() >= self._limit() and self._swap_out(
             self._over_threshold
         ):
             pass
@@ -67,54 +67,54 @@ class SwapPolicy:
     def report_use(self, *, relieve: bool = False) -> None:
         """Report memory to the budget, and optionally let it relieve. The mutex is not held."""
         if self._budget is not None:
-            with self._contents.mutex:
-                used_bytes = self._contents.used_bytes()
-            if self._budget.hold(self._contents.queue_id, used_bytes) and relieve:
+            with self._queue_state.mutex:
+                used_bytes = self._queue_state.used_bytes()
+            if self._budget.hold(self._queue_state.queue_id, used_bytes) and relieve:
                 self._budget.relieve()
 
     def swap_out_some(self) -> bool:
         """Swap out the later half, for the budget; return False if nothing can be swapped out."""
-        contents = self._contents
-        with contents.mutex:
-            freed = sum(let_windows_go(store.runs) for store in contents.stores)
+        queue_state = self._queue_state
+        with queue_state.mutex:
+            freed = sum(let_windows_go(store.cursors) for store in queue_state.stores)
         is_written = not freed and self._swap_out(self._later_half)
         self.report_use()
         return bool(freed) or is_written
 
     def _batch(self) -> int:
-        options = self._contents.options
+        options = self._queue_state.options
         return min(options.swap_batch, options.swap_threshold)
 
     def _limit(self) -> int:
-        return self._contents.options.swap_threshold + self._batch()
+        return self._queue_state.options.swap_threshold + self._batch()
 
     def _later_half(self) -> tuple[OrderedStore, int] | None:
-        contents = self._contents
-        store = max(contents.stores, key=lambda one: one.memory.movable_count)
+        queue_state = self._queue_state
+        store = max(queue_state.stores, key=lambda one: one.memory.movable_count)
         there, floor = store.memory.movable_count, _floor(store)
-        count = min(there - floor, max(there // 2, floor), contents.options.swap_batch)
+        count = min(there - floor, max(there // 2, floor), queue_state.options.swap_batch)
         # A file with few FlowFiles would cost more than it frees.
         is_worth_it = 2 * count >= floor
-        can_write = is_worth_it and not contents.is_writing and self._may_try()
+        can_write = is_worth_it and not queue_state.is_writing and self._may_try()
         return (store, count) if can_write else None
 
     def _over_threshold(self) -> tuple[OrderedStore, int] | None:
-        contents, batch = self._contents, self._batch()
-        while contents.is_writing:
-            if contents.in_memory_count() < self._limit() + batch:
+        queue_state, batch = self._queue_state, self._batch()
+        while queue_state.is_writing:
+            if queue_state.in_memory_count() < self._limit() + batch:
                 return None
-            contents.mutex.wait()
-        if contents.in_memory_count() < self._limit() or not self._may_try():
+            queue_state.mutex.wait()
+        if queue_state.in_memory_count() < self._limit() or not self._may_try():
             return None
-        is_many = contents.penalized.memory.movable_count >= batch
-        store = contents.penalized if is_many else contents.main
+        is_many = queue_state.penalized.memory.movable_count >= batch
+        store = queue_state.penalized if is_many else queue_state.main
         return store, min(batch, store.memory.movable_count)
 
     def _may_try(self) -> bool:
-        contents = self._contents
+        queue_state = self._queue_state
         return (
-            contents.in_memory_count() >= self._try_from_count
-            or contents.clock.monotonic_s() >= self._try_from_s
+            queue_state.in_memory_count() >= self._try_from_count
+            or queue_state.clock.monotonic_s() >= self._try_from_s
         )
 
     def _swap_out(self, choose: Callable[[], tuple[OrderedStore, int] | None]) -> bool:
@@ -123,51 +123,51 @@ class SwapPolicy:
         Args:
             choose: Returns the store and the number of its FlowFiles; the mutex is held.
         """
-        contents = self._contents
+        queue_state = self._queue_state
         store: OrderedStore | None = None
         file: SwapFileInfo | None = None
         flowfiles: list[FlowFile] = []
         failure = "an exception ended the write"
         try:
-            with contents.mutex:
+            with queue_state.mutex:
                 chosen = choose()
                 if chosen is None:
                     return False
-                contents.finish_write()
+                queue_state.finish_write()
                 flowfiles = chosen[0].memory.cut(chosen[1])
                 store = chosen[0]
-                contents.is_writing = True
-            file = contents.home.swap_out(contents.queue_id, flowfiles, store.order)
+                queue_state.is_writing = True
+            file = queue_state.swap_store.swap_out(queue_state.queue_id, flowfiles, store.order)
             failure = ""
         except PenstockError as error:
             failure = str(error)
         finally:
             if store is not None:
-                with contents.mutex:
+                with queue_state.mutex:
                     store.written = file
-                    contents.has_unfinished_write = True
-                    contents.is_writing = False
-                    contents.mutex.notify_all()  # they wait for the mutex
+                    queue_state.has_unfinished_write = True
+                    queue_state.is_writing = False
+                    queue_state.mutex.notify_all()  # they wait for the mutex
                     self._ended(failure)
         if failure:
             _logger.error(
                 "queue %s: a swap file of %s could not be written, so they stay in memory: %s",
-                contents.queue_id, counted(len(flowfiles), "FlowFile"), failure,
+                queue_state.queue_id, counted(len(flowfiles), "FlowFile"), failure,
             )  # fmt: skip
         return file is not None
 
     def _ended(self, failure: str) -> None:
-        contents = self._contents
+        queue_state = self._queue_state
         self.last_failure = failure
         if failure:
             self.failures += 1
         else:
             self.written_files += 1
             self._try_from_count = 0
-        contents.finish_write()
+        queue_state.finish_write()
         if failure:
-            self._try_from_count = contents.in_memory_count() + self._batch()
-            self._try_from_s = contents.clock.monotonic_s() + RETRY_S
+            self._try_from_count = queue_state.in_memory_count() + self._batch()
+            self._try_from_s = queue_state.clock.monotonic_s() + RETRY_S
 
 
 def _floor(store: OrderedStore) -> int:
@@ -184,12 +184,12 @@ class ReadAhead:
     """Reads ahead in the first swap file; one job per queue at a time.
 
     Args:
-        contents: State of the queue.
+        queue_state: State of the queue.
         background: Runs a job soon, on another thread; None: nothing is read ahead.
     """
 
-    def __init__(self, contents: QueueState, background: Background | None) -> None:
-        self._contents = contents
+    def __init__(self, queue_state: QueueState, background: Background | None) -> None:
+        self._queue_state = queue_state
         self._background = background
         self._is_requested = False
         self.windows_read = 0
@@ -198,7 +198,7 @@ class ReadAhead:
         """Request the next window if it is time. The mutex is not held."""
         if self._background is None or self._is_requested:
             return
-        with self._contents.mutex:
+        with self._queue_state.mutex:
             self._is_requested = self._next() is not None
             if not self._is_requested:
                 return
@@ -209,18 +209,18 @@ class ReadAhead:
             raise
 
     def _read(self) -> None:
-        contents, main = self._contents, self._contents.main
-        with contents.mutex:
+        queue_state, main = self._queue_state, self._queue_state.main
+        with queue_state.mutex:
             self._is_requested = False
             wanted = self._next()
             if wanted is None:
                 return
-            run, plan = wanted
+            cursor, plan = wanted
             try:
-                reader = run.open(contents.home)
+                reader = cursor.open(queue_state.swap_store)
             except PenstockError:
                 return  # the poll that needs the file reports it
-            run.is_read_ahead = True
+            cursor.is_read_ahead = True
         read = None
         try:
             found = reader.take(plan.rows)
@@ -228,22 +228,22 @@ class ReadAhead:
         except PenstockError:
             pass  # the poll that needs the rows reports it
         finally:
-            with contents.mutex:
-                run.is_read_ahead = False
-                contents.mutex.notify_all()  # they wait for the mutex
-                if read is not None and main.windows.attach(run, plan, *read):
+            with queue_state.mutex:
+                cursor.is_read_ahead = False
+                queue_state.mutex.notify_all()  # they wait for the mutex
+                if read is not None and main.windows.attach(cursor, plan, *read):
                     self.windows_read += 1
-                    main.runs.changed(run)
-                self._close_if_gone(run)
+                    main.cursors.changed(cursor)
+                self._close_if_gone(cursor)
 
     def _next(self) -> tuple[SwapCursor, SwapPlan] | None:
         """Return the first cursor and the rows to read of it; None if there is nothing to read."""
-        main = self._contents.main
-        ranked = main.runs.ranked()
+        main = self._queue_state.main
+        ranked = main.cursors.ranked()
         plan = main.windows.next_plan(ranked[0], ranked) if ranked else None
         return None if plan is None else (ranked[0], plan)
 
     @staticmethod
-    def _close_if_gone(run: SwapCursor) -> None:
-        if not run.left:
-            run.close()
+    def _close_if_gone(cursor: SwapCursor) -> None:
+        if not cursor.left:
+            cursor.close()

@@ -141,7 +141,7 @@ class RecoveryEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """Result of recovery.
 
     Attributes:

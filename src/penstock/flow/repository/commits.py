@@ -65,7 +65,7 @@ class CommitTicket:
         self.error: BaseException | None = None
 
 
-class Pass(NamedTuple):
+class SyncPass(NamedTuple):
     """Pass that makes all commits up to now durable.
 
     Attributes:
@@ -298,7 +298,7 @@ class CommitLog:
         """Return whether a commit is neither durable nor undone."""
         return ticket in self._waiting
 
-    def begin_pass(self) -> Pass:
+    def begin_pass(self) -> SyncPass:
         """Begin a pass that makes all commits up to now durable; `mark_durable` or `fail` ends it.
 
         Raises:
@@ -308,7 +308,7 @@ class CommitLog:
             self._check_not_stopped()
             number = self._state.number
             try:
-                return Pass(
+                return SyncPass(
                     number, self._content.references.released(), self._journals.begin_sync()
                 )
             except BaseException as error:

@@ -232,7 +232,7 @@ def _cut_event(folder: str, count: int, why: str) -> RecoveryEvent:
     return RecoveryEvent("commits-cut", f"{folder}: {count} commits {why} and are ignored", count)
 
 
-def believe(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) -> None:
+def apply_tail(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) -> None:
     """Apply the tail as far as its content exists; later commits are cut off.
 
     Args:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import Dependency, Unavailable, counted
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
-from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
+from penstock.flow.repository.changes import Changes, RecoveredQueue, RecoveryEvent, RecoveryResult
 from penstock.flow.repository.commits import Committer
 from penstock.flow.repository.options import RepositoryOptions, RepositoryStatistics
-from penstock.flow.repository.recovery import JournalReader, believe, references_of
+from penstock.flow.repository.recovery import JournalReader, apply_tail, references_of
 from penstock.flow.repository.swap_files import SwapFiles, SwapFolder
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class FlowFileRepository:
     """Repository of FlowFiles. Created by `open`; may be used from many threads.
 
     Attributes:
-        swap_home: Swap files of the queues.
+        swap_store: Swap files of the queues.
         recovered: Result of recovery; its reader may clear it.
     """
 
@@ -51,11 +51,11 @@ class FlowFileRepository:
         self,
         committer: Committer,
         swap_files: SwapFiles,
-        recovered: Recovered,
+        recovered: RecoveryResult,
         lock: FolderLock,
         disk_space: DiskSpace,
     ) -> None:
-        self.swap_home: SwapStore = swap_files
+        self.swap_store: SwapStore = swap_files
         self.recovered = recovered
         self._committer = committer
         self._commits = committer.commits
@@ -111,7 +111,7 @@ class FlowFileRepository:
         lock: FolderLock,
     ) -> Self:
         back = JournalReader(folder, fs=fs, clock=clock, repair=options.repair).read()
-        believe(back, folder, content.check)
+        apply_tail(back, folder, content.check)
         # A killed process may have left writes that only the operating system has.
         content.make_durable({claim.resource for claim in references_of(back.tail)})
         swap = SwapFolder(fs, folder)
@@ -132,7 +132,7 @@ class FlowFileRepository:
             committer.abandon()
             raise
         content.on_release = committer.schedule_pass
-        recovered = Recovered(_queues_of(back.state), events)
+        recovered = RecoveryResult(_queues_of(back.state), events)
         swap_files = SwapFiles(fs, swap, committer)
         return cls(committer, swap_files, recovered, lock, content.disk_space)
 

@@ -249,7 +249,7 @@ class Dispatcher:
             self._slots.open(component)
             self.check(component)
 
-    def give_up(self, component: ScheduledComponent) -> None:
+    def abandon(self, component: ScheduledComponent) -> None:
         """Abandon the threads of a component."""
         for run in component.runs:
             run.run.is_terminated = True

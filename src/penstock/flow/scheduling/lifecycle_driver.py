@@ -174,7 +174,7 @@ class LifecycleDriver:
             case Effect.GIVE_UP:
                 self._cancel_wait(component)
                 self._give_up_method(component)
-                self._dispatcher.give_up(component)
+                self._dispatcher.abandon(component)
                 _notify_terminated(component)
             case Effect.NOTIFY_WAITING:
                 _notify_waiting(component)

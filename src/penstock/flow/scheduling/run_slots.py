@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.inbox import SchedulerEvent
-from penstock.flow.scheduling.strategy import Missed, SchedulingStrategy, next_firing_ms
+from penstock.flow.scheduling.strategy import MissedRunPolicy, SchedulingStrategy, next_firing_ms
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -94,7 +94,7 @@ class RunSlots:
         if component.unused_slots:
             component.free += component.unused_slots
         elif not component.free:
-            component.missed = component.schedule.missed is Missed.ONCE
+            component.missed = component.schedule.missed is MissedRunPolicy.ONCE
         self._set_fire(component)
 
     def clock_was_set(self, component: ScheduledComponent) -> None:

@@ -33,7 +33,7 @@ class SchedulingStrategy(Enum):
     """The wall clock reaches a time of the expression, and there is work at that moment."""
 
 
-class Missed(Enum):
+class MissedRunPolicy(Enum):
     """Handling of firing times of a CRON schedule that passed without a run."""
 
     SKIP = "skip"
@@ -53,8 +53,8 @@ class ComponentSchedule:
         cron: CRON driven: the expression, with its zone.
         missed: CRON driven: handling of missed times.
         last_fired_ms: CRON driven: time up to which firing times were handled before this start,
-            epoch ms, so that `Missed.ONCE` includes those missed while nothing ran; None: only
-            future times count.
+            epoch ms, so that `MissedRunPolicy.ONCE` includes those missed while nothing ran; None:
+            only future times count.
         concurrent_tasks: Maximum number of threads in the component.
         run_duration_ms: How long a run may continue over several triggers with one commit.
         groups: Process groups that contain it, outermost first; each may have a limit of threads.
@@ -63,7 +63,7 @@ class ComponentSchedule:
     strategy: SchedulingStrategy = SchedulingStrategy.EVENT
     period_ns: int = 0
     cron: CronExpression | None = None
-    missed: Missed = Missed.SKIP
+    missed: MissedRunPolicy = MissedRunPolicy.SKIP
     last_fired_ms: int | None = None
     concurrent_tasks: int = 1
     run_duration_ms: int = 0
@@ -125,6 +125,6 @@ def next_firing_ms(schedule: ComponentSchedule, now_ms: int, served_ms: int | No
     assert schedule.cron is not None
     if served_ms is None:
         return schedule.cron.next(now_ms)
-    if schedule.missed is Missed.ONCE:
+    if schedule.missed is MissedRunPolicy.ONCE:
         return schedule.cron.next(served_ms)
     return schedule.cron.next(max(now_ms, served_ms))

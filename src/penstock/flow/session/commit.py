@@ -26,7 +26,7 @@ from penstock.flow.relationships import RETRY_COUNT_PREFIX, RetryBackoff
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.session_state import (
     TO_SOURCE,
-    Taken,
+    TakenFlowFiles,
     copies,
     named,
     queued,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Retried:
+class RetriedFlowFiles:
     """FlowFiles to retry.
 
     Attributes:
@@ -59,9 +59,11 @@ class Retried:
     yield_ms: int = 0
 
 
-def find_retried(session_state: SessionFlowFiles, context: SessionContext, now_ms: int) -> Retried:
+def find_retried(
+    session_state: SessionFlowFiles, context: SessionContext, now_ms: int
+) -> RetriedFlowFiles:
     """Return the FlowFiles to retry, and remove the retry count from the others."""
-    retried = Retried()
+    retried = RetriedFlowFiles()
     name = RETRY_COUNT_PREFIX + context.processor
     routed = {
         number: context.retries[route]
@@ -94,7 +96,7 @@ def _try_again(
     context: SessionContext,
     retry: RelationshipRetry,
     attempt: tuple[Collection[int], str, int],
-    retried: Retried,
+    retried: RetriedFlowFiles,
 ) -> None:
     group, name, now_ms = attempt
     originals = [
@@ -165,7 +167,7 @@ class PreparedCommit:
             states=states,
         )
 
-    def taken(self) -> list[Taken]:
+    def taken(self) -> list[TakenFlowFiles]:
         """Return the FlowFiles to acknowledge, by queue."""
         return [
             taken for session_state in self.session_states for taken in session_state.taken.values()
@@ -195,7 +197,9 @@ def prepare(
     """
     _check(session_state, context)
     now_ms = services.clock.now_ms()
-    retried = find_retried(session_state, context, now_ms) if context.retries else Retried()
+    retried = (
+        find_retried(session_state, context, now_ms) if context.retries else RetriedFlowFiles()
+    )
     by_route = _by_route(session_state.routes, retried.undone)
 
     outgoing = _Outgoing(session_state, services, now_ms)

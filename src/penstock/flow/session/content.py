@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _APPENDED_MAX: Final = 8
 
 
-class Appended:
+class AppendTarget:
     """FlowFile that is being appended to.
 
     Attributes:
@@ -78,10 +78,10 @@ class AppendWriters:
     ) -> None:
         self._content = content
         self._read = read
-        self.begun: dict[int, Appended] = {}
+        self.begun: dict[int, AppendTarget] = {}
         self._lost: FlowFile | None = None
 
-    def to(self, flowfile: FlowFile, session_state: SessionFlowFiles) -> Appended:
+    def to(self, flowfile: FlowFile, session_state: SessionFlowFiles) -> AppendTarget:
         """Return the unfinished append of a FlowFile; begin one with its content if there is none.
 
         Raises:
@@ -99,7 +99,7 @@ class AppendWriters:
                 with self._read(flowfile) as source:
                     for piece in stream_pieces(source):
                         writer.write(piece)
-            appended = self.begun[flowfile.id] = Appended(writer, flowfile)
+            appended = self.begun[flowfile.id] = AppendTarget(writer, flowfile)
         except BaseException:
             writer.abort()
             raise
@@ -148,7 +148,7 @@ class AppendWriters:
         for number in list(self.begun):
             self.finish(number, session_state)
 
-    def give_up(self, number: int, session_state: SessionFlowFiles) -> None:
+    def abandon(self, number: int, session_state: SessionFlowFiles) -> None:
         """Close a FlowFile's writer after a failure; bytes appended before are kept."""
         # Bytes written before the failure are beyond the end of the valid content. If the disk
         # failed, the commit reports it.
@@ -284,7 +284,7 @@ class SessionContent:
         def ended(size: int | None) -> None:
             del self._writers[flowfile.id]
             if size is None:
-                self._appending.give_up(flowfile.id, self._session_state)
+                self._appending.abandon(flowfile.id, self._session_state)
                 return
             newest = self._session_state.newest[flowfile.id]
             self._session_state.change(with_content(newest, newest.claim, before + size))

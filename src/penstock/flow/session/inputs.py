@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.queue import Polled
+    from penstock.flow.queue.queue import PollResult
     from penstock.flow.session.services import SessionContext, SessionQueue, SessionRepository
     from penstock.flow.session.session_state import SessionFlowFiles
 
@@ -115,7 +115,7 @@ class SessionInputs:
         return self._alone is not None and self._alone in session_state.originals
 
     def _enter(
-        self, session_state: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], Polled]
+        self, session_state: SessionFlowFiles, queue: SessionQueue, poll: Callable[[], PollResult]
     ) -> list[FlowFile]:
         steps = CleanupSteps()
         polled = poll()

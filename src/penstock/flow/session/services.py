@@ -16,7 +16,7 @@ from typing import Protocol
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor_state import StateManager
-from penstock.flow.queue.queue import FilterVerdict, Polled
+from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.relationships import RelationshipRetry
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.batch_limit import BatchLimit
@@ -41,15 +41,15 @@ class SessionQueue(Protocol):
         """Add FlowFiles, including those that a session gives back."""
         ...
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Take the first FlowFile that is not penalized, if there is one."""
         ...
 
-    def poll_many(self, limit: int) -> Polled:
+    def poll_many(self, limit: int) -> PollResult:
         """Take up to `limit` FlowFiles, in order."""
         ...
 
-    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> Polled:
+    def poll_where(self, accept: Callable[[FlowFile], FilterVerdict]) -> PollResult:
         """Take the FlowFiles that a filter accepts."""
         ...
 

@@ -25,7 +25,7 @@ TO_SOURCE: Final = ""
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenFlowFiles:
     """FlowFiles that were taken from one queue and are not acknowledged."""
 
     queue: SessionQueue
@@ -59,7 +59,7 @@ class SessionFlowFiles:
     sources: dict[int, SessionQueue] = field(default_factory=dict)
     routes: dict[int, str] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
-    taken: dict[str, Taken] = field(default_factory=dict)
+    taken: dict[str, TakenFlowFiles] = field(default_factory=dict)
     links: list[tuple[int, int]] = field(default_factory=list)
     written: list[tuple[int, ContentClaim]] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
@@ -76,7 +76,7 @@ class SessionFlowFiles:
         size_bytes = sum([flowfile.size for flowfile in flowfiles])
         taken = self.taken.get(queue.id)
         if taken is None:
-            taken = self.taken[queue.id] = Taken(queue)
+            taken = self.taken[queue.id] = TakenFlowFiles(queue)
         for number in known:
             del entered[number]
         try:
@@ -210,7 +210,7 @@ class SessionFlowFiles:
                 continue
             queue = self.sources[number]
             own_taken[queue.id].add(-1, -original.size)
-            their_taken.setdefault(queue.id, Taken(queue)).add(1, original.size)
+            their_taken.setdefault(queue.id, TakenFlowFiles(queue)).add(1, original.size)
         own_newest, their_newest = _divided(self.newest, target.newest, moving)
         own_originals, their_originals = _divided(self.originals, target.originals, moving)
         own_sources, their_sources = _divided(self.sources, target.sources, moving)
@@ -252,8 +252,10 @@ class SessionFlowFiles:
         )
 
 
-def _copied(taken: Mapping[str, Taken]) -> dict[str, Taken]:
-    return {name: Taken(one.queue, one.count, one.size_bytes) for name, one in taken.items()}
+def _copied(taken: Mapping[str, TakenFlowFiles]) -> dict[str, TakenFlowFiles]:
+    return {
+        name: TakenFlowFiles(one.queue, one.count, one.size_bytes) for name, one in taken.items()
+    }
 
 
 def _divided(

@@ -4,7 +4,7 @@
 the tasks of its group that hold it. `SegmentLockIndex` finds locks on single segments by time
 chunk and partition number, because thousands of segments of one chunk may be locked and a
 request concerns only one of them. `UndoLog` records the changes since the last `commit`; it can
-undo them to any `Mark` and lists the rows that must be stored for them.
+undo them to any `UndoMark` and lists the rows that must be stored for them.
 
 Invariants: a lock without holders is deleted. Every change of the table is recorded in the undo
 log. Used by one thread at a time; no I/O.
@@ -93,7 +93,7 @@ class SegmentLockIndex(Generic[P]):
                     yield from holders
 
 
-class Mark(NamedTuple):
+class UndoMark(NamedTuple):
     """A position to roll back to, until `commit`."""
 
     undo: int
@@ -121,11 +121,11 @@ class UndoLog:
         """Record the change of a row of a task and its holding; None: the row does not exist."""
         self._rows.append((task_id, holds, before, after))
 
-    def mark(self) -> Mark:
+    def mark(self) -> UndoMark:
         """Return the current position."""
-        return Mark(len(self._undo), len(self._rows))
+        return UndoMark(len(self._undo), len(self._rows))
 
-    def rollback_to(self, mark: Mark) -> None:
+    def rollback_to(self, mark: UndoMark) -> None:
         """Undo the changes after a mark."""
         while len(self._undo) > mark.undo:
             self._undo.pop()()
@@ -133,7 +133,7 @@ class UndoLog:
 
     def rollback(self) -> None:
         """Undo all changes."""
-        self.rollback_to(Mark(0, 0))
+        self.rollback_to(UndoMark(0, 0))
 
     def changes(self) -> LockChanges:
         """Return the net change of each row since `commit`."""

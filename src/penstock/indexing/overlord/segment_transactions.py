@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import RowCounts
     from penstock.indexing.lockbox.coverage import SectionLocks
     from penstock.indexing.task_spec import TaskSpec
-    from penstock.storage.metadata import Killed, MetadataStore, PublishOutcome, SegmentRow
+    from penstock.storage.metadata import KilledSegments, MetadataStore, PublishOutcome, SegmentRow
     from penstock.storage.metadata.rows.publish import PublishKind
 
 
@@ -78,7 +78,9 @@ def mark_unused(
     return metadata.segments.mark_unused_within(datasource, interval)
 
 
-def kill_segments(metadata: MetadataStore, ids: Sequence[str], _locks: SectionLocks) -> Killed:
+def kill_segments(
+    metadata: MetadataStore, ids: Sequence[str], _locks: SectionLocks
+) -> KilledSegments:
     """Delete the rows of unused segments, and return the files to delete."""
     return metadata.segments.kill(ids)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.overlord.compaction.supervisors import (
     CompactionSupervisors,
-    Submitted,
+    SubmitResult,
     require_other,
 )
 from penstock.indexing.overlord.supervisor_ends import UnreadableEnds, not_read, release
@@ -175,7 +175,7 @@ class Supervisors:
                     self.compaction.keep_unread(row.id, str(error))
                 else:
                     self._unread[row.id] = (row.payload, str(error))
-        for row in self._ports.metadata.supervisors.ending():
+        for row in self._ports.metadata.supervisors.unreleased():
             # If its tasks have ended, only its source's state is left to release.
             self._end(row.id, row.payload)
         self.streams.end_tasks_of_nobody()
@@ -220,7 +220,7 @@ class Supervisors:
             raise NotFound(f"there is no supervisor {supervisor_id!r}; there are: {known}")
         return supervisor
 
-    def put(self, spec: AnySupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
+    def put(self, spec: AnySupervisorSpec, *, skip_unmodified: bool = False) -> SubmitResult:
         """Start a supervisor, or replace the spec of an existing one.
 
         Args:
@@ -249,13 +249,13 @@ class Supervisors:
         if running is not None:
             action = update_action(running.spec, spec)
             if action is UpdateAction.NONE and skip_unmodified:
-                return Submitted(supervisor_id, modified=False, restarted=False)
+                return SubmitResult(supervisor_id, modified=False, restarted=False)
         self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
         if running is not None:
             running.update(spec)
         else:
             self._run(spec)
-        return Submitted(
+        return SubmitResult(
             supervisor_id,
             modified=action is not UpdateAction.NONE,
             restarted=action is UpdateAction.RESTART_SUPERVISOR_AND_TASKS,
@@ -329,7 +329,7 @@ class Supervisors:
         found = self.streams.all()
         ending = [one for one in found if not one.is_stopping]
         compaction, unread = self.compaction.ids(), list(self._unread)
-        self.compaction.drop_beside(compaction)
+        self.compaction.delete_others(compaction)
         self._ports.metadata.supervisors.terminate_all(
             [*(one.id for one in ending), *compaction, *unread]
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.overlord.compaction.supervisors import Submitted
+    from penstock.indexing.overlord.compaction.supervisors import SubmitResult
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import AnySupervisorSpec, SupervisorSpec
@@ -78,7 +78,7 @@ class SupervisorService:
 
     def submit(
         self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
-    ) -> Future[Submitted]:
+    ) -> Future[SubmitResult]:
         """Start a supervisor, or replace the spec of an existing one; return what changed.
 
         Args:
@@ -91,7 +91,7 @@ class SupervisorService:
         is_stored = self._ports.metadata.is_stored_name
         spec = parse_supervisor(raw, lambda name: spelling(name, is_stored))
 
-        def put() -> Submitted:
+        def put() -> SubmitResult:
             term = self._full()
             done = term.supervisors.put(spec, skip_unmodified=skip_unmodified)
             if done.modified:

@@ -31,7 +31,7 @@ class _Streak:
         self.is_unhealthy = False
         self._good = 0
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.failures = self._good = 0
         self.is_unhealthy = False
 
@@ -65,10 +65,10 @@ class Health:
         self._failed_task_s = 0.0
         self._not_before_s = 0.0
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the counts after a user has fixed something; recent errors stay listed."""
         for streak in (self._polls, self._rounds, self._tasks):
-            streak.begin_anew()
+            streak.reset()
         self._not_before_s = 0.0
 
     def poll_succeeded(self) -> None:
@@ -94,7 +94,7 @@ class Health:
     def task_failed(self, now_s: float) -> None:
         """A task has failed: delay the next start."""
         if self._is_forgiven(now_s):
-            self._tasks.begin_anew()
+            self._tasks.reset()
         self._failed_task_s = now_s
         self._tasks.failed()
         self._not_before_s = now_s + self._retry.delay_ms(self._tasks.failures) / 1000

@@ -157,7 +157,7 @@ class OffsetMoves:
             state.committed.reset(offsets, earliest=True)
         else:
             state.committed.move(offsets)
-        state.health.begin_anew()
+        state.health.reset()
         self._polls.poll_soon()  # Tell the source soon which messages to keep now.
         self._reconciler.advance()
 

@@ -78,7 +78,7 @@ class RollOver:
         room = state.spec.io.stop_task_count or state.spec.io.task_count
         room -= sum(group.is_ending for group in state.groups.values())
         for group in sorted(state.groups.values(), key=operator.attrgetter("since_ms")):
-            self._protocol.bring_in_line(group)
+            self._protocol.align_replicas(group)
             if at_once and group.is_unassigned:
                 self._protocol.report(group, GroupEvent.NOT_NEEDED)
             if group.state is not GroupState.READING:

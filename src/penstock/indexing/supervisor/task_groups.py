@@ -348,7 +348,7 @@ class TaskGroup:
             first -= 1
         return {number: self.checkpoints[number] for number in range(first, self.newest + 1)}
 
-    def turnover(self, wanted: Iterable[int]) -> Turnover:
+    def turnover(self, wanted: Iterable[int]) -> ReplicaChanges:
         """Return which replicas to start and end, given the wanted server priorities.
 
         Only existing replicas count, so one that was lost before it was seen is missing again. Of
@@ -361,9 +361,9 @@ class TaskGroup:
                 missing[replica.task.server_priority] -= 1
             else:
                 surplus.append(task_id)
-        return Turnover(tuple(sorted(missing.elements(), reverse=True)), tuple(surplus))
+        return ReplicaChanges(tuple(sorted(missing.elements(), reverse=True)), tuple(surplus))
 
-    def is_at_end_with(self, turnover: Turnover) -> bool:
+    def is_at_end_with(self, turnover: ReplicaChanges) -> bool:
         """Return whether a turnover would end its work: no replica with a worker would stay."""
         staying = (r for task_id, r in self.replicas.items() if task_id not in turnover.surplus)
         return not self.is_unassigned and not any(replica.has_worker for replica in staying)
@@ -373,7 +373,7 @@ class TaskGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Turnover:
+class ReplicaChanges:
     """Replicas of a group to start and to end.
 
     Attributes:

@@ -385,7 +385,7 @@ class TaskProtocol:
 
     # Tasks behind their replicas
 
-    def bring_in_line(self, group: TaskGroup) -> None:
+    def align_replicas(self, group: TaskGroup) -> None:
         """Send lagging tasks what their replicas have agreed, unless an agreement does so."""
         if any(group.lags(replica) for replica in group.replicas.values()):
             self.report(group, GroupEvent.LAGGING)

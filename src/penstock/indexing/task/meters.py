@@ -67,7 +67,7 @@ class _Sums:
     nt: float = 0.0
     observed_s: float = 0.0
 
-    def fade(self, passed_s: float) -> None:
+    def decay(self, passed_s: float) -> None:
         kept = math.exp(-passed_s / _EFFORT_SPAN_S)
         self.batches *= kept
         self.n *= kept
@@ -101,7 +101,7 @@ class EffortMeter:
         """Record the end of the batch and its number of messages, 0 if it was dropped."""
         begun_s = now_s if self._begun_s is None else self._begun_s
         self._begun_s = None
-        self._sums.fade(max(now_s - self._at_s, 0.0))
+        self._sums.decay(max(now_s - self._at_s, 0.0))
         self._at_s = now_s
         if not messages:
             return

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.task_state import StreamTaskParts
     from penstock.indexing.task_spec import StreamTaskSpec
-    from penstock.segments.deep_storage import Pushed
+    from penstock.segments.deep_storage import PushedFile
 
 _ADOPT_ROWS: Final = 250_000
 """A file with this many rows is a segment of good size, which merging would not improve."""
@@ -83,7 +83,7 @@ class _Part:
     times: Interval
     file: DataFile
     place: AllocatedSegment | None = None
-    pushed: Pushed | None = None
+    pushed: PushedFile | None = None
 
 
 def plan_parts(
@@ -234,7 +234,7 @@ class SequencePublish:
             rollup=schema.rollup_json(),
         )
 
-    def _pushed(self, file: DataFile, name: SegmentId) -> Pushed:
+    def _pushed(self, file: DataFile, name: SegmentId) -> PushedFile:
         """Push a file, and refuse one that was truncated since it was written.
 
         Once the offsets have moved, its events are never read again.

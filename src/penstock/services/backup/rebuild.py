@@ -53,7 +53,7 @@ class RebuiltDatasource:
 
 
 @dataclass(slots=True)
-class Rebuilt:
+class RebuildReport:
     """Result of a rebuild: datasources, files left out, and sentences on what is unknown."""
 
     datasources: dict[str, RebuiltDatasource] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def rebuild_metadata(
     progress: BackupProgress,
     *,
     skip_unknown: bool,
-) -> Rebuilt:
+) -> RebuildReport:
     """Create the metadata of the segments in a deep storage.
 
     Args:
@@ -119,7 +119,7 @@ def rebuild_metadata(
             " available; or leave them out with --skip-unknown, and load them with a batch task"
         )
     places = _by_place(named)
-    rebuilt = Rebuilt()
+    rebuilt = RebuildReport()
     for relative in nameless:
         _of(rebuilt, decoded(relative.split("/")[0])).left_out += 1
     with MetadataStore.open(metadata_url, clock=clock) as metadata:
@@ -195,7 +195,7 @@ def _publish(
     store: DeepStore,
     places: list[list[NamedFile]],
     present: frozenset[SegmentId],
-    rebuilt: Rebuilt,
+    rebuilt: RebuildReport,
     progress: BackupProgress,
 ) -> int:
     """Publish the oldest readable file of each segment; return the number of unneeded files."""
@@ -280,11 +280,11 @@ def spark_type(kind: pa.DataType) -> str:
     return plain[kind]
 
 
-def _of(rebuilt: Rebuilt, datasource: str) -> RebuiltDatasource:
+def _of(rebuilt: RebuildReport, datasource: str) -> RebuiltDatasource:
     return rebuilt.datasources.setdefault(datasource, RebuiltDatasource())
 
 
-def _explain(rebuilt: Rebuilt, nameless: int, not_needed: int) -> None:
+def _explain(rebuilt: RebuildReport, nameless: int, not_needed: int) -> None:
     """Report what names and footers do not contain."""
     add = rebuilt.unknown.append
     add(

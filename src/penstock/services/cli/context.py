@@ -63,7 +63,7 @@ class CommandOptions:
         if holder is not None:
             awaited = [
                 f"{child} {one['waits']}"
-                for child, one in folder.starting_children().items()
+                for child, one in folder.launcher_record().items()
                 if one.get("waits")
             ]
             why = f" ({'; '.join(awaited)})" if awaited else ""

@@ -49,7 +49,7 @@ def cron(
     expression = _only(words)
     parsed = CronExpression.parse(expression, zone)
     after_ms = SystemClock().now_ms() if after is None else parse_time(after)
-    times_ms = parsed.following(after_ms, count)
+    times_ms = parsed.next_times(after_ms, count)
     meaning = describe(parsed.fields)
     moments = [
         (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(parsed.zone)

@@ -128,7 +128,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; never raises."""
     try:
-        app(args=hoisted(arguments), prog_name="penstock")
+        app(args=with_common_options_first(arguments), prog_name="penstock")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else exit_codes.OK
     except KeyboardInterrupt:
@@ -148,7 +148,7 @@ def run(arguments: list[str]) -> int:
     return exit_codes.OK
 
 
-def hoisted(arguments: list[str]) -> list[str]:
+def with_common_options_first(arguments: list[str]) -> list[str]:
     """Move the options that every command accepts to the front, where they are declared once.
 
     Raises:

@@ -96,9 +96,9 @@ def server(
     """
     options = _resolve(config, given)
     # Imported here, because a role's imports are large.
-    from penstock.core.garbage_collection import lasting_objects  # noqa: PLC0415
+    from penstock.core.garbage_collection import freeze_new_objects  # noqa: PLC0415
 
-    with lasting_objects():
+    with freeze_new_objects():
         from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
 
         module = importlib.import_module(f"penstock.services.roles.{role.value}")
@@ -124,7 +124,7 @@ def status(as_json: Json = False) -> None:
         api = GIVEN.api()
     except NotReachable:
         # It may run without being ready: the launcher records what it waits for.
-        starting = DataFolder(GIVEN.options().data_dir).starting_children()
+        starting = DataFolder(GIVEN.options().data_dir).launcher_record()
         if not starting:
             raise
         _show_start(starting, as_json=as_json)

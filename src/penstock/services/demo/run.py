@@ -77,14 +77,14 @@ _NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
+class KillTarget:
     """A process that may be killed."""
 
     pid: int
     name: str
 
 
-def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
+def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[KillTarget]:
     """Return a launcher and all its descendants that have a name here."""
     children: dict[int, list[int]] = {}
     for entry in proc.iterdir():
@@ -94,7 +94,7 @@ def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
                 # it.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
-    found: list[Victim] = []
+    found: list[KillTarget] = []
     waiting = [launcher]
     while waiting:
         pid = waiting.pop()
@@ -105,11 +105,11 @@ def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
             words = f"{own} {line}"
             name = next((name for part, name in _NAMES if part in words), None)
             if name:
-                found.append(Victim(pid, name))
+                found.append(KillTarget(pid, name))
     return found
 
 
-def kill_one(launcher: int, chance: random.Random) -> Victim | None:
+def kill_one(launcher: int, chance: random.Random) -> KillTarget | None:
     """Kill one process, with equal probability for each name; return None if there is none."""
     victims = processes_of(launcher)
     if not victims:

@@ -187,7 +187,7 @@ class EventBatches:
         self._failed.append(batch)
         self._keep_bound(self._failed)
 
-    def give_up(self, batch: EventBatch) -> None:
+    def drop(self, batch: EventBatch) -> None:
         """Drop a taken batch."""
         self._complete(batch)
         self.dropped += len(batch.events)

@@ -271,7 +271,7 @@ class HttpSink:
                 if is_sent:
                     self._batches.sent(batch)
                 else:
-                    self._batches.give_up(batch)
+                    self._batches.drop(batch)
                     lost += len(batch.events)
                 self._changed.notify_all()
         if lost:

@@ -313,7 +313,7 @@ class DataFolder:
             return None
         return content if isinstance(content, dict) else None
 
-    def starting_children(self) -> Mapping[str, Mapping[str, object]]:
+    def launcher_record(self) -> Mapping[str, Mapping[str, object]]:
         """Return the launcher's record of its processes; empty if there is no launcher."""
         if self.live_holder() is None:
             return {}

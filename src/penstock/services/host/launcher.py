@@ -363,7 +363,7 @@ class Launcher:
             self._forget(child)
             wait_s = child.life.on_ended(self._clock.monotonic_s(), was_ready=was_ready)
             words = self._last_words(child)
-            if child.life.hopeless(code, was_ready=self._was_ready):
+            if child.life.is_unrecoverable(code, was_ready=self._was_ready):
                 if code == INVALID_OPTIONS:
                     raise InvalidRequest(words)
                 how = f"{child.plan.name} does not start ({_describe(code)})"

@@ -75,7 +75,7 @@ class ChildLife:
         self.restart_at_s = now_s + wait_s
         return wait_s
 
-    def hopeless(self, exit_code: int, *, was_ready: bool) -> bool:
+    def is_unrecoverable(self, exit_code: int, *, was_ready: bool) -> bool:
         """Return whether it failed before the first readiness in a way that restarts cannot fix."""
         too_often = self.ends_in_a_row >= self.ends_before_ready_max
         return not was_ready and (exit_code == INVALID_OPTIONS or too_often)

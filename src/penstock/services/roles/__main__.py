@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.core.garbage_collection import lasting_objects
+from penstock.core.garbage_collection import freeze_new_objects
 from penstock.core.printable import escaped_lines
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import use_umask
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")
     # The name is one of ROLES. Garbage collection would take a sixth of the time of the import, and
     # find no garbage.
-    with lasting_objects():
+    with freeze_new_objects():
         role = importlib.import_module(f"penstock.services.roles.{given.role}")
     try:
         run_role(

@@ -19,7 +19,7 @@ from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOpt
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.garbage_collection import lasting_objects
+from penstock.core.garbage_collection import freeze_new_objects
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
@@ -102,7 +102,7 @@ def compose(context: RoleContext) -> Lifecycle:
     raise_descriptor_limit()
 
     def start() -> None:
-        with lasting_objects():
+        with freeze_new_objects():
             loop.run(server.start())
 
     lifecycle = Lifecycle()

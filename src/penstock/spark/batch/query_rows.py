@@ -30,7 +30,7 @@ from penstock.spark.sql_guard import OUTLINE_CONF, check_understood, relation, r
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile
-from penstock.spark.views import OutlineViews, Views, hidden_name, outline
+from penstock.spark.views import OutlineViews, Views, define_outline_view, hidden_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +146,7 @@ def _understand(
     """Check how Spark resolves a query."""
     OutlineViews(spark).update(files, names)
     for table in externs:
-        outline(spark, table.name, table.columns)
+        define_outline_view(spark, table.name, table.columns)
     check_understood(spark, query)
 
 

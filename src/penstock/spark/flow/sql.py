@@ -18,7 +18,7 @@ from penstock.flow.processors.routing.routes import name_problems
 from penstock.spark.flow.spark_processor import SparkProcessor
 from penstock.spark.sql.statement import read_statement
 from penstock.spark.sql_guard import check_understood, relation
-from penstock.spark.views import hidden_name, outline
+from penstock.spark.views import define_outline_view, hidden_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +67,7 @@ class SparkSQL(SparkProcessor):
             for name, frame in frames.items():
                 fields = frame.schema.fields
                 columns = tuple((one.name, one.dataType.simpleString()) for one in fields)
-                outline(spark, name, columns)
+                define_outline_view(spark, name, columns)
                 frame.createOrReplaceTempView(hidden[name])
             self._hidden = hidden
             yield

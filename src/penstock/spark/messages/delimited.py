@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.lines import Lines
-from penstock.spark.topic.parse import BadMessage, Parsed
+from penstock.spark.topic.parse import BadMessage, ParsedRows
 
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -34,7 +34,7 @@ class DelimitedMessages:
     def __init__(self, lines: DelimitedParser) -> None:
         self._lines = lines
 
-    def parse(self, messages: pa.BinaryArray) -> Parsed:
+    def parse(self, messages: pa.BinaryArray) -> ParsedRows:
         """Return the rows and the bad messages of a batch."""
         lines = lines_of(messages)
         parsed = self._lines.parse(lines)
@@ -43,7 +43,7 @@ class DelimitedMessages:
         bad = [BadMessage(int(lines.numbers[one.index]), one.reason) for one in parsed.bad]
         empty = np.setdiff1d(np.arange(len(messages)), lines.numbers)
         bad += [BadMessage(index, _EMPTY) for index in empty.tolist()]
-        return Parsed(parsed.rows, tuple(sorted(bad, key=lambda one: one.index)))
+        return ParsedRows(parsed.rows, tuple(sorted(bad, key=lambda one: one.index)))
 
 
 def lines_of(messages: pa.BinaryArray) -> Lines:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from penstock.spark.batch.input.schema_casts import conformed
 from penstock.spark.messages.headers import header_texts, header_values
 from penstock.spark.messages.keys import KeyReader
-from penstock.spark.topic.parse import BadMessage, Parsed
+from penstock.spark.topic.parse import BadMessage, ParsedRows
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape
 from penstock.spark.topic.times import as_times
 
@@ -56,13 +56,13 @@ class RecordRows:
             value_time if self._has_time else None,
         )
 
-    def parse_records(self, records: WholeRecords) -> Parsed:
+    def parse_records(self, records: WholeRecords) -> ParsedRows:
         """Return the rows and the bad records of a batch."""
         bad: dict[int, str] = {}
         rows, places = self._rows_of_values(records, bad)
         rows, places = self._with_metadata(rows, places, records, bad)
         rows = self._timed(rows, places, bad)
-        return Parsed(rows, tuple(BadMessage(at, bad[at]) for at in sorted(bad)))
+        return ParsedRows(rows, tuple(BadMessage(at, bad[at]) for at in sorted(bad)))
 
     def _rows_of_values(
         self, records: WholeRecords, bad: dict[int, str]

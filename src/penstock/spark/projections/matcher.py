@@ -26,10 +26,10 @@ from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.projection_columns import (
     Normal,
     ProjectionColumns,
-    closings,
+    closing_parentheses,
     normal,
 )
-from penstock.spark.projections.rewriter import Part, QueryRewriter
+from penstock.spark.projections.rewriter import QueryRewriter, TokenSpan
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.model import Columns
 
@@ -113,7 +113,7 @@ def _shadows(block: ParsedQuery, has: ProjectionColumns) -> frozenset[str]:
 def _rewrite(query: QueryRewriter, conditions: tuple[str, ...], shadows: frozenset[str]) -> None:
     block = query.block
     sums_up = [
-        Part(query, range(item.start, item.end), sees_aliases=True).rewrite()
+        TokenSpan(query, range(item.start, item.end), sees_aliases=True).rewrite()
         for item in block.items
     ]
     if "GROUP" not in block.clauses and not all(sums_up):
@@ -127,7 +127,7 @@ def _rewrite(query: QueryRewriter, conditions: tuple[str, ...], shadows: frozens
                 raise NoMatch(f"{name} has no number")
         elif name != "GROUP" or len(span) != 1 or block.found[span.start].text != "ALL":
             for part in _parts(block, name, span, shadows):
-                Part(query, part, sees_aliases=True).rewrite()
+                TokenSpan(query, part, sees_aliases=True).rewrite()
     if conditions and "WHERE" not in block.clauses:
         raise _without(conditions)
 
@@ -158,7 +158,7 @@ def _parts(
 def _rewrite_where(query: QueryRewriter, span: range, conditions: tuple[str, ...]) -> None:
     """Rewrite WHERE; the projection's own conditions hold for all its rows."""
     if not conditions:
-        Part(query, span, sees_aliases=False).rewrite()
+        TokenSpan(query, span, sees_aliases=False).rewrite()
         return
     wanted = {_unwrapped(normal(tokens(text))) for text in conditions}
     met: set[tuple[Normal, ...]] = set()
@@ -170,7 +170,7 @@ def _rewrite_where(query: QueryRewriter, span: range, conditions: tuple[str, ...
         elif not part:
             raise NoMatch("a condition is empty")
         else:
-            Part(query, part, sees_aliases=False).rewrite()
+            TokenSpan(query, part, sees_aliases=False).rewrite()
     if met != wanted:
         raise _without(conditions)
 
@@ -203,7 +203,7 @@ def _conjuncts(block: ParsedQuery, span: range) -> Iterator[range]:
 
 def _unwrapped(form: tuple[Normal, ...]) -> tuple[Normal, ...]:
     """Return a condition without the parentheses around it."""
-    closed, around = closings(form), 0
+    closed, around = closing_parentheses(form), 0
     while closed.get(around) == len(form) - 1 - around:
         around += 1
     return form[around : len(form) - around]

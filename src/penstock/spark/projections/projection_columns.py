@@ -141,7 +141,7 @@ def _normal(token: Token, after: str) -> Normal:
     return ("name", token.name.lower())
 
 
-def closings(form: Sequence[Normal]) -> dict[int, int]:
+def closing_parentheses(form: Sequence[Normal]) -> dict[int, int]:
     """Return the index of the closing parenthesis for each opening one."""
     opened: list[int] = []
     found: dict[int, int] = {}
@@ -155,7 +155,7 @@ def closings(form: Sequence[Normal]) -> dict[int, int]:
 
 def _computed(key: GroupingKey, types: Mapping[str, str]) -> Computed:
     form = normal(tokens(key.sql))
-    is_call = closings(form).get(1) == len(form) - 1 and form[0][0] == "word"
+    is_call = closing_parentheses(form).get(1) == len(form) - 1 and form[0][0] == "word"
     is_exact = (is_call and form[0][1] in WITHOUT_ZERO) or _is_whole(form, types)
     return Computed(key, form, is_call, key.time is None and not is_exact)
 

@@ -133,7 +133,7 @@ class QueryRewriter:
         return "".join([*parts, sql[at:]])
 
 
-class Part:
+class TokenSpan:
     """Tokens that form one expression, or several separated by commas.
 
     Args:

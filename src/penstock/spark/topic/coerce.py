@@ -147,7 +147,7 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
         case FieldType.BINARY:
             found = None
     if found is None:
-        raise UnparseableError(f"field {name!r}: {_show(value)} is not a {type_.word}")
+        raise UnparseableError(f"field {name!r}: {_show(value)} is not a {type_.spec_name}")
     return found
 
 

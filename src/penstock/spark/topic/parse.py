@@ -72,7 +72,7 @@ class BadMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedRows:
     """The rows of a batch in the order of their messages, and the bad messages."""
 
     rows: pa.RecordBatch
@@ -82,7 +82,7 @@ class Parsed:
 class BatchParser(Protocol):
     """Parser of messages of any format. For one thread at a time."""
 
-    def parse(self, messages: pa.BinaryArray) -> Parsed:
+    def parse(self, messages: pa.BinaryArray) -> ParsedRows:
         """Return the rows and the bad messages of a batch."""
         ...
 
@@ -110,7 +110,7 @@ class MessageParser:
             number_or_text = pa.string() if isinstance(time.format, TimePattern) else pa.int64()
             self._read_as[time.name] = TIME_TYPE if iso else number_or_text
 
-    def parse(self, messages: pa.BinaryArray) -> Parsed:
+    def parse(self, messages: pa.BinaryArray) -> ParsedRows:
         """Return the rows and the bad messages of a batch."""
         pieces: list[pa.RecordBatch] = []
         bad: list[BadMessage] = []
@@ -118,19 +118,19 @@ class MessageParser:
             pieces.append(piece.rows)
             bad.extend(piece.bad)
         if len(pieces) == 1:
-            return Parsed(pieces[0], tuple(bad))
+            return ParsedRows(pieces[0], tuple(bad))
         rows = pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()
-        return Parsed(rows[0] if rows else _empty(self._schema), tuple(bad))
+        return ParsedRows(rows[0] if rows else _empty(self._schema), tuple(bad))
 
     def parse_lines(
         self, text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-    ) -> Parsed:
+    ) -> ParsedRows:
         """Return the rows and bad lines of a text whose line i is [starts[i], ends[i]).
 
         Between the lines there are only line ends.
         """
         if not len(starts):
-            return Parsed(_empty(self._schema), ())
+            return ParsedRows(_empty(self._schema), ())
         if len(starts) > self._messages_max:
             return self.parse(cut_out(text, starts, ends))
         try:
@@ -139,9 +139,9 @@ class MessageParser:
         except NotCleanError:
             return self.parse(cut_out(text, starts, ends))
 
-    def _pieces(self, messages: pa.BinaryArray, base: int) -> Iterator[Parsed]:
+    def _pieces(self, messages: pa.BinaryArray, base: int) -> Iterator[ParsedRows]:
         if not len(messages):
-            yield Parsed(_empty(self._schema), ())
+            yield ParsedRows(_empty(self._schema), ())
             return
         if len(messages) > self._messages_max:
             for start in range(0, len(messages), self._messages_max):
@@ -157,10 +157,10 @@ class MessageParser:
             for start in range(0, len(messages), step):
                 yield from self._pieces(messages.slice(start, step), base + start)
 
-    def _whole(self, messages: pa.BinaryArray, base: int) -> Parsed:
+    def _whole(self, messages: pa.BinaryArray, base: int) -> ParsedRows:
         return self._rows_of(lines_of_objects(messages), len(messages), base)
 
-    def _rows_of(self, text: pa.Buffer, count: int, base: int) -> Parsed:
+    def _rows_of(self, text: pa.Buffer, count: int, base: int) -> ParsedRows:
         reading = dict(self._read_as)
         # Each field may change its form once; then the batch is not clean.
         for reads in range(_READS_MAX):
@@ -221,7 +221,7 @@ class MessageParser:
             if _kind_read(reading[name]) not in {None, kind}
         }
 
-    def _convert(self, table: pa.Table, base: int, *, ascii_only: bool) -> Parsed:
+    def _convert(self, table: pa.Table, base: int, *, ascii_only: bool) -> ParsedRows:
         columns: list[pa.Array] = []
         time = self._shape.time
         keep: pa.Array | None = None
@@ -236,9 +236,9 @@ class MessageParser:
         for name, type_ in self._shape.fields:
             columns.append(_as_type(_column(table, name), type_, ascii_only=ascii_only))
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        return Parsed(rows if not bad else rows.filter(keep), bad)
+        return ParsedRows(rows if not bad else rows.filter(keep), bad)
 
-    def _one_by_one(self, messages: pa.BinaryArray, base: int) -> Parsed:
+    def _one_by_one(self, messages: pa.BinaryArray, base: int) -> ParsedRows:
         rows: list[list[Value]] = []
         bad: list[BadMessage] = []
         for index, message in enumerate(messages):
@@ -256,7 +256,7 @@ class MessageParser:
                 columns.append(pa.array(values, pa.float64()).cast(field.type))
             else:
                 columns.append(pa.array(values, field.type))
-        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), tuple(bad))
+        return ParsedRows(pa.RecordBatch.from_arrays(columns, schema=self._schema), tuple(bad))
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.topic.parse import Parsed
+from penstock.spark.topic.parse import ParsedRows
 from penstock.spark.topic.record_locations import LongLine, RecordSlice
 from penstock.storage.queue.log_reader import MessageSlice
 
@@ -57,7 +57,7 @@ class WholeRecords:
 class RecordParser(Protocol):
     """Makes rows of whole records. For one thread at a time."""
 
-    def parse_records(self, records: WholeRecords) -> Parsed:
+    def parse_records(self, records: WholeRecords) -> ParsedRows:
         """Return the rows and the bad records of a batch."""
         ...
 

@@ -43,7 +43,7 @@ class FieldType(StrEnum):
         return _VALUES.get(self)
 
     @property
-    def word(self) -> str:
+    def spec_name(self) -> str:
         """Return its name for messages: the name in a spec, where users write long."""
         return "long" if self is FieldType.LONG else self.value
 

@@ -9,7 +9,7 @@ from penstock.storage.metadata.payloads import JsonObject, Offsets
 from penstock.storage.metadata.rows.cluster import AuditRow, LeaseRow, RuleRow, SupervisorRow, Term
 from penstock.storage.metadata.rows.pending import (
     AllocateRequest,
-    Occupied,
+    OccupiedChunks,
     PartitionSpace,
     PendingRow,
 )
@@ -26,13 +26,13 @@ from penstock.storage.metadata.rows.segments import (
     AnnouncedFile,
     AnnouncedOffsets,
     AnnouncedRow,
-    Killed,
+    IntervalCount,
+    KilledSegments,
     SegmentChanges,
     SegmentRow,
     SegmentText,
     SegmentTotals,
     Snapshot,
-    Stretch,
     segment_id,
 )
 from penstock.storage.metadata.rows.tasks import LockRow, TaskFilter, TaskRow, TaskSummary
@@ -49,12 +49,13 @@ __all__ = [
     "Basis",
     "CommittedRow",
     "CountsRow",
+    "IntervalCount",
     "JsonObject",
-    "Killed",
+    "KilledSegments",
     "LeaseRow",
     "LockRow",
     "MetadataStore",
-    "Occupied",
+    "OccupiedChunks",
     "Offsets",
     "PartitionSpace",
     "PendingRow",
@@ -68,7 +69,6 @@ __all__ = [
     "SegmentText",
     "SegmentTotals",
     "Snapshot",
-    "Stretch",
     "SupervisorRow",
     "TaskFilter",
     "TaskRow",

@@ -109,7 +109,7 @@ def differ(one: str, other: str) -> bool:
     return bool(one and other and one != other)
 
 
-def dump_reading(reading: AnnouncedOffsets | None) -> str:
+def dump_announced_offsets(reading: AnnouncedOffsets | None) -> str:
     """Return the text of a reading, empty if there is none."""
     if reading is None:
         return ""
@@ -126,8 +126,8 @@ def dump_reading(reading: AnnouncedOffsets | None) -> str:
     return dump(found)
 
 
-def load_reading(text: str) -> AnnouncedOffsets | None:
-    """Parse the text of `dump_reading`."""
+def load_announced_offsets(text: str) -> AnnouncedOffsets | None:
+    """Parse the text of `dump_announced_offsets`."""
     if not text:
         return None
     found = load(text)
@@ -204,7 +204,7 @@ def announce(
     query = delete(table).where(mine).returning(table.c.reading)
     removed = connection.execute(query).scalars().all()
     if reading is not None and removed:
-        reading = follow(reading, load_reading(removed[0]))
+        reading = follow(reading, load_announced_offsets(removed[0]))
     roots = read_roots(connection)
     rows = [
         {
@@ -216,7 +216,7 @@ def announce(
             "end_ms": file.interval.end_ms,
             "row_count": file.rows,
             "payload": dump({key: file.payload[key] for key in file.payload if key != "path"}),
-            "reading": dump_reading(reading),
+            "reading": dump_announced_offsets(reading),
         }
         for file in files
     ]

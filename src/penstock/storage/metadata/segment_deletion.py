@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, or_, select, text
 from penstock.core.errors import Unavailable
 from penstock.core.timeline.chunks import OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.rows.segments import Killed
+from penstock.storage.metadata.rows.segments import KilledSegments
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
 
@@ -61,7 +61,7 @@ def require_no_backup(connection: Connection, now_ms: int) -> None:
         )
 
 
-def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
+def kill(connection: Connection, rows: Sequence[SegmentRow]) -> KilledSegments:
     """Delete these unused rows, and return which of their files no row names any longer."""
     table = schema.segments
     for batch in in_batches([row.id for row in rows]):
@@ -88,7 +88,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
         root = row.upgraded_from or row.id
         if root not in shared:
             free.setdefault(root, row)
-    return Killed(tuple(rows), tuple(free.values()))
+    return KilledSegments(tuple(rows), tuple(free.values()))
 
 
 def highest_killed(

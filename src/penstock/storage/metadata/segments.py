@@ -20,7 +20,7 @@ from penstock.storage.metadata.pending_segments import pending_intervals
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
 from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS
-from penstock.storage.metadata.rows.pending import Occupied
+from penstock.storage.metadata.rows.pending import OccupiedChunks
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.rows.pending import PendingRow
-    from penstock.storage.metadata.rows.segments import Killed, SegmentRow
+    from penstock.storage.metadata.rows.segments import KilledSegments, SegmentRow
     from penstock.storage.metadata.sql_database import Transactions
 
 _UNUSED_LISTED: Final = 1_000
@@ -229,7 +229,7 @@ class Segments:
         )
         return self._database.read(lambda c: [SEGMENTS.record(row) for row in c.execute(query)])
 
-    def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> Killed:
+    def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> KilledSegments:
         """Delete the rows of unused segments, and return the files to delete. Used ones are kept.
 
         Rows are deleted before files, so no row ever names a missing file. If the deletion of a
@@ -245,7 +245,7 @@ class Segments:
         """
         wanted = list(ids)
 
-        def work(connection: Connection) -> Killed:
+        def work(connection: Connection) -> KilledSegments:
             take_turn(connection)
             require_no_backup(connection, self._database.now_ms())
             rows = [
@@ -275,12 +275,12 @@ class Segments:
         query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
         return self._database.read(lambda c: [PENDING.record(row) for row in c.execute(query)])
 
-    def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[Occupied]:
+    def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[OccupiedChunks]:
         """Return the existing time chunks of each interval, without reading rows of segments."""
         arounds = condensed(intervals)
         starts = [around.start_ms for around in arounds]
 
-        def work(connection: Connection) -> list[Occupied]:
+        def work(connection: Connection) -> list[OccupiedChunks]:
             known = [
                 (
                     _Chunks(chunk.interval for chunk in visible_chunks(chunks, around)),
@@ -290,7 +290,7 @@ class Segments:
                 for chunks in [used_chunks(connection, datasource, around)]
             ]
             return [
-                Occupied(visible.overlapping(interval), pending.overlapping(interval))
+                OccupiedChunks(visible.overlapping(interval), pending.overlapping(interval))
                 for interval in intervals
                 for visible, pending in [known[bisect_right(starts, interval.start_ms) - 1]]
             ]

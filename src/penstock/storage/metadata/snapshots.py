@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.announced_files import Candidate, choose, load_reading
+from penstock.storage.metadata.announced_files import Candidate, choose, load_announced_offsets
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.row_mapper import COMMITTED, SEGMENTS
@@ -111,7 +111,7 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
         by_task = sequences.setdefault((found.datasource, found.sequence_name), {})
         candidate = by_task.get(found.task_id)
         if candidate is None:
-            by_task[found.task_id] = candidate = Candidate(load_reading(found.reading))
+            by_task[found.task_id] = candidate = Candidate(load_announced_offsets(found.reading))
         candidate.rows.append(_announced_row(found, roots))
     committed = _committed(connection) if sequences else {}
     replicas = [list(by_task.values()) for by_task in sequences.values()]

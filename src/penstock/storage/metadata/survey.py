@@ -19,10 +19,10 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows.segments import (
+    IntervalCount,
     SegmentChanges,
     SegmentText,
     SegmentTotals,
-    Stretch,
 )
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping
@@ -229,7 +229,7 @@ class Overview:
 
     def stretches(
         self, datasource: str, within: Interval | None = None, *, crowded: bool = False
-    ) -> list[Stretch]:
+    ) -> list[IntervalCount]:
         """Return the stretches of time with used segments, in order, without reading payloads.
 
         A stretch has at most `STRETCH_SEGMENTS`, unless more segments overlap each other.
@@ -283,7 +283,7 @@ def _used(datasource: str, within: Interval | None) -> list[ColumnElement[bool]]
 
 def _islands(
     connection: Connection, conditions: list[ColumnElement[bool]]
-) -> Iterator[tuple[Stretch, bool]]:
+) -> Iterator[tuple[IntervalCount, bool]]:
     """Yield the longest intervals without a gap between segments, and whether some may hide."""
     table = schema.segments
     query = (
@@ -306,16 +306,16 @@ def _islands(
             last_ms, rows, crowded = max(last_ms, end_ms), rows + count, True
             continue
         if rows:
-            yield Stretch(Interval(first_ms, last_ms), rows), crowded
+            yield IntervalCount(Interval(first_ms, last_ms), rows), crowded
         first_ms, last_ms, rows = start_ms, end_ms, count
         crowded = highest >= OVERWRITE_START
     if rows:
-        yield Stretch(Interval(first_ms, last_ms), rows), crowded
+        yield IntervalCount(Interval(first_ms, last_ms), rows), crowded
 
 
-def _joined(islands: Iterable[tuple[Stretch, bool]], *, crowded: bool) -> list[Stretch]:
+def _joined(islands: Iterable[tuple[IntervalCount, bool]], *, crowded: bool) -> list[IntervalCount]:
     """Merge adjacent stretches while together they have few segments."""
-    made: list[Stretch] = []
+    made: list[IntervalCount] = []
     between = 0
     for island, is_crowded in islands:
         if crowded and not is_crowded:
@@ -323,7 +323,7 @@ def _joined(islands: Iterable[tuple[Stretch, bool]], *, crowded: bool) -> list[S
             continue
         if made and made[-1].rows + between + island.rows <= STRETCH_SEGMENTS:
             whole = Interval(made[-1].interval.start_ms, island.interval.end_ms)
-            made[-1] = Stretch(whole, made[-1].rows + between + island.rows)
+            made[-1] = IntervalCount(whole, made[-1].rows + between + island.rows)
         else:
             made.append(island)
         between = 0

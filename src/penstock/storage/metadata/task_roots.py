@@ -51,7 +51,7 @@ class TaskRoots:
 
         self._database.write(work)
 
-    def places(self) -> dict[str, str]:
+    def paths(self) -> dict[str, str]:
         """Return the path of each root by its id."""
         return self._database.read(read_roots)
 

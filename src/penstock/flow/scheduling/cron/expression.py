@@ -71,7 +71,7 @@ class CronExpression:
         found_s = self._first_from(from_s)
         return None if found_s is None else found_s * _MS
 
-    def following(self, after_ms: int, count: int) -> list[int]:
+    def next_times(self, after_ms: int, count: int) -> list[int]:
         """Return up to `count` firing times after a time, epoch ms."""
         times: list[int] = []
         while len(times) < count:

@@ -3,7 +3,7 @@
 `NifiSwapSummary` has what a file states about itself, which is not checked against its content.
 `NifiSwapFile` is the protocol of an open file. `FlowFileBatches` is the part that all layouts
 share: it reads FlowFiles in batches up to a damaged byte and reports how many are missing.
-`NifiSwapName` parses a file name (NiFi 1.x and 2.x), and `reading_order` sorts files as NiFi
+`NifiSwapName` parses a file name (NiFi 1.x and 2.x), and `recovery_order` sorts files as NiFi
 recovers them: by time, those without a time last.
 
     <milliseconds>-<queue uuid>-<random uuid>[.<partition>].swap[.part]
@@ -104,7 +104,7 @@ class NifiSwapName:
         return cls(int(found[1]), queue, found[3] is not None)
 
 
-def reading_order(path: str) -> tuple[bool, int, str]:
+def recovery_order(path: str) -> tuple[bool, int, str]:
     """Return the sort key for NiFi's order of recovery: by time, files without a time last."""
     name = NifiSwapName.parse(path.rpartition("/")[2])
     return (name is None, name.written_ms if name else 0, path)

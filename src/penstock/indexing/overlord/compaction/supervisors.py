@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmitResult:
     """Result of submitting a spec: whether it changed, and whether its tasks restart."""
 
     id: str
@@ -92,7 +92,7 @@ class CompactionSupervisors:
         *,
         skip_unmodified: bool = False,
         audit_of: AuditOf | None = None,
-    ) -> Submitted:
+    ) -> SubmitResult:
         """Store a spec of a new or existing supervisor; `audit_of` records the change.
 
         Raises:
@@ -107,7 +107,7 @@ class CompactionSupervisors:
             self._metadata.supervisors.put(supervisor_id, spec.to_json(), entry=entry)
             self.keep([spec])
             self._drop_other(spec.spec.datasource)
-        return Submitted(supervisor_id, modified=modified, restarted=False)
+        return SubmitResult(supervisor_id, modified=modified, restarted=False)
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> CompactionSupervisorSpec:
         """Suspend or resume an existing supervisor; running tasks continue.
@@ -125,11 +125,11 @@ class CompactionSupervisors:
         """Delete a supervisor at once; running tasks continue. Raises as `put`, and Conflict."""
         names = _datasources([supervisor_id])
         entry = self._entry(audit_of, lambda known: known.without(names))
-        self.drop_beside([supervisor_id])
+        self.delete_others([supervisor_id])
         self._metadata.supervisors.terminate_all([supervisor_id], entry=entry)
         self.ended([supervisor_id])
 
-    def drop_beside(self, ids: Iterable[str]) -> None:
+    def delete_others(self, ids: Iterable[str]) -> None:
         """Delete other configurations of datasources, so that they do not apply after the end.
 
         Raises:

@@ -121,7 +121,7 @@ CLOCKS_APART_MS: Final = 600_000
 class SweptStore(Protocol):
     """The part of deep storage that the janitor uses."""
 
-    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+    def known_files(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return the files that load specs name."""
         ...
 
@@ -219,7 +219,7 @@ class JanitorDuty:
 
     def _delete_orphans(self, before_ms: int) -> int:
         known = self._metadata.survey.read(
-            lambda overview: self._deep_store.known(overview.load_specs())
+            lambda overview: self._deep_store.known_files(overview.load_specs())
         )
         deleted = 0
         for load_spec in self._deep_store.list_orphans(known, modified_before_ms=before_ms):

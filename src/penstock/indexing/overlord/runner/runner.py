@@ -21,7 +21,7 @@ from penstock.indexing.overlord.runner.selection import SelectionRules, place
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, SurveyedWorker, slot_reasons
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
-from penstock.indexing.overlord.runner.worker_table import RunnerTasks, pending_of
+from penstock.indexing.overlord.runner.worker_table import RunnerTasks, pending_task
 from penstock.indexing.overlord.task_state import (
     ActiveTaskState,
     ReportedEvent,
@@ -97,7 +97,8 @@ class TaskRunner:
             worker.candidate(self._options.handovers_max)
             for worker in self.tasks.workers.values()
             # The cheaper check first: most workers are full when tasks are pending.
-            if len(worker.items) < worker.capacity and not self._eligibility.barred(worker)
+            if len(worker.items) < worker.capacity
+            and not self._eligibility.exclusion_reason(worker)
         ]
         entries = self.tasks.entries
         placed = place(self.tasks.pending, candidates, self._rules)
@@ -153,12 +154,14 @@ class TaskRunner:
         entry = self.tasks.entries.get(task_id)
         if entry is None or entry.state is not ActiveTaskState.PENDING:
             return []
-        most, barred = self._options.handovers_max, self._eligibility.barred
+        most, exclusion_reason = self._options.handovers_max, self._eligibility.exclusion_reason
         seen = [
-            SurveyedWorker(worker.candidate(most), tuple(sorted(worker.items)), barred(worker))
+            SurveyedWorker(
+                worker.candidate(most), tuple(sorted(worker.items)), exclusion_reason(worker)
+            )
             for worker in self.tasks.workers.values()
         ]
-        return slot_reasons(pending_of(entry), seen, self._rules)
+        return slot_reasons(pending_task(entry), seen, self._rules)
 
     def workers(self) -> list[WorkerView]:
         """Return views of the workers, without lost ones."""

@@ -139,7 +139,7 @@ class PendingTasks:
             yield from priorities[priority].values()
 
 
-class Placed(NamedTuple):
+class TaskPlacement(NamedTuple):
     """A task and its assigned worker."""
 
     task: PendingTask
@@ -165,7 +165,7 @@ def place(
     rules: SelectionRules,
     *,
     tasks_max: int = 1_000,
-) -> list[Placed]:
+) -> list[TaskPlacement]:
     """Assign pending tasks to workers, most urgent first; updates the load of `workers`.
 
     Removes nothing from `pending`. Places at most `tasks_max` tasks.
@@ -185,7 +185,7 @@ def place(
     # Eligible workers, preferred ones first. Kinds share them; otherwise each worker that takes
     # a task would be moved once for each datasource.
     choices: dict[Hashable, list[_Choice]] = {}
-    placed: list[Placed] = []
+    placed: list[TaskPlacement] = []
     while heads and room > 0 and len(placed) < tasks_max:
         _order, kind, task, tasks = heapq.heappop(heads)
         key = _place_of(kind, rules.strategy)
@@ -196,7 +196,7 @@ def place(
         if best is not None:
             best.take(task)
             room -= 1
-            placed.append(Placed(task, best.name))
+            placed.append(TaskPlacement(task, best.name))
             for choice in itertools.chain.from_iterable(choices.values()):
                 choice.moved(best)
         elif not any(choices[key]):

@@ -36,11 +36,11 @@ class SlotReason:
 
 @dataclass(frozen=True, slots=True)
 class SurveyedWorker:
-    """A worker with its tasks; `barred` is why it takes no tasks now, empty if it does."""
+    """A worker with its tasks; `exclusion_reason` is empty if it takes tasks now."""
 
     candidate: WorkerCandidate
     task_ids: tuple[str, ...]
-    barred: str = ""
+    exclusion_reason: str = ""
 
 
 def slot_reasons(
@@ -92,8 +92,8 @@ def _nowhere(task: PendingTask, rules: SelectionRules) -> str:
 
 def _against(task: PendingTask, seen: SurveyedWorker, rules: SelectionRules) -> str:
     worker = seen.candidate
-    if seen.barred:
-        return seen.barred
+    if seen.exclusion_reason:
+        return seen.exclusion_reason
     if worker.free <= 0:
         many = f"all of its {worker.capacity} slots are"
         slots = "its only slot is" if worker.capacity == 1 else many

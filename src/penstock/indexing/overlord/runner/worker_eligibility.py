@@ -89,7 +89,7 @@ class WorkerEligibility:
         self._options = options
         self._blacklist = WorkerBlacklist(options.blacklist)
 
-    def barred(self, worker: KnownWorker) -> str:
+    def exclusion_reason(self, worker: KnownWorker) -> str:
         """Return why a worker gets no tasks at all now, empty if it does."""
         if worker.client is None or worker.name not in self.announced:
             return "it is no longer announced"

@@ -191,7 +191,7 @@ class RunnerTasks:
         if before is ActiveTaskState.WAITING:
             entry.order = next(self._orders)
         if state is ActiveTaskState.PENDING:
-            self.pending.add(pending_of(entry))
+            self.pending.add(pending_task(entry))
         elif before is ActiveTaskState.PENDING:
             self.pending.remove(entry.task.id)
 
@@ -211,7 +211,7 @@ class RunnerTasks:
         return worker
 
 
-def pending_of(entry: QueuedTask) -> PendingTask:
+def pending_task(entry: QueuedTask) -> PendingTask:
     """Return a task in the form that the selection uses."""
     task = entry.task
     supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""

@@ -159,7 +159,7 @@ class GranularitySpec(SpecModel):
         if segment == Granularity.parse("none"):
             text = "none would make a segment for each millisecond: choose an hour or more"
             found.append((("segmentGranularity",), self.segment_granularity, text))
-        if wrong := nesting_mistake(query, segment):
+        if wrong := granularity_mistake(query, segment):
             found.append((("queryGranularity",), self.query_granularity, wrong))
         return found
 
@@ -171,7 +171,7 @@ class GranularitySpec(SpecModel):
         return Granularity.of_intervals(map(Interval.parse, self.intervals or ()))
 
 
-def nesting_mistake(query: Granularity, segment: Granularity) -> str | None:
+def granularity_mistake(query: Granularity, segment: Granularity) -> str | None:
     """Return the mistake if buckets of `query` are not within those of `segment`."""
     if _nests(query, segment):
         return None

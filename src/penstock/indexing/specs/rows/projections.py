@@ -230,7 +230,7 @@ class _Hints:
     def __init__(self) -> None:
         self._left = _HINTS_MAX
 
-    def missing(self, name: str, known: Collection[str]) -> str:
+    def unknown_column_text(self, name: str, known: Collection[str]) -> str:
         """Return the text for a name that is not among the known columns."""
         text = f"unknown column {name!r}"
         if not self._left or len(known) > _HINTS_COLUMNS_MAX:
@@ -253,12 +253,12 @@ def _mistakes_in_columns(
                 field = "expression" if isinstance(column, ExpressionColumn) else "columnName"
                 # pydantic also puts the tag of the union before its field.
                 at = ("virtualColumns", number, column.type, field)
-                yield at, name, hints.missing(name, readable)
+                yield at, name, hints.unknown_column_text(name, readable)
     for number, grouping in enumerate(projection.grouping_columns):
         name = grouping.name
         dimension = None if name in virtual else base.dimensions.get(name)
         if base.are_all and name not in known:
-            yield ("groupingColumns", number, "name"), name, hints.missing(name, known)
+            yield ("groupingColumns", number, "name"), name, hints.unknown_column_text(name, known)
         elif dimension is not None and dimension.type != grouping.type:
             text = f"must be {dimension.type}, as in dimensionsSpec, not {grouping.type}"
             yield ("groupingColumns", number, "type"), grouping.type, text
@@ -268,7 +268,7 @@ def _mistakes_in_columns(
     if projection.filter is not None and base.are_all:
         for name in _filtered_columns(projection.filter.model_dump(mode="json", by_alias=True)):
             if name not in known:
-                yield ("filter",), name, hints.missing(name, known)
+                yield ("filter",), name, hints.unknown_column_text(name, known)
 
 
 def _mistakes_in_aggregator(
@@ -291,7 +291,7 @@ def _mistakes_in_aggregator(
             text = f"{name!r} is a metric, aggregated only under its own name: use that name"
             yield field, name, text
         elif base.are_all and name not in known:
-            yield field, name, hints.missing(name, known | base.metrics.keys())
+            yield field, name, hints.unknown_column_text(name, known | base.metrics.keys())
 
 
 def _combines(aggregator: Aggregator, metric: Aggregator) -> bool:

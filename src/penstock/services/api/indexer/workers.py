@@ -47,7 +47,7 @@ class WorkerAdminRoutes:
         return [
             Route(PREFIX + "/workers", self.workers),
             Route(PREFIX + "/totalWorkerCapacity", self.capacity),
-            Route(PREFIX + "/scaling", self.scaling),
+            Route(PREFIX + "/scaling", self.autoscaler_actions),
             Route(worker, self.config),
             Route(worker, self.set_config, methods=["POST"]),
             Route(worker + "/history", self.history),
@@ -72,7 +72,7 @@ class WorkerAdminRoutes:
             }
         )
 
-    def scaling(self, _request: Request) -> Response:
+    def autoscaler_actions(self, _request: Request) -> Response:
         """List the actions of an autoscaler of workers: there is none."""
         self._service.worker_config()
         return JsonResponse([])

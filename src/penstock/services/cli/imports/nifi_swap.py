@@ -379,7 +379,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     Raises:
         InvalidRequest: A file does not exist, or a folder has no swap file.
     """
-    from penstock.flow.swap.nifi.swap_files import NifiSwapName, reading_order  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.swap_files import NifiSwapName, recovery_order  # noqa: PLC0415 - slow
 
     found: list[Path] = []
     for file in files:
@@ -389,7 +389,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
                 for one in file.iterdir()
                 if one.is_file() and (NifiSwapName.parse(one.name) or _is_swap_file(one))
             )
-            inside = [Path(name) for name in sorted(names, key=reading_order)]
+            inside = [Path(name) for name in sorted(names, key=recovery_order)]
             if not inside:
                 raise InvalidRequest(
                     f"{file} contains no swap file: name flowfile_repository/swap of a NiFi"

@@ -28,7 +28,7 @@ from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.schema_casts import conformed, empty_rows, rows_of_objects
 from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.coerce import Json
-from penstock.spark.topic.parse import LEAF_MESSAGES, BadMessage, Parsed
+from penstock.spark.topic.parse import LEAF_MESSAGES, BadMessage, ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape
 from penstock.spark.topic.times import NotCleanError
 
@@ -85,7 +85,7 @@ class DelimitedParser:
             # As a number it would lose its leading zeros.
             self._types.update({shape.time.name: pa.string()} if shape.time.name in columns else {})
 
-    def parse(self, lines: Lines) -> Parsed:
+    def parse(self, lines: Lines) -> ParsedRows:
         """Return the rows, and the bad lines by their index."""
         pieces = list(self._pieces(lines, 0, len(lines.starts)))
         bad = tuple(one for piece in pieces for one in piece.bad)
@@ -93,11 +93,11 @@ class DelimitedParser:
             return pieces[0]
         table = pa.Table.from_batches([p.rows for p in pieces], self._shape.arrow_schema)
         rows = table.combine_chunks().to_batches()
-        return Parsed(rows[0] if rows else empty_rows(self._shape), bad)
+        return ParsedRows(rows[0] if rows else empty_rows(self._shape), bad)
 
-    def _pieces(self, lines: Lines, start: int, end: int) -> Iterator[Parsed]:
+    def _pieces(self, lines: Lines, start: int, end: int) -> Iterator[ParsedRows]:
         if start == end:
-            yield Parsed(empty_rows(self._shape), ())
+            yield ParsedRows(empty_rows(self._shape), ())
             return
         try:
             yield self._whole(lines, start, end)
@@ -109,7 +109,7 @@ class DelimitedParser:
             for at in range(start, end, step):
                 yield from self._pieces(lines, at, min(at + step, end))
 
-    def _whole(self, lines: Lines, start: int, end: int) -> Parsed:
+    def _whole(self, lines: Lines, start: int, end: int) -> ParsedRows:
         if self._makes_lists:
             raise NotCleanError  # Arrow's reader has no list delimiter.
         first = int(lines.starts[start])
@@ -139,7 +139,7 @@ class DelimitedParser:
         if self._list_delimiter is not None:
             table = self._with_lists(table, self._list_delimiter)
         rows, bad = conformed(table.to_batches()[0], self._shape)
-        return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
+        return ParsedRows(rows, tuple(BadMessage(start + index, why) for index, why in bad))
 
     def _with_lists(self, table: pa.Table, delimiter: str) -> pa.Table:
         for at, name in enumerate(table.column_names):
@@ -153,7 +153,7 @@ class DelimitedParser:
             table = table.set_column(at, name, pc.if_else(is_list, listed, column))
         return table
 
-    def _one_by_one(self, lines: Lines, start: int, end: int) -> Parsed:
+    def _one_by_one(self, lines: Lines, start: int, end: int) -> ParsedRows:
         csv.field_size_limit(_VALUE_CHARS_MAX)
         text = memoryview(lines.text)
         objects: list[dict[str, Json] | str] = []
@@ -162,7 +162,7 @@ class DelimitedParser:
         ):
             objects.append(self._object(bytes(text[first:last])))
         rows, bad = rows_of_objects(objects, self._shape)
-        return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
+        return ParsedRows(rows, tuple(BadMessage(start + index, why) for index, why in bad))
 
     def _object(self, line: bytes) -> dict[str, Json] | str:
         """Return the values by name, or the reason why the line is bad."""

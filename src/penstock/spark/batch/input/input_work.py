@@ -27,7 +27,7 @@ from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.schema_casts import conformed
 from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
-from penstock.spark.topic.parse import MessageParser, Parsed
+from penstock.spark.topic.parse import MessageParser, ParsedRows
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error
 
@@ -119,7 +119,7 @@ class InputWork:
                 if self._too_many(report):
                     return
 
-    def _note(self, report: SplitReport, lines: Lines, parsed: Parsed) -> None:
+    def _note(self, report: SplitReport, lines: Lines, parsed: ParsedRows) -> None:
         text = memoryview(lines.text)
         for number in lines.too_long:
             self._add(report, number, "", self._too_long)

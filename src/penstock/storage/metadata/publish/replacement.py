@@ -122,7 +122,7 @@ class _Targets:
         covering = (t for t in self._by_time.overlapping(interval) if t.interval.covers(interval))
         return min(covering, key=_place, default=None)
 
-    def touching(self, interval: Interval) -> Iterator[_Target]:
+    def overlapping(self, interval: Interval) -> Iterator[_Target]:
         """Yield those that overlap an interval."""
         return self._by_time.overlapping(interval)
 
@@ -136,7 +136,7 @@ def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -
     targets = _targets(connection, request.segments)
     for row in _appended_meanwhile(connection, request.task_id):
         target = targets.around(row.interval)
-        if target is None and any(targets.touching(row.interval)):
+        if target is None and any(targets.overlapping(row.interval)):
             return _too_fine(request, row.id)
         # Where the task wrote nothing, nothing hides the segment.
         if target is not None and row.version < target.version:
@@ -149,7 +149,7 @@ def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -
             if place.version < target.version:
                 upgraded_rows.append(target.upgraded_row(place, now_ms))
         elif place.allocator_id and any(
-            place.version < t.version for t in targets.touching(place.interval)
+            place.version < t.version for t in targets.overlapping(place.interval)
         ):
             return _too_fine(request, place.id)
     return Replacement(rows, upgraded_rows)
@@ -209,7 +209,7 @@ def _places_below(connection: Connection, targets: _Targets) -> list[PendingRow]
         .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
     )
     places = [PENDING.record(found) for found in connection.execute(query)]
-    return [place for place in places if any(targets.touching(place.interval))]
+    return [place for place in places if any(targets.overlapping(place.interval))]
 
 
 def _too_fine(request: PublishRequest, name: str) -> str:

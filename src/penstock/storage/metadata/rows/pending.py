@@ -68,7 +68,7 @@ class AllocateRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupied:
+class OccupiedChunks:
     """Time chunks that overlap an interval, those of the newest version first.
 
     Attributes:

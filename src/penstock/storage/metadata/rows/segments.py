@@ -53,7 +53,7 @@ class SegmentText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class IntervalCount:
     """An interval and the number of used segments of a datasource in it."""
 
     interval: Interval
@@ -89,7 +89,7 @@ class SegmentTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class KilledSegments:
     """Unused segments whose rows were deleted.
 
     Attributes:

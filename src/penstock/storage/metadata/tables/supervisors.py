@@ -86,7 +86,7 @@ class SupervisorTable:
         """Return the current version of each supervisor that was not terminated, by id."""
         return self._last_versions(~schema.supervisors.c.tombstone)
 
-    def ending(self) -> Sequence[SupervisorRow]:
+    def unreleased(self) -> Sequence[SupervisorRow]:
         """Return the tombstone of each supervisor that was terminated and not released, by id."""
         table = schema.supervisors
         return self._last_versions(table.c.tombstone & ~table.c.released)
