@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from batch_kit import ABC, BatchWorld, day, index, lines
 
-from penstock.indexing.batch import progress
+from penstock.indexing.batch import ingest_task
 from penstock.indexing.ports import TaskState
 
 
@@ -38,7 +38,7 @@ def test_a_replace_tells_which_time_it_left_empty(
 def test_of_much_time_that_is_left_empty_the_first_is_named(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "_EMPTIED_SHOWN_MAX", 1)
+    monkeypatch.setattr(ingest_task, "_EMPTIED_SHOWN_MAX", 1)
     caplog.set_level("INFO")
     world.run(index(lines((1, "x", 1), (3, "y", 2), (5, "z", 3))))
     task = world.make(world.add(index("", mode="replace", intervals=[day(1, 9)])))
