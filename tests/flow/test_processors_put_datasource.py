@@ -23,6 +23,7 @@ ANSWERS: dict[str, tuple[int, bytes]] = {
     "odd": (200, b"[]"),
     "none": (200, b"<html>"),
     "busy": (503, b""),
+    "closed": (401, b'{"error": "no"}'),
 }
 
 
@@ -93,9 +94,20 @@ def test_what_no_supervisor_reads_fails(
         assert message in runner.sent("failure")[0].attributes["error.reason"]
 
 
-@pytest.mark.parametrize("datasource", ["busy", "away"])
+@pytest.mark.parametrize(
+    ("datasource", "text"),
+    [
+        ("busy", "busy was answered 503"),
+        ("closed", "a token, and it is missing or wrong: set the property overlord_token"),
+        ("away", "check that it is running"),
+    ],
+)
 def test_records_wait_while_the_overlord_does_not_say(
-    broker: RunningBroker, overlord: str, datasource: str
+    broker: RunningBroker,
+    overlord: str,
+    caplog: pytest.LogCaptureFixture,
+    datasource: str,
+    text: str,
 ) -> None:
     url = "http://127.0.0.1:1" if datasource == "away" else overlord
     with runner_of(broker, url) as runner:
@@ -103,6 +115,7 @@ def test_records_wait_while_the_overlord_does_not_say(
         runner.run()
         assert runner.yielded_ms
         assert runner.counts() == {}
+        assert text in caplog.text
         runner.restart({"broker_url": broker.url, "overlord_url": overlord, "datasource": "rides"})
         runner.run()
         assert runner.counts() == {"success": 1}

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.session.counters import NAMES_MAX, OTHERS, REFUSED, Counters
-from penstock.flow.session.statistics import SessionStatistics
+from penstock.flow.session.statistics import NAMES_MAX, OTHERS, REFUSED, Counters, SessionStatistics
 
 BIG = (1 << 63) - 1
 

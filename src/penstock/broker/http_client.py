@@ -24,7 +24,7 @@ import orjson
 
 from penstock.broker.message_bodies import encode_binary
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
-from penstock.core.http_errors import detail_of, error_of_answer
+from penstock.core.http_errors import COMMAND_LINE, ClientOptions, detail_of, error_of_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,17 +39,25 @@ class Requests:
         base_url: URL such as ``http://127.0.0.1:4151``.
         token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer.
+        options: The options of the caller's user, for the remedies in errors.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
     """
 
-    def __init__(self, base_url: str, token: str | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None,
+        timeout_s: float,
+        options: ClientOptions = COMMAND_LINE,
+    ) -> None:
         address = urlsplit(base_url)
         if address.scheme != "http" or not address.hostname:
             raise InvalidRequest(f"invalid broker address {base_url!r}: write http://host:port")
         self._base_url = base_url
         self._timeout_s = timeout_s
+        self._options = options
         self._connection = http.client.HTTPConnection(
             address.hostname, address.port or 80, timeout=timeout_s
         )
@@ -115,7 +123,12 @@ class Requests:
             request = f"{method} {self._base_url}{target}"
             detail = detail_of(response.headers)
             raise error_of_answer(
-                response.status, answer, request, detail, server=Dependency.BROKER
+                response.status,
+                answer,
+                request,
+                detail,
+                options=self._options,
+                server=Dependency.BROKER,
             )
         return response.headers, answer
 
@@ -190,14 +203,22 @@ class BrokerClient:
         base_url: URL such as ``http://127.0.0.1:4151``.
         token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer (long polls add their wait).
+        options: The options by which the caller's user gives token and URL, for errors.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
     """
 
-    def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        options: ClientOptions = COMMAND_LINE,
+    ) -> None:
         self.base_url = base_url
-        self._requests = Requests(base_url, token, timeout_s)
+        self._requests = Requests(base_url, token, timeout_s, options)
 
     def __enter__(self) -> Self:
         return self

@@ -38,10 +38,9 @@ from penstock.flow.processor_state import SessionState
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.commit import PreparedCommit, prepare
 from penstock.flow.session.content import SessionContent
-from penstock.flow.session.counters import Counters
 from penstock.flow.session.inputs import SessionInputs
 from penstock.flow.session.session_state import SessionFlowFiles, named, with_penalty
-from penstock.flow.session.statistics import IDLE, SessionStatistics
+from penstock.flow.session.statistics import IDLE, Counters, SessionStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

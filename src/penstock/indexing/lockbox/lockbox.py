@@ -34,8 +34,14 @@ from penstock.indexing.lockbox.model import (
     TaskLock,
     TaskRemoval,
 )
-from penstock.indexing.lockbox.rules import coexist, concerns, reusable, supersedes
-from penstock.indexing.lockbox.versions import next_version, raised_floor
+from penstock.indexing.lockbox.rules import (
+    coexist,
+    concerns,
+    next_version,
+    raised_floor,
+    reusable,
+    supersedes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,7 +29,7 @@ from penstock.indexing.lockbox.lockbox import (
 )
 from penstock.indexing.lockbox.model import LockRefused
 from penstock.indexing.lockbox.restored_locks import restore_locks
-from penstock.indexing.lockbox.versions import floor_of
+from penstock.indexing.lockbox.rules import floor_of
 from penstock.mailbox.event_mail import IgnoredEvents
 
 if TYPE_CHECKING:

@@ -52,6 +52,7 @@ from pyspark.sql.types import (
 
 from penstock.broker.http_client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
+from penstock.core.http_errors import ClientOptions
 from penstock.core.intervals import parse_time
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
@@ -72,6 +73,9 @@ FORMAT: Final = "penstock.topic"
 SPLIT_BYTES: Final = 8 << 20
 
 _ID: Final = "id"
+_OPTIONS: Final = ClientOptions(
+    'set option("token", …)', 'option("url", …) names the HTTP port of the broker'
+)
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _RAW_FIELDS: Final = ["partition", "offset", "timestamp", "message"]
@@ -297,7 +301,7 @@ def _read_offsets(options: Mapping[str, str], *, durable: bool = True) -> TopicO
         raise InvalidRequest(
             f'{FORMAT}: set option("url", "http://127.0.0.1:4151") and option("topic", …)'
         )
-    client = BrokerClient(url, token=options.get("token"))
+    client = BrokerClient(url, token=options.get("token"), options=_OPTIONS)
     try:
         return client.offsets(topic, durable=durable)
     finally:

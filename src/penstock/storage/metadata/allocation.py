@@ -5,7 +5,8 @@ ids. Two requests are the same if they have the same sequence and interval; or, 
 same sequence and previous segment. Invariant: no two sequences get the same segment id, and no id
 has a version that existing or pending segments of the chunk would hide or be hidden by.
 
-All requests of a call run in one transaction, which reads each interval once.
+All requests of a call run in one transaction, which reads each interval once. The rows of the
+pending table are allocated segments that are not published yet.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, insert, select
 
 from penstock.core.errors import Conflict
 from penstock.core.interval_index import IntervalIndex
+from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import OVERWRITE_END, OVERWRITE_START
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import NONE, ChunkSummary, visible_chunks
-from penstock.storage.metadata.pending_segments import insert_pending
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.row_mapper import PENDING
 from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
@@ -36,8 +37,8 @@ from penstock.storage.metadata.time_chunks import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows.pending import PartitionSpace
+
 
 # The version for tasks with append locks: it must never hide anything, so it is not a current time.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
@@ -308,3 +309,28 @@ class _Allocation:
             query = _HIGHEST_IN[request.space]
             self._highest[key] = self._connection.execute(query, place).scalar()
         return self._highest[key]
+
+
+def pending_intervals(
+    connection: Connection, datasource: str, interval: Interval
+) -> list[Interval]:
+    """Return the time chunks of pending segments that overlap an interval, newest version first."""
+    table = schema.pending
+    query = (
+        select(table.c.start_ms, table.c.end_ms)
+        .where(
+            table.c.datasource == datasource,
+            table.c.start_ms < interval.end_ms,
+            table.c.end_ms > interval.start_ms,
+        )
+        .group_by(table.c.start_ms, table.c.end_ms)
+        .order_by(func.max(table.c.version).desc(), table.c.start_ms, table.c.end_ms)
+    )
+    return [Interval(row.start_ms, row.end_ms) for row in connection.execute(query)]
+
+
+def insert_pending(connection: Connection, rows: Sequence[PendingRow]) -> None:
+    """Insert new pending segments in one batch."""
+    if not rows:
+        return
+    connection.execute(insert(schema.pending), [PENDING.values(row) for row in rows])

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, tru
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.allocation import pending_intervals
 from penstock.storage.metadata.chunks import visible_chunks
-from penstock.storage.metadata.pending_segments import pending_intervals
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
 from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS

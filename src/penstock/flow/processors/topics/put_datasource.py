@@ -18,6 +18,7 @@ import httpx
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.http_errors import ClientOptions, error_of_answer
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
@@ -25,6 +26,9 @@ from penstock.flow.processors.topics.publish_topic import POSITION, TopicPublish
 from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"
+_OPTIONS: Final = ClientOptions(
+    "set the property overlord_token", "the property overlord_url names the overlord or the router"
+)
 _KNOWN_MS: Final = 30_000
 _KNOWN_MAX: Final = 1_000
 
@@ -120,9 +124,10 @@ class PutDatasource(TopicPublisher):
                 f"datasource {datasource!r} has no supervisor: submit one that reads a topic"
             )
         if not answer.is_success:
-            raise Unavailable(
-                f"the overlord at {self._overlord_url} answered {answer.status_code}: see its log"
-            )
+            # The FlowFiles wait, also for a token: only the answer's text is used.
+            request = f"GET {self._overlord_url}{_PATH}{datasource}"
+            status, body = answer.status_code, answer.content
+            raise Unavailable(str(error_of_answer(status, body, request, options=_OPTIONS)))
         return _topic_in(answer.content, datasource)
 
 
