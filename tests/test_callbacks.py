@@ -69,7 +69,7 @@ EXEMPT = {
         "indexing.overlord.duties.duty.DutyTools": {"slots", "submit"},
     },
     "a session or a task reports to the process that runs it, and knows no scheduler or peon": {
-        "flow.session.services.Wiring": {"yield_for"},
+        "flow.session.services.SessionContext": {"yield_for"},
         "indexing.batch.retrying_caller.RetryingCaller": {"waits_changed"},
     },
     "messages and failures arrive from the network at any time, as at an asyncio protocol": {
@@ -98,7 +98,7 @@ EXEMPT = {
     "roles put processes together: a part below them has the process end, or reports its state": {
         "services.api.peon.PeonRoutes": {"stop"},
         "services.api.sql_answer.SqlAnswer": {"on_abandoned"},
-        "services.host.launcher.ChildPlan": {"command", "trouble"},
+        "services.host.launcher.ChildPlan": {"command", "restart_reason"},
         "services.host.launcher.Launcher": {"on_ready", "print_line"},
         "services.membership.election.LeaderSelector": {"broken"},
         "services.readiness.Readiness": {"on_ready", "on_waiting"},
