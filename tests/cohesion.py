@@ -12,6 +12,7 @@ import functools
 import gc
 import re
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,11 @@ class Module:
     def short(self) -> str:
         """The dotted name without the root package."""
         return self.name.removeprefix(f"{PACKAGE}.")
+
+    @property
+    def top_package(self) -> str:
+        """The package of the layer that it belongs to, such as `broker`."""
+        return self.short.partition(".")[0]
 
     @cached_property
     def public(self) -> dict[str, ast.AST]:
@@ -165,6 +171,97 @@ def pairs_that_import_each_other(modules: dict[str, Module]) -> list[tuple[str, 
         for user in using
         if user < name and name in users.get(user, ())
     )
+
+
+def callbacks_in_constructors(modules: dict[str, Module]) -> dict[tuple[str, str], set[str]]:
+    """Return the functions that constructors take from modules of the same top-level package.
+
+    Found by the annotation of a parameter of `__init__` or of a field of a dataclass: `Callable`,
+    or a name that stands for one. A class counts if another module of its package creates it.
+
+    Returns:
+        The creating modules, by (module and class, parameter).
+    """
+    names = _names_of_callables(modules)
+    taking = {
+        node.name: (module, parameters)
+        for module in modules.values()
+        for node in module.nodes
+        if isinstance(node, ast.ClassDef) and (parameters := _callables_taken(node, names))
+    }
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for creator in modules.values():
+        for node in creator.nodes:
+            name = _created_class(node, taking.keys()) if isinstance(node, ast.Call) else None
+            if name is None:
+                continue
+            module, parameters = taking[name]
+            if module is not creator and module.top_package == creator.top_package:
+                for parameter in parameters:
+                    found[f"{module.short}.{name}", parameter].add(creator.short)
+    return dict(found)
+
+
+def _created_class(call: ast.Call, classes: Collection[str]) -> str | None:
+    """Return which of some classes a call creates, by its name or by a class method of it."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        names = [function.value.id, function.attr]
+    else:
+        names = [function.id] if isinstance(function, ast.Name) else []
+    return next((name for name in names if name in classes), None)
+
+
+def _callables_taken(node: ast.ClassDef, names: Collection[str]) -> list[str]:
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    fields = [
+        (statement.target.id, statement.annotation)
+        for statement in node.body
+        if is_dataclass
+        and isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+    ]
+    parameters = [
+        (argument.arg, argument.annotation)
+        for statement in node.body
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__"
+        for argument in (*statement.args.args, *statement.args.kwonlyargs)
+        if argument.annotation is not None
+    ]
+    return [name for name, kind in (*fields, *parameters) if _names_in(kind) & {*names}]
+
+
+def _names_of_callables(modules: dict[str, Module]) -> set[str]:
+    """Return `Callable` and the module-level names that stand for one, such as type aliases."""
+    names = {"Callable"}
+    for module in modules.values():
+        for statement in module.tree.body:
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                target: ast.expr = statement.targets[0]
+                value: ast.expr | None = statement.value
+            elif isinstance(statement, ast.AnnAssign):
+                target, value = statement.target, statement.value
+            else:
+                continue
+            # The type itself, quoted or not; a table of functions is no name of a type.
+            text = "" if value is None else ast.unparse(value).strip("'\"")
+            is_callable = text.startswith("Callable[")
+            if is_callable and isinstance(target, ast.Name):
+                names.add(target.id)
+    return names
+
+
+def _names_in(annotation: ast.expr) -> set[str]:
+    """Return the names in an annotation, also in quoted ones."""
+    found: set[str] = set()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.update(re.findall(r"\w+", node.value))
+    return found
 
 
 def classes_that_exist_twice(modules: dict[str, Module]) -> dict[str, list[Module]]:

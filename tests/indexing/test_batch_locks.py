@@ -27,7 +27,7 @@ from penstock.indexing.actions import (
 from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
 from penstock.indexing.batch.locks import BatchTaskLocks
 from penstock.indexing.batch.ports import BatchPorts
-from penstock.indexing.batch.retries import RetryingCaller
+from penstock.indexing.batch.retrying_caller import RetryingCaller
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore

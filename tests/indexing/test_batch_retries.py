@@ -9,7 +9,7 @@ import pytest
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait
-from penstock.indexing.batch.retries import RetryingCaller, Stopped
+from penstock.indexing.batch.retrying_caller import RetryingCaller, Stopped
 from penstock.indexing.ports import TaskAction
 from penstock.testing.clock import VirtualClock
 

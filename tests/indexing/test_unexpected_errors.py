@@ -112,7 +112,7 @@ def test_an_outcome_without_mail_ends_the_loop(monkeypatch: pytest.MonkeyPatch) 
 
 
 def raising_any(error: BaseException) -> Callable[..., object]:
-    def work(*_arguments: object) -> object:
+    def work(*_arguments: object, **_options: object) -> object:
         raise error
 
     return work

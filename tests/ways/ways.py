@@ -41,7 +41,7 @@ from penstock.storage.disk import OsFileSystem
 RUNNERS: Final = {
     "core.cleanup": "runs every clean-up step, although some of them raise",
     "core.threads": "runs the function of a thread, and reports what ended it",
-    "indexing.batch.retries": "runs a call of a batch task, again while there is no answer",
+    "indexing.batch.retrying_caller": "runs a call of a batch task, again while there is no answer",
     "mailbox.alarm": "runs the function that is due, on the thread of its mailbox",
     "mailbox.background_calls": "runs blocking calls on lanes, and what takes their outcomes",
     "mailbox.executor": "runs a command as mail, and passes its outcome to a future",
@@ -67,6 +67,25 @@ class Way:
     def pairs(self) -> list[tuple[str, str]]:
         """Pairs of modules that call each other directly, each once and in order."""
         return [pair for pair in self._both_ways() if RUNNERS.keys().isdisjoint(pair)]
+
+    @property
+    def rings(self) -> list[tuple[str, str, str]]:
+        """Rings of three modules, each of which calls the next; without runners and pairs.
+
+        Each ring once, beginning with the first of its names. A ring of two is a pair.
+        """
+        calls: dict[str, set[str]] = {}
+        for caller, callee in self.calls:
+            if RUNNERS.keys().isdisjoint((caller, callee)):
+                calls.setdefault(caller, set()).add(callee)
+        return sorted(
+            (first, second, third)
+            for first, seconds in calls.items()
+            for second in seconds
+            if first < second
+            for third in calls.get(second, ())
+            if first < third and third != second and first in calls.get(third, ())
+        )
 
     @property
     def pairs_through_runners(self) -> list[tuple[str, str]]:
@@ -232,6 +251,8 @@ def main() -> None:
             print(f"    {a}  <->  {b}")
         for a, b in through:
             print(f"    ({a}  <->  {b})")
+        for ring in way.rings:
+            print(f"    {'  ->  '.join(ring)}  ->")
 
 
 if __name__ == "__main__":

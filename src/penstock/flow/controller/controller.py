@@ -165,7 +165,7 @@ class FlowController:
         self._parts = FlowComponents(self._scheduler, self._queues, self._services, cron_progress)
         self._flow = RunningFlow(
             self._file,
-            FlowPlanner(registry, environment, fs.read_bytes),
+            FlowPlanner(registry, environment, fs),
             self._scheduler,
             self._parts,
             cron_progress,

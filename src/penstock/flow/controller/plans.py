@@ -25,6 +25,7 @@ from penstock.flow.queue.queue_size import QueueOptions, parse_size
 from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression
+from penstock.storage.filesystem import FileSystem
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -180,18 +181,18 @@ class FlowPlanner:
     Args:
         registry: Finds the processors' classes.
         environment: Environment variables that parameters may name.
-        read_bytes: Reads files that parameters may name.
+        fs: The file system, for files that parameters may name.
     """
 
     def __init__(
         self,
         registry: ProcessorRegistry,
         environment: Mapping[str, str],
-        read_bytes: Callable[[str], bytes],
+        fs: FileSystem,
     ) -> None:
         self._registry = registry
         self._environment = environment
-        self._read_bytes = read_bytes
+        self._fs = fs
 
     def checked(self, index: FlowIndex, places: SourceLocations | None) -> Plans:
         """Return the plans of a flow; every plan is valid.
@@ -199,7 +200,7 @@ class FlowPlanner:
         Raises:
             InvalidFlow: Lists every error.
         """
-        ParameterValues.load(index, self._environment, self._read_bytes, places)
+        ParameterValues.load(index, self._environment, self._fs.read_bytes, places)
         plans = self.plans(index, places)
         if plans.problems:
             raise InvalidFlow(plans.problems)
@@ -209,7 +210,7 @@ class FlowPlanner:
         """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:
-            return ParameterValues.load_known(index, self._environment, self._read_bytes)
+            return ParameterValues.load_known(index, self._environment, self._fs.read_bytes)
 
         return Plans(index, values, self._registry, places)
 

@@ -39,7 +39,8 @@ from penstock.indexing.batch.engine import BatchRequest, Unparseable
 from penstock.indexing.batch.input_segments import SegmentListing
 from penstock.indexing.batch.job import publish_kind
 from penstock.indexing.batch.locks import BatchTaskLocks
-from penstock.indexing.batch.retries import RetryBudget, RetryingCaller, Stopped, wait_fields
+from penstock.indexing.batch.retries import RetryBudget, wait_fields
+from penstock.indexing.batch.retrying_caller import RetryingCaller, Stopped
 from penstock.indexing.batch.segment_assembly import (
     SegmentForm,
     appended_segments,
@@ -334,7 +335,7 @@ class IngestTask:
     def _form(self, job: Job) -> SegmentForm:
         return SegmentForm(
             self._spec.datasource,
-            self._ports.store.load_spec_of,
+            self._ports.store,
             job.partitioning,
             job.compaction_state,
             job.rollup or job.schema.rollup_json(),

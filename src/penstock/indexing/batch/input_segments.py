@@ -19,7 +19,7 @@ from penstock.storage.metadata import Basis
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.ports import AttemptStore
-    from penstock.indexing.batch.retries import RetryingCaller
+    from penstock.indexing.batch.retrying_caller import RetryingCaller
     from penstock.segments.model import Segment
     from penstock.storage.metadata import SegmentRow
 

@@ -14,7 +14,8 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.actions.wire import strings
 from penstock.indexing.batch.locks import acquire
-from penstock.indexing.batch.retries import RetryingCaller, Stopped, wait_fields
+from penstock.indexing.batch.retries import wait_fields
+from penstock.indexing.batch.retrying_caller import RetryingCaller, Stopped
 from penstock.indexing.file_deletion import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult

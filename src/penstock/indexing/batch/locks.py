@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.retries import RetryingCaller
+    from penstock.indexing.batch.retrying_caller import RetryingCaller
     from penstock.indexing.specs.task_context import TaskContext
     from penstock.segments.model import Segment
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.indexing.actions import AllocatedSegment
     from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
     from penstock.indexing.batch.locks import Rewrite
+    from penstock.indexing.batch.ports import AttemptStore
     from penstock.indexing.batch.written_files import EngineOutput
 
 
@@ -35,7 +36,7 @@ class SegmentForm:
 
     Attributes:
         datasource: Their datasource.
-        load_spec: Returns the load spec of the file at a URI.
+        store: Returns the load specs of their files.
         partitioning: How rows were distributed over files.
         compaction_state: How the segments were created, for automatic compaction; None if it is
             not stored.
@@ -43,7 +44,7 @@ class SegmentForm:
     """
 
     datasource: str
-    load_spec: Callable[[str], Mapping[str, object]]
+    store: AttemptStore
     partitioning: Partitioning
     compaction_state: Mapping[str, object] | None = None
     rollup: Mapping[str, object] | None = None
@@ -184,7 +185,7 @@ def _segment(
         form.datasource,
         interval,
         version,
-        form.load_spec(data.path),
+        form.store.load_spec_of(data.path),
         shard,
         size=data.bytes,
         total_rows=data.rows,

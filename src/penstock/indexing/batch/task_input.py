@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
     from penstock.indexing.batch.locks import BatchTaskLocks
     from penstock.indexing.batch.ports import AttemptStore
-    from penstock.indexing.batch.retries import RetryingCaller
+    from penstock.indexing.batch.retrying_caller import RetryingCaller
     from penstock.storage.metadata import Basis
 
 

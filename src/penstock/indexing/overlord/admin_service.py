@@ -19,14 +19,14 @@ from penstock.indexing.overlord.compaction.duty import CompactionConfigs, Compac
 from penstock.indexing.overlord.compaction.supervisors import compaction_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import HeldLock, LockPolicy
     from penstock.indexing.overlord.compaction.duty import AuditOf
     from penstock.indexing.overlord.compaction.planner import CompactionPlan
-    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.overlord.term import CurrentTerm, LeaderTerm, OverlordPorts
     from penstock.indexing.specs import CompactionSupervisorSpec
     from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.mailbox import MailboxProcessor
@@ -44,28 +44,28 @@ class AdminService:
     time, and the second of two concurrent calls uses what the first has read.
 
     Args:
-        lead: Returns the term, or raises NotLeading.
+        current: The term that the overlord leads now.
     """
 
-    def __init__(self, lead: Callable[[], LeaderTerm]) -> None:
-        self._lead = lead
+    def __init__(self, current: CurrentTerm) -> None:
+        self._current = current
         self._mutex = threading.Lock()
         self._planner: tuple[LeaderTerm, CompactionDuty] | None = None
 
     @property
     def metadata(self) -> MetadataStore:
         """The metadata store, which refuses writes after the term is over."""
-        return self._lead().metadata
+        return self._current.lead().metadata
 
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
         """Return the locks of a datasource with their holders."""
-        return self._lead().lockboxes.locks(datasource)
+        return self._current.lead().lockboxes.locks(datasource)
 
     def locked_intervals(
         self, policies: Sequence[LockPolicy]
     ) -> Future[Mapping[str, list[Interval]]]:
         """Return the locked times of each datasource for given policies, disjoint, in order."""
-        return self._lead().lockboxes.locked_intervals(policies)
+        return self._current.lead().lockboxes.locked_intervals(policies)
 
     def delete_pending_segments(self, datasource: str, allocated: Interval) -> int:
         """Delete the unneeded pending segments that were allocated within an interval. Blocks.
@@ -76,7 +76,7 @@ class AdminService:
             Conflict: An active task may still publish with them.
             Unavailable: The metadata store does not answer.
         """
-        term = self._lead()
+        term = self._current.lead()
         # Read before the tasks, so that ids of a task that is added after the check are newer.
         now_ms = term.tools.clock.now_ms()
         active = term.queue.index.of_datasource(datasource).values()
@@ -108,7 +108,7 @@ class AdminService:
         Raises:
             Unavailable: The metadata store does not answer.
         """
-        term = self._lead()
+        term = self._current.lead()
         with self._mutex:
             if self._planner is None or self._planner[0] is not term:
                 self._planner = (term, CompactionDuty(term.tools))
@@ -119,35 +119,35 @@ class CompactionService:
     """The compaction service.
 
     Args:
-        full: Returns the term once it is full, or raises NotLeading.
+        current: The term that the overlord leads now.
         ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
     def __init__(
-        self, full: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+        self, current: CurrentTerm, ports: OverlordPorts, processor: MailboxProcessor
     ) -> None:
-        self._full = full
+        self._current = current
         self._clock = ports.clock
         self._executor = processor.main_executor
 
     def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> Future[None]:
         """Set the compaction config of a datasource; `audit_of` records the change."""
         return self._executor.submit_change(
-            lambda: self._full().supervisors.compaction.configure(config, audit_of),
+            lambda: self._current.full().supervisors.compaction.configure(config, audit_of),
             "configure compaction",
         )
 
     def end(self, datasource: str, audit_of: AuditOf | None = None) -> Future[None]:
         """Stop compacting a datasource; `audit_of` records the change."""
         return self._executor.submit_change(
-            lambda: self._full().supervisors.compaction.end(datasource, audit_of),
+            lambda: self._current.full().supervisors.compaction.end(datasource, audit_of),
             "end compaction",
         )
 
     def spec(self, supervisor_id: str) -> CompactionSupervisorSpec | None:
         """Return a supervisor's spec; None if there is no compaction supervisor with this id."""
-        return self._full().supervisors.compaction.get(supervisor_id)
+        return self._current.full().supervisors.compaction.get(supervisor_id)
 
     def status(
         self, spec: CompactionSupervisorSpec, progress: Mapping[str, object]

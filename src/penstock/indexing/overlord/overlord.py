@@ -1,6 +1,6 @@
 """The overlord: creates a term when it becomes the leader; the term does all the work.
 
-Owns the current term. Queries and commands about tasks and supervisors belong to the services in
+Sets the current term. Queries and commands about tasks and supervisors belong to the services in
 its attributes. Public methods may be called from any thread: those that change something post mail
 and return a future, those that read the metadata store do so on the caller's thread. They raise
 `NotLeading` if this overlord does not lead.
@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.core.errors import Conflict
 from penstock.core.waits import WaitTable, merged
 from penstock.indexing.overlord.admin_service import AdminService, CompactionService
-from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.supervisor_service import SupervisorService
 from penstock.indexing.overlord.task_service import TaskService, TaskView
-from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.term import (
+    CurrentTerm,
+    LeaderTerm,
+    OverlordOptions,
+    OverlordPorts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,13 +61,12 @@ class Overlord:
         self._processor = processor
         self._ports = ports
         self._options = options or OverlordOptions()
-        # Set on the mailbox thread, read by any thread.
-        self._term: LeaderTerm | None = None
+        self._current = CurrentTerm()
         self._waits = WaitTable(ports.clock)
-        self.task_service = TaskService(self._lead, ports, processor)
-        self.supervisor_service = SupervisorService(self._full, ports, processor)
-        self.compaction_service = CompactionService(self._full, ports, processor)
-        self.admin_service = AdminService(self._lead)
+        self.task_service = TaskService(self._current, ports, processor)
+        self.supervisor_service = SupervisorService(self._current, ports, processor)
+        self.compaction_service = CompactionService(self._current, ports, processor)
+        self.admin_service = AdminService(self._current)
 
     def start(self, term: Term | None = None) -> Future[None]:
         """Start to lead: read the stored state. Until the future is done, calls raise NotLeading.
@@ -115,14 +118,14 @@ class Overlord:
                 the task, the metadata store does not answer, or another task holds a conflicting
                 lock.
         """
-        term = self._lead()
+        term = self._current.lead()
         if worker is not None:
             term.queue.index.require_worker(task_id, worker)
         return term.handler.perform(task_id, action)
 
     def active_tasks(self) -> Mapping[str, ActiveTask]:
         """Return a copy of the active tasks by id."""
-        return self._lead().queue.index.all()
+        return self._current.lead().queue.index.all()
 
     def require_full(self) -> None:
         """Return if this overlord leads and its term has started completely. Any thread.
@@ -130,11 +133,11 @@ class Overlord:
         Raises:
             NotLeading: It does not lead, or is still starting to lead.
         """
-        self._full()
+        self._current.full()
 
     def waits(self) -> list[DependencyWait]:
         """Return the waits of duties, supervisors and active tasks, merged for each dependency."""
-        term = self._term
+        term = self._current.term
         groups: list[Sequence[DependencyWait]] = [self._waits.all()]
         if term is not None:
             groups += [one.waits for one in term.queue.index.all().values() if one.waits]
@@ -146,21 +149,8 @@ class Overlord:
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit_change(command, description)
 
-    def _lead(self) -> LeaderTerm:
-        """Return the term if this overlord leads, even if the term is not full yet."""
-        term = self._term
-        if term is None:
-            raise NotLeading("this overlord does not lead: ask the leader, or try again")
-        return term
-
-    def _full(self) -> LeaderTerm:
-        term = self._lead()
-        if not term.is_full:
-            raise NotLeading("this overlord is still starting to lead: try again")
-        return term
-
     def _start(self, term: Term | None) -> None:
-        if self._term is not None:
+        if self._current.term is not None:
             raise Conflict("this overlord already leads: stop it first")
         metadata = self._ports.metadata
         if term is not None:
@@ -173,7 +163,7 @@ class Overlord:
             0 if term is None else term.number,
             self._waits,
         )
-        self._term = made
+        self._current.term = made
         try:
             made.start()
         except BaseException:
@@ -181,7 +171,7 @@ class Overlord:
             raise
 
     def _stop(self) -> None:
-        term, self._term = self._term, None
+        term, self._current.term = self._current.term, None
         if term is not None:
             term.stop()
 
@@ -190,7 +180,8 @@ class Overlord:
         self._processor.post(lambda: self._depose(term), "term %d is over", term.number)
 
     def _depose(self, term: Term) -> None:
-        if self._term is not None and self._term.number == term.number:
+        current = self._current.term
+        if current is not None and current.number == term.number:
             _log.warning("term %d is over, another overlord leads: this one stops", term.number)
             self._stop()
             self._ports.deposed()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.overlord.compaction.supervisors import SubmitResult
-    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.overlord.term import CurrentTerm, LeaderTerm, OverlordPorts
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import AnySupervisorSpec, SupervisorSpec
     from penstock.indexing.supervisor import Supervisor
@@ -62,15 +62,15 @@ class SupervisorService:
     """The supervisor service.
 
     Args:
-        full: Returns the term once it is full, or raises NotLeading.
+        current: The term that the overlord leads now.
         ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
     def __init__(
-        self, full: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+        self, current: CurrentTerm, ports: OverlordPorts, processor: MailboxProcessor
     ) -> None:
-        self._full = full
+        self._current = current
         self._ports = ports
         self._processor = processor
 
@@ -92,7 +92,7 @@ class SupervisorService:
         spec = parse_supervisor(raw, lambda name: spelling(name, is_stored))
 
         def put() -> SubmitResult:
-            term = self._full()
+            term = self._current.full()
             done = term.supervisors.put(spec, skip_unmodified=skip_unmodified)
             if done.modified:
                 _log_shortage(term)
@@ -107,7 +107,7 @@ class SupervisorService:
         or state does not allow it.
         """
         return self._change(
-            lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
+            lambda: self._current.full().supervisors.backfill(supervisor_id, task_count), "backfill"
         )
 
     def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[AnySupervisorSpec]:
@@ -119,7 +119,7 @@ class SupervisorService:
         """
 
         def change() -> AnySupervisorSpec:
-            term = self._full()
+            term = self._current.full()
             spec = term.supervisors.suspend(supervisor_id, suspended=suspended)
             _log_shortage(term)
             return spec
@@ -132,7 +132,9 @@ class SupervisorService:
 
     def terminate(self, supervisor_id: str) -> Future[None]:
         """Have a supervisor's tasks publish, then delete it. Committed offsets are kept."""
-        return self._change(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
+        return self._change(
+            lambda: self._current.full().supervisors.terminate(supervisor_id), "terminate"
+        )
 
     def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
         """Set committed offsets, or delete them; the tasks end without publishing."""
@@ -144,7 +146,9 @@ class SupervisorService:
 
     def spec(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Return a supervisor's spec; the future raises NotFound."""
-        return self._call(lambda: self._full().supervisors.spec(supervisor_id), "supervisor spec")
+        return self._call(
+            lambda: self._current.full().supervisors.spec(supervisor_id), "supervisor spec"
+        )
 
     def stream_spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
         """Return the spec of a streaming supervisor; InvalidRequest if it compacts."""
@@ -198,7 +202,7 @@ class SupervisorService:
         """
 
         def read() -> list[SupervisorView]:
-            supervisors = self._full().supervisors
+            supervisors = self._current.full().supervisors
             shortage = self._shortage()
             streams = [
                 SupervisorView({**supervisor_summary(one.snapshot), **shortage}, one.spec)
@@ -215,7 +219,7 @@ class SupervisorService:
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend or resume all supervisors; return how many changed."""
         return self._change(
-            lambda: self._full().supervisors.suspend_all(suspended=suspended),
+            lambda: self._current.full().supervisors.suspend_all(suspended=suspended),
             "suspend or resume all supervisors",
         )
 
@@ -223,7 +227,7 @@ class SupervisorService:
         """Have the tasks of all supervisors publish, then delete them; return how many."""
         return self._change(
             # Not a bound method: the term is looked up when the command runs.
-            lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
+            lambda: self._current.full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
             "terminate all supervisors",
         )
 
@@ -232,11 +236,11 @@ class SupervisorService:
         return self._ports.metadata.supervisors.histories()
 
     def _shortage(self) -> dict[str, object]:
-        shortage = self._full().shortage()
+        shortage = self._current.full().shortage()
         return {SHORT_OF_SLOTS: shortage} if shortage else {}
 
     def _task_waits(self, supervisor: Supervisor) -> dict[str, object]:
-        queue = self._full().queue
+        queue = self._current.full().queue
         task_ids = [task for group in supervisor.snapshot.groups() for task in group.replicas]
         active = [one for task in task_ids if (one := queue.index.get(task)) is not None]
         waiting = [one.task.id for one in active if one.state is not RunnerState.RUNNING]
@@ -245,7 +249,7 @@ class SupervisorService:
         return {TASKS_WAIT_FOR: sorted(texts)} if texts else {}
 
     def _find(self, supervisor_id: str) -> Supervisor:
-        return self._full().supervisors.find(supervisor_id)
+        return self._current.full().supervisors.find(supervisor_id)
 
     def _change(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit_change(command, description)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
     from penstock.indexing.overlord.runner.worker_table import WorkerView
     from penstock.indexing.overlord.task_index import ActiveTask, TaskIndex
-    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.overlord.term import CurrentTerm, OverlordPorts
     from penstock.indexing.ports import TaskLocation
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -170,29 +170,29 @@ class TaskService:
     """The task service.
 
     Args:
-        lead: Returns the term, or raises NotLeading.
+        current: The term that the overlord leads now.
         ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
     def __init__(
-        self, lead: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+        self, current: CurrentTerm, ports: OverlordPorts, processor: MailboxProcessor
     ) -> None:
-        self._lead = lead
+        self._current = current
         self._ports = ports
         self._processor = processor
-        self._intake = TaskSubmissions(lambda: lead().queue, processor)
+        self._intake = TaskSubmissions(lambda: current.lead().queue, processor)
 
     @property
     def index(self) -> TaskIndex:
         """The active tasks by id, supervisor, datasource and state."""
-        return self._lead().queue.index
+        return self._current.lead().queue.index
 
     @property
     def is_leading(self) -> bool:
         """Whether this overlord leads and serves tasks."""
         try:
-            self._lead()
+            self._current.lead()
         except NotLeading:
             return False
         return True
@@ -218,14 +218,14 @@ class TaskService:
     def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
         """End a task without publishing; return false if it is not active."""
         return self._change(
-            lambda: self._lead().queue.shutdown(task_id, reason), "shut down a task"
+            lambda: self._current.lead().queue.shutdown(task_id, reason), "shut down a task"
         )
 
     def shutdown_all(self, datasource: str) -> Future[int]:
         """End all tasks of a datasource; return the number of ended tasks."""
 
         def end() -> int:
-            queue = self._lead().queue
+            queue = self._current.lead().queue
             ids = list(queue.index.of_datasource(datasource))
             return queue.shutdown_all(ids, "all tasks of its datasource were shut down by a user")
 
@@ -252,12 +252,12 @@ class TaskService:
 
     def complete(self, wanted: TaskFilter, *, limit: int) -> Sequence[TaskSummary]:
         """Return summaries of tasks that have ended, newest first."""
-        self._lead()
+        self._current.lead()
         return self._ports.metadata.tasks.summaries(replace(wanted, active=False), limit=limit)
 
     def summaries(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
         """Return the summaries of those of these tasks that exist, in any order."""
-        self._lead()
+        self._current.lead()
         return self._ports.metadata.tasks.summaries_of(ids)
 
     def location(self, task_id: str) -> TaskLocation | None:
@@ -273,7 +273,7 @@ class TaskService:
         """
 
         def explain() -> list[WaitReason]:
-            term = self._lead()
+            term = self._current.lead()
             facts = term.queue.wait_facts(task_id)
             publish = term.access.why(task_id)
             return reasons_of(replace(facts, shortage=term.shortage(), publish=publish))
@@ -286,13 +286,13 @@ class TaskService:
         """Return the known workers, without lost ones."""
 
         def read() -> list[WorkerView]:
-            return self._lead().queue.runner.workers()
+            return self._current.lead().queue.runner.workers()
 
         return self._call(read, "workers")
 
     def worker_config(self) -> WorkerConfig:
         """Return the config by which workers are selected."""
-        self._lead()
+        self._current.lead()
         stored = self._ports.metadata.config.get(CONFIG_NAME)
         return WorkerConfig() if stored is None else parse_worker_config(stored)
 
@@ -313,7 +313,7 @@ class TaskService:
 
         def change() -> None:
             # Stored and applied in one mail, so that the last of two changes wins in both.
-            term = self._lead()
+            term = self._current.lead()
             stored = term.metadata.config
             before = stored.get(CONFIG_NAME)
             if not stored.compare_and_set(CONFIG_NAME, before, text, entry=entry):

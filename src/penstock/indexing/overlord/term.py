@@ -25,6 +25,7 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
+from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.runner.worker_config import CONFIG_NAME, parse_worker_config
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
@@ -297,6 +298,39 @@ class LeaderTerm:
 
     def _locks_changed(self, change: LocksChanged) -> None:
         self.queue.locks_changed(change)
+
+
+class CurrentTerm:
+    """The term that an overlord leads now. Any thread reads it; the overlord's mailbox sets it.
+
+    Attributes:
+        term: The term; None if the overlord does not lead.
+    """
+
+    def __init__(self) -> None:
+        self.term: LeaderTerm | None = None
+
+    def lead(self) -> LeaderTerm:
+        """Return the term if the overlord leads, even if the term is not full yet.
+
+        Raises:
+            NotLeading: The overlord does not lead.
+        """
+        term = self.term
+        if term is None:
+            raise NotLeading("this overlord does not lead: ask the leader, or try again")
+        return term
+
+    def full(self) -> LeaderTerm:
+        """Return the term once it has started completely.
+
+        Raises:
+            NotLeading: The overlord does not lead, or is still starting to lead.
+        """
+        term = self.lead()
+        if not term.is_full:
+            raise NotLeading("this overlord is still starting to lead: try again")
+        return term
 
 
 class TermAccess:

@@ -1,7 +1,7 @@
 """Reconciler of a supervisor: starts, adopts and ends tasks until they match the spec.
 
-Owns the order of a round and its parts, on the overlord's mailbox. Rounds do not nest: a round
-ends tasks, and their ends request the next round.
+Owns the order of a round and its parts, on the overlord's mailbox. Rounds do not nest: the ends of
+tasks that a round ends are reported by later mail.
 
 - Adoption finds active tasks that are in no group and tasks that wait for a worker. A task
   belongs to the task group with its base sequence name, so a new leader restores the replicas
@@ -391,8 +391,7 @@ class Reconciler:
     def advance(self) -> None:
         """Run a round. Errors are recorded, and the next round retries."""
         state = self._state
-        if self._stopped or state.in_round:
-            # Ending tasks in a round leads here again; the next round does the rest.
+        if self._stopped:
             return
         state.in_round = True
         try:

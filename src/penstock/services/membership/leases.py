@@ -32,6 +32,7 @@ from penstock.storage.metadata import LeaseRow, Term
 
 if TYPE_CHECKING:
     from penstock.services.membership.discovery import NodeListener, Watch
+    from penstock.services.membership.watchers import RoleWatcher
 
 
 logger = logging.getLogger(__name__)
@@ -348,7 +349,7 @@ class LeaseDiscovery:
         self._faults = 0
         self._waits = WaitTable(clock)
         self._calls = CallThread(clock)
-        self._watchers = RoleWatchers(self._calls, clock, self._request_poll)
+        self._watchers = RoleWatchers(self._calls, clock)
         self._announced: dict[_Announced, None] = {}
         self._changed = threading.Condition()
         self._poll_requested = False
@@ -393,13 +394,19 @@ class LeaseDiscovery:
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
         """Register a listener for the nodes of a role."""
-        return self._watchers.watch(role, listener)
+        return self._watcher(role).listen(listener)
 
     def nodes(self, role: str) -> Sequence[Node]:
         """Return the nodes of a role, as of the last poll."""
-        return self._watchers.nodes(role)
+        return self._watcher(role).require_nodes()
 
-    def _request_poll(self, _role: str) -> None:
+    def _watcher(self, role: str) -> RoleWatcher:
+        watcher, is_new = self._watchers.of(role)
+        if is_new:
+            self._request_poll()
+        return watcher
+
+    def _request_poll(self) -> None:
         with self._changed:
             self._poll_requested = True
             self._changed.notify_all()

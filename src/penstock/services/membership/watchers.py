@@ -39,7 +39,7 @@ from penstock.services.membership.discovery import INITIALISED_WITHIN_S, NodeLis
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.services.membership.discovery import Node, Watch
+    from penstock.services.membership.discovery import Node
 
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,17 @@ class RoleWatcher:
                 self._clock.wait(self._changed, left_s)
             return list(self._nodes.values())
 
+    def require_nodes(self) -> list[Node]:
+        """Return the known nodes, after a wait.
+
+        Raises:
+            Unavailable: No nodes of the role were received in time.
+        """
+        found = self.nodes()
+        if found is None:
+            raise Unavailable(f"the {self.role}s are not known yet: try again")
+        return found
+
     def add(self, node: Node) -> None:
         """Record that a node appeared."""
         if node.role != self.role:
@@ -218,44 +229,27 @@ class RoleWatchers:
     Args:
         calls: Queue of calls to listeners.
         clock: Time.
-        on_request: Called once with each requested role; it must not block.
     """
 
-    def __init__(self, calls: CallThread, clock: Clock, on_request: Callable[[str], None]) -> None:
+    def __init__(self, calls: CallThread, clock: Clock) -> None:
         self._calls = calls
         self._clock = clock
-        self._on_request = on_request
         self._mutex = threading.Lock()
         self._watchers: dict[str, RoleWatcher] = {}
-
-    def watch(self, role: str, listener: NodeListener) -> Watch:
-        """Register a listener for a role."""
-        return self._of(role).listen(listener)
-
-    def nodes(self, role: str) -> Sequence[Node]:
-        """Return the nodes of a role, after a wait for its first view.
-
-        Raises:
-            Unavailable: No nodes of the role were received in time.
-        """
-        found = self._of(role).nodes()
-        if found is None:
-            raise Unavailable(f"the {role}s are not known yet: try again")
-        return found
 
     def all(self) -> Sequence[RoleWatcher]:
         """Return the watchers of all requested roles."""
         with self._mutex:
             return list(self._watchers.values())
 
-    def _of(self, role: str) -> RoleWatcher:
+    def of(self, role: str) -> tuple[RoleWatcher, bool]:
+        """Return the watcher of a role, and whether it is new, so that nobody polls it yet."""
         with self._mutex:
             found = self._watchers.get(role)
             if found is not None:
-                return found
+                return found, False
             made = self._watchers[role] = RoleWatcher(role, self._calls, self._clock)
-        self._on_request(role)
-        return made
+            return made, True
 
 
 Call = Callable[[], None]

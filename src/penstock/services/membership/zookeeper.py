@@ -222,7 +222,7 @@ class ZooKeeperDiscovery:
         self._zookeeper = zookeeper
         self._clock = clock
         self._calls = CallThread(clock)
-        self._watchers = RoleWatchers(self._calls, clock, self._mark)
+        self._watchers = RoleWatchers(self._calls, clock)
         self._changed = threading.Condition()
         self._marked: set[str] = set()
         self._all_marked = False
@@ -286,11 +286,17 @@ class ZooKeeperDiscovery:
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
         """Register a listener for the nodes of a role."""
-        return self._watchers.watch(role, listener)
+        return self._watcher(role).listen(listener)
 
     def nodes(self, role: str) -> Sequence[Node]:
         """Return the nodes of a role."""
-        return self._watchers.nodes(role)
+        return self._watcher(role).require_nodes()
+
+    def _watcher(self, role: str) -> RoleWatcher:
+        watcher, is_new = self._watchers.of(role)
+        if is_new:
+            self._mark(role)
+        return watcher
 
     def _path(self, role: str, *more: str) -> str:
         return "/".join((self._zookeeper.base, FOLDER, role.upper(), *more))

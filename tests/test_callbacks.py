@@ -1,0 +1,170 @@
+"""Constructors take no callbacks of their package, but objects; events are returned or mailed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cohesion
+
+# Functions that constructors take although another module of the package passes them, by reason.
+EXEMPT = {
+    "time, randomness, ids and files are parameters, so that tests decide them": {
+        "broker.lookupd.announcer.LookupdAnnouncer": {"jitter"},
+        "broker.security.auth_servers.AuthServers": {"choose"},
+        "broker.topics.topic_files.TopicFiles": {"new_id"},
+        "client.options.Environment": {"random", "sleep"},
+        "flow.session.services.SessionServices": {"new_uuid"},
+        "indexing.batch.retries.RetryBudget": {"chance"},
+        "indexing.overlord.duties.duty.DutyTools": {"new_token"},
+        "indexing.supervisor.ports.SupervisorPorts": {"new_token"},
+        "services.api.sql.SqlRoutes": {"monotonic_s"},
+    },
+    "code of a user or of a processor, or a check and an order that a user chooses": {
+        "client.handler_pool.HandlerPool": {"handler"},
+        "client.options.ConsumerOptions": {"give_up"},
+        "flow.controller.processor_node.ProcessorPlan": {"kind", "properties"},
+        "flow.graph.check_context.CheckContext": {"check_prioritizer"},
+        "flow.processor.properties.ExpressionProperty": {"validator"},
+        "flow.processor.properties.Property": {"validator"},
+        "flow.processor.property_types.PropertyType": {"parse"},
+        "flow.queue.drop_requests.DropRequest": {"predicate"},
+        "flow.queue.ordered_store.OrderedStore": {"keys"},
+        "flow.queue.swap_cursors.SwapWindows": {"keys"},
+        "flow.session.commit.PreparedCommit": {"callbacks"},
+    },
+    "an entry of a table, or a choice between forms: a function of its arguments alone": {
+        "broker.http_server.guard.HttpGuard": {"error_body"},
+        "flow.processors.records.formats.protocols.RecordSource": {"open"},
+        "indexing.worker.peon_task.TaskKind": {"make"},
+        "services.api.endpoints.Endpoint": {"answer"},
+        "services.api.router.RouterParts": {"mistakes"},
+        "services.emitter.http_sink.HttpByFeedSink": {"make"},
+        "spark.batch.input.file_finder.FileFinder": {"check", "_sources"},
+        "spark.batch.input.input_work.InputWork": {"sources"},
+        "spark.chunk_work.ReadWork": {"make_parser"},
+    },
+    "only runs what it is given: threads, mailboxes, transactions, steps of a start": {
+        "core.threads.OwnedThread": {"body"},
+        "flow.controller.connection_queues.ConnectionQueues": {"background"},
+        "flow.queue.queue.FlowFileQueue": {"background"},
+        "flow.queue.swap_policy.ReadAhead": {"background"},
+        "flow.scheduling.inbox.SchedulerInbox": {"receive"},
+        "mailbox.alarm.Alarm": {"check_thread"},
+        "mailbox.control.DefaultActionController": {"complete"},
+        "mailbox.executor.MailboxExecutor": {"is_default_action_suspended"},
+        "mailbox.mail.Mail": {"action"},
+        "mailbox.processor.MailboxProcessor": {"default_action"},
+        "services.lifecycle.LifecycleHandler": {"start", "stop"},
+        "services.readiness.Check": {"attempt"},
+        "storage.metadata.sql_database.GuardedDatabase": {"check"},
+        "storage.queue.group_commit.Syncer": {"run_pass"},
+    },
+    "code of a user reads and closes the stream at any time, and its session counts the bytes": {
+        "flow.session.content_streams.ContentSource": {"count"},
+        "flow.session.content_streams.ContentStream": {"ended"},
+    },
+    "a port towards a part that may be absent or in another thread, and answers with a future": {
+        "indexing.overlord.duties.duty.DutyTools": {"slots", "submit"},
+    },
+    "a session or a task reports to the process that runs it, and knows no scheduler or peon": {
+        "flow.session.services.SessionContext": {"yield_for"},
+        "indexing.batch.retrying_caller.RetryingCaller": {"waits_changed"},
+    },
+    "messages and failures arrive from the network at any time, as at an asyncio protocol": {
+        "client.connections.Inbound": {"failed", "forget", "put"},
+    },
+    "finds or asks a part that may be absent, or at another address at each call": {
+        "services.api.broker_port.HttpBrokerPort": {"find"},
+        "services.api.flow.queues.QueueEndpoints": {"controller"},
+        "services.api.flow.routes.FlowRoutes": {"controller"},
+        "services.api.indexer.routes.OverlordParts": {"live_report"},
+        "services.api.indexer.sql_task.SqlTaskRoutes": {"overlord"},
+        "services.api.indexer.task_files.TaskFiles": {"live_report"},
+        "services.api.overview.ProcessOverview": {"find_broker", "own_state"},
+        "services.api.process_clients.HttpActionClient": {"find_overlord"},
+        "services.api.process_clients.HttpTaskClient": {"locate"},
+        "services.api.router.RouterParts": {"find_broker", "ready"},
+        "services.api.router_metrics.RouterMetrics": {"find_broker", "find_overlord"},
+        "services.api.worker.WorkerRoutes": {"find_broker", "find_overlord"},
+        "services.backup.restore.RestoreTarget": {"import_metadata"},
+        "services.host.liveness.LivenessCheck": {"send_question"},
+        "services.membership.election.TermContest": {"refuses"},
+        "services.membership.leases.LeaseDirectory": {"waits"},
+        "services.membership.membership.BrokerFinder": {"lease"},
+        "services.readiness.Readiness": {"waits"},
+    },
+    "roles put processes together: a part below them has the process end, or reports its state": {
+        "services.api.peon.PeonRoutes": {"stop"},
+        "services.api.sql_answer.SqlAnswer": {"on_abandoned"},
+        "services.host.launcher.ChildPlan": {"command", "restart_reason"},
+        "services.host.launcher.Launcher": {"on_ready", "print_line"},
+        "services.membership.election.LeaderSelector": {"broken"},
+        "services.readiness.Readiness": {"on_ready", "on_waiting"},
+        "services.roles.peon.PeonRole": {"notify_worker"},
+        "spark.connect.running_calls.RunningCall": {"on_ignored"},
+    },
+}
+
+
+def test_no_constructor_takes_a_callback_of_its_package() -> None:
+    found = cohesion.callbacks_in_constructors(cohesion.read_modules(cohesion.ROOT / "src"))
+    exempt = {
+        (name, parameter)
+        for classes in EXEMPT.values()
+        for name, parameters in classes.items()
+        for parameter in parameters
+    }
+    new = {one: sorted(creators) for one, creators in found.items() if one not in exempt}
+    assert not new, "pass the object, return a value, report by mail, or give a reason"
+    assert exempt <= found.keys(), "these are gone: remove their exemption"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    below = """
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Hook = Callable[[int], None]
+
+@dataclass(frozen=True)
+class Ports:
+    size: int
+    notify: Callable[[], None]
+
+class Part:
+    def __init__(self, size: int, *, done: Hook | None = None, late: "Callable[[], int]") -> None:
+        self.other: Callable[[], None] = print
+
+class Private:
+    def __init__(self, done: Hook) -> None: ...
+
+class Apart:
+    def __init__(self, done: Hook) -> None: ...
+
+Private(print)
+"""
+    files = {
+        "__init__.py": "",
+        "broker/__init__.py": "",
+        "broker/below.py": below,
+        "broker/owner.py": "from penstock.broker.below import Part, Ports\nPart(1)\nPorts(1)\n",
+        "flow/__init__.py": "",
+        "flow/user.py": "from penstock.broker.below import Apart\nApart(print)\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "penstock" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_callables_of_parameters_fields_and_aliases_are_found(source: Path) -> None:
+    found = cohesion.callbacks_in_constructors(cohesion.read_modules(source))
+    assert found == {
+        ("broker.below.Part", "done"): {"broker.owner"},
+        ("broker.below.Part", "late"): {"broker.owner"},
+        ("broker.below.Ports", "notify"): {"broker.owner"},
+    }
