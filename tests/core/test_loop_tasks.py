@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import uvloop
+from call_faults_kit import Faults
 
 from penstock.core import loop_tasks, threads
 from penstock.core.errors import Closed, Unavailable
@@ -25,6 +27,7 @@ from penstock.core.loop_tasks import (
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath
 
 LIMIT_S = 30.0
+CORE = ("penstock.core.loop_tasks", "penstock.core.threads")
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -93,6 +96,43 @@ def test_a_body_is_restarted(ended: list[Death], monkeypatch: pytest.MonkeyPatch
     asyncio.run(story())
     assert len(runs) == 3
     assert (ended, DEATHS.counts(), DEATHS.down()) == ([], {"announcer": 2}, [])
+
+
+@pytest.mark.filterwarnings("ignore:coroutine '_keep' was never awaited")  # it did not start
+def test_without_memory_a_body_is_restarted_or_the_process_ends(
+    ended: list[Death], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of a death raised: the task was done, and its owner did not look at it."""
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 0.0)
+    faults = Faults()
+
+    async def story(at: int, runs: list[str]) -> None:
+        watch_loop(asyncio.get_running_loop())
+
+        async def body() -> None:
+            runs.append("run")
+            if len(runs) == 1:
+                await fail()
+
+        with faults.armed_inside(CORE, MemoryError, at):
+            try:
+                task = keep_running("retention", body, on_death=OnDeath.RESTART, may_return=True)
+            except MemoryError:
+                runs.append("its caller knows")
+                raise
+            owned.append(task)  # so that asyncio does not report that its end was not looked at
+            await asyncio.wait([task])
+            await asyncio.sleep(0)
+
+    for at in itertools.count():
+        runs: list[str] = []
+        owned: list[asyncio.Task[None]] = []
+        ended.clear()
+        asyncio.run(story(at, runs))
+        assert ended or len(runs) == 2 or "its caller knows" in runs, faults.raised
+        if not faults.raised:
+            break
+    assert at > 5
 
 
 def test_a_job_that_fails_is_counted_and_its_exception_is_its_own(ended: list[Death]) -> None:

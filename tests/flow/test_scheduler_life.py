@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 import pytest
 from call_faults_kit import Faults
@@ -19,6 +21,7 @@ from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 
 S = ComponentState
+SCHEDULING = ("penstock.flow.scheduling", "penstock.mailbox")
 
 
 def test_a_component_is_validated_made_ready_run_and_let_go() -> None:
@@ -430,3 +433,67 @@ def test_those_who_wait_for_a_stop_hear_of_the_end_of_the_loop() -> None:
         with pytest.raises(Closed, match="restart the flow service"):
             one.result(0)
     assert not world.flights  # the pool is closed
+
+
+class EndingWorld(World):
+    """Notes that an exception ended the loop, or a thread of the pool, and so the process."""
+
+    has_ended = False
+
+    def settle(self) -> None:
+        try:
+            super().settle()
+        except MemoryError:
+            self.has_ended = True
+            raise
+
+
+def put(world: World) -> None:
+    world.put("one")
+
+
+def run(world: World) -> None:
+    world.put("one")
+    world.settle()
+
+
+def stop_and_start(world: World) -> None:
+    for request in (world.scheduler.stop, world.scheduler.start):
+        request("one")
+        world.settle()
+
+
+def run_after_a_yield(world: World) -> None:
+    world.scheduler.yield_for("one", 1_000)
+    world.put("one")
+    world.advance(1.0)
+
+
+@pytest.mark.parametrize("operation", [put, run, stop_and_start, run_after_a_yield])
+def test_without_memory_the_scheduler_goes_on_or_its_loop_ends(
+    operation: Callable[[World], None],
+) -> None:
+    """A component whose event was lost never ran again."""
+    faults, goes_on = Faults(), 0
+    for at in itertools.count():
+        world = EndingWorld()
+        part = world.started("one")
+        with faults.armed_inside(SCHEDULING, MemoryError, at):
+            operation(world)
+        raised = faults.raised
+        if not world.has_ended:
+            with suppress(MemoryError):
+                world.settle()
+        if world.has_ended:
+            continue
+        before = part.taken
+        world.scheduler.start("one")  # as a caller does whose request raised
+        world.put("one")
+        world.advance(2.0)
+        assert part.taken > before, raised
+        assert not part.queue, raised
+        goes_on += 1
+        if not raised:
+            break
+    assert at > 5
+    assert goes_on

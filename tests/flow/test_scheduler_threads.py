@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,13 +15,15 @@ from call_faults_kit import Faults
 from mailbox_kit import StepPool
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Closed, Unavailable
+from penstock.core.threads import Deaths
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
-from penstock.mailbox import MailboxThread
+from penstock.mailbox import Mail, MailboxThread
+from penstock.mailbox.task_mailbox import TaskMailbox
 
 LIMIT_S = 30.0
 T = TypeVar("T")
@@ -239,6 +241,51 @@ def test_work_that_an_idle_thread_is_not_given_takes_no_slot(after: bool) -> Non
     assert again.wait(LIMIT_S)
     assert (1 in ran) == (0 in ran)
     assert pool.threads == 1
+    pool.close()
+
+
+def test_work_that_raises_ends_the_process(deaths: Deaths) -> None:
+    """The end of a run was lost with a log line: its component never ran again."""
+
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    pool, ran = ThreadPool("test pool"), threading.Event()
+    pool.run(fail)
+    pool.run(ran.set)
+    assert ran.wait(LIMIT_S)
+    pool.close()
+    assert deaths.counts() == {"test pool": 1}
+
+
+@pytest.mark.parametrize("event", ["wake", "a run ended", "a method ended"])
+def test_an_event_that_cannot_be_put_ends_the_scheduler(
+    event: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its component stood still for good, and the process said that it was ready."""
+    put, failed = TaskMailbox.put, []
+
+    def fail_once(mailbox: TaskMailbox, mail: Mail) -> None:
+        if mail.description == event and not failed:
+            failed.append(event)
+            raise MemoryError("no room")
+        put(mailbox, mail)
+
+    monkeypatch.setattr(TaskMailbox, "put", fail_once)
+    clock, part, pool = SystemClock(), Part(), ThreadPool("test flow")
+    thread = MailboxThread("test scheduler", clock=clock, daemon=True)
+    scheduler = Scheduler(thread.processor, pool, clock=clock)
+    thread.start()
+    done(scheduler.add("one", part, ComponentSchedule()))
+    part.queue.append(1)
+    with contextlib.suppress(CancelledError, Closed):
+        done(scheduler.start("one"))
+    while thread.is_alive and not failed:
+        with contextlib.suppress(MemoryError):
+            scheduler.wake("one")
+    assert thread.join(LIMIT_S)
+    assert isinstance(thread.failure, MemoryError)
+    assert deaths.counts()["test scheduler"] == 1
     pool.close()
 
 

@@ -8,7 +8,8 @@ kinds of tasks:
     start_owned    one coroutine whose exception goes to a callback of its owner
     start_awaited  one coroutine whose result, or exception, goes to the code that awaits it
 
-A task of any kind that is cancelled ends as requested.
+A task of any kind that is cancelled ends as requested. A task of `keep_running` that itself raises,
+because memory does not suffice to report or restart its body, ends the process.
 
 An exception that reaches a loop itself, because it came from a callback or from a task that no code
 awaited, ends the process as an uncaught exception of a thread does (`watch_loop`). Exceptions:
@@ -67,7 +68,15 @@ def keep_running(
         on_death: Consequence if it raises or returns.
         may_return: It may return: only an exception is unexpected.
     """
-    return _start(_keep(name, body, on_death, may_return), name)
+    task = _start(_keep(name, body, on_death, may_return), name)
+    task.add_done_callback(_report_lost)
+    return task
+
+
+def _report_lost(task: asyncio.Task[None]) -> None:
+    """Report to the loop what ended a task that was to report, or restart, its body itself."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        report(f"{task.get_name()} ended, and could not be reported or restarted", error)
 
 
 async def _keep(

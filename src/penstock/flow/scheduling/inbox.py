@@ -4,7 +4,8 @@ Owns how an event reaches the scheduler's thread. Does not own what follows from
 Each module defines the events that it reports.
 
 Invariants: events are handled one at a time, on the scheduler's thread. An event that is added
-while another one is handled follows it before the next mail, so handling is never nested.
+while another one is handled follows it before the next mail, so handling is never nested. An event
+that cannot be delivered ends the loop.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class SchedulerInbox:
     def __init__(
         self, mailbox: MailboxProcessor, receive: Callable[[SchedulerEvent], None]
     ) -> None:
+        self._processor = mailbox
         self._mailbox = mailbox.mailbox
         self._executor = mailbox.main_executor
         self._timers = mailbox.timers
@@ -57,9 +59,17 @@ class SchedulerInbox:
     # Any thread
 
     def post(self, event: SchedulerEvent) -> None:
-        """Report an event as mail; ignored if the mailbox is closed."""
+        """Report an event as mail; ignored if the mailbox is closed.
+
+        If memory does not suffice for the mail, the scheduler's loop ends: after the loss of a
+        run's end, for example, the component would never run again.
+        """
+        self._processor.post(partial(self._receive, event), event.description)
+
+    def fail(self, error: BaseException) -> None:
+        """End the scheduler's loop, because an event could not be reported."""
         with suppress(Closed):
-            self._executor.execute(partial(self._receive, event), event.description)
+            self._processor.report_throwable(error)
 
     def submit_change(
         self, request: Callable[[], T], description: str, *arguments: object

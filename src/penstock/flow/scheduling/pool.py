@@ -4,7 +4,7 @@ Owns threads and their queue of work. Does not own the work, nor its order: the 
 more work than there are threads, so nothing waits here.
 
 Invariants: an abandoned thread never takes new work. The number of other threads never exceeds the
-size, except for a moment after the size was reduced.
+size, except for a moment after the size was reduced. Work that raises ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from penstock.core.errors import Unavailable
-from penstock.core.threads import OwnedThread
+from penstock.core.threads import DEATHS, Death, OnDeath, OwnedThread
 
 _log = logging.getLogger(__name__)
 
@@ -171,8 +171,9 @@ class ThreadPool:
             task.thread = threading.current_thread()
             try:
                 task.work()
-            except BaseException:  # noqa: BLE001 - top of a thread; the work must not raise
-                _log.exception("the work of a run's thread raised, which it must not")
+            except BaseException as error:  # noqa: BLE001 - reported
+                # The end of the run, which the work was to report, is lost.
+                DEATHS.report(Death(self._name, error, OnDeath.END_PROCESS))
             with self._mutex:
                 task.done = True
                 if task.abandoned:

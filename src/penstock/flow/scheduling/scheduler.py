@@ -313,7 +313,11 @@ class Scheduler:
         component.signalled = True
         if component.listening:
             component.listening = False
-            self._inbox.post(Woken(component))
+            try:
+                self._inbox.post(Woken(component))
+            except BaseException as error:
+                self._inbox.fail(error)  # nothing would wake the component any more
+                raise
 
     def _receive(self, event: SchedulerEvent) -> None:
         """Handle an event, and the events that follow from it."""
