@@ -104,8 +104,7 @@ def server(
         module = importlib.import_module(f"penstock.services.roles.{role.value}")
     clock = SystemClock()
     end_on_thread_death()
-    run_alone(role.value, options, clock, module.compose)
-    leave(exit_codes.OK, clock)
+    leave(run_alone(role.value, options, clock, module.compose), clock)
 
 
 @internal_app.command("prepare-spark")

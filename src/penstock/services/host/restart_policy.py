@@ -23,7 +23,8 @@ ENDS_BEFORE_READY_MAX = 3
 FLOW_ENDS_MAX = 5
 # Exit code of a child with an invalid option: a restart would not help.
 INVALID_OPTIONS = 2
-# The exit code of a process that ended itself because one of its threads ended unexpectedly.
+# The exit code of a process that ended itself because one of its threads ended unexpectedly, or one
+# of its parts failed.
 DEAD_THREAD = 70
 
 

@@ -1,7 +1,8 @@
 """Signals as bytes on a pipe, so that a main thread can wait for them and for other events.
 
 Owns the handlers while entered. A handler of Python runs between two lines of the main thread, and
-must not take a mutex; a byte on a pipe is safe.
+must not take a mutex; a byte on a pipe is safe. Python writes that byte for every signal that has a
+handler, also for those of other code, which are ignored.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class SignalPipe:
     def take(self) -> list[int]:
         """Return the received signals."""
         try:
-            return list(os.read(self.reader, 4_096))
+            received = os.read(self.reader, 4_096)
         except BlockingIOError:
             return []
+        return [one for one in received if one in self._signals]
 
     def wake(self) -> None:
         """Make `wait` return as after a stop signal; thread-safe."""
@@ -55,5 +57,5 @@ class SignalPipe:
 
     def wait(self) -> None:
         """Wait for a signal."""
-        select.select([self.reader], [], [])
-        self.take()
+        while not self.take():
+            select.select([self.reader], [], [])

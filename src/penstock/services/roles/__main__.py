@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     with freeze_new_objects():
         role = importlib.import_module(f"penstock.services.roles.{given.role}")
     try:
-        run_role(
+        return run_role(
             given.role,
             options,
             SystemClock(),
@@ -58,7 +58,6 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(__name__).exception("%s ends", given.role)
         sys.stderr.write(f"{escaped_lines(str(error))}\n")
         return INVALID_OPTIONS if isinstance(error, InvalidRequest) else 1
-    return 0
 
 
 if __name__ == "__main__":

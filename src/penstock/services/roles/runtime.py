@@ -38,6 +38,7 @@ from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
+from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
@@ -89,7 +90,8 @@ class RoleContext:
         listener: Its listening socket.
         report_ready: Call it once the process does its work.
         report_waiting: Call it with the reason while the process cannot work yet.
-        request_stop: Ends the process in order; thread-safe.
+        request_stop: Ends the process in order, with an exit code that asks for a restart;
+            thread-safe.
         emitter: Emitter that runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
         samples: Metrics of events and of HTTP requests.
@@ -204,8 +206,8 @@ class StartReporter:
 
 def run_alone(
     name: str, options: Options, clock: Clock, compose: Callable[[RoleContext], Lifecycle]
-) -> None:
-    """Run a role without a launcher. Raises as `run_role`."""
+) -> int:
+    """Run a role without a launcher; return its exit code. Raises as `run_role`."""
     log_to_stream()
     options = dataclasses.replace(options, data_dir=options.data_dir.absolute())
     folder = private_data_folder(options)
@@ -223,7 +225,7 @@ def run_alone(
     listening = [InheritedSocket(None, address, option)]
     if name == "broker":
         listening.append(InheritedSocket(None, options.broker_tcp_address, "--broker-tcp"))
-    run_role(name, options, clock, listening, StartReporter(None), compose)
+    return run_role(name, options, clock, listening, StartReporter(None), compose)
 
 
 def run_role(
@@ -233,8 +235,11 @@ def run_role(
     listening: Sequence[InheritedSocket],
     reporter: StartReporter,
     compose: Callable[[RoleContext], Lifecycle],
-) -> None:
-    """Run a role until SIGTERM or SIGINT.
+) -> int:
+    """Run a role until SIGTERM or SIGINT, or until one of its parts ends it.
+
+    Returns 0 after a signal. After `RoleContext.request_stop` it returns `DEAD_THREAD`, so that
+    supervisors which restart only failed processes restart it, too.
 
     Args:
         name: The role.
@@ -254,8 +259,14 @@ def run_role(
         raise_descriptor_limit()
         emitter = service_emitter(options, clock, name)
         guard = api_guard(options, clock)
+        failed = threading.Event()
+
+        def request_stop() -> None:
+            failed.set()
+            pipe.wake()
+
         context = RoleContext(
-            *(name, options, clock, listener, reporter.ready, pipe.wake, emitter),
+            *(name, options, clock, listener, reporter.ready, request_stop, emitter),
             report_waiting=reporter.waiting,
             tcp_listener=others[0] if others else None,
             samples=lambda: itertools.chain(emitter.samples(), guard.samples()),
@@ -279,13 +290,20 @@ def run_role(
         where = ", ".join(f"{one[0]}:{one[1]}" for one in names)
         logger.info("%s is running as process %d and listens on %s", name, os.getpid(), where)
 
+        exit_code = 0
+
         def wait() -> None:
+            nonlocal exit_code
             pipe.wait()
+            # Not later: a part that fails while the process stops as requested changes nothing.
+            exit_code = DEAD_THREAD if failed.is_set() else 0
             DEATHS.process_stops()
 
         lifecycle.join(wait)
-        logger.info("%s stopped", name)
+        how = " because a part of it failed" if exit_code else ""
+        logger.info("%s stopped%s", name, how)
         sys.stdout.flush()
+        return exit_code
 
 
 def _alert(death: Death, emitter: ServiceEmitter) -> None:
