@@ -118,7 +118,7 @@ def _way(metric: Aggregator, rows: Sequence[KeptRows]) -> Way:
 
 
 def _ways(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
-    """Return how the metric can be derived from rows; any way if they have no values of it."""
+    """Return the ways to derive the metric from rows; any way if they have no values of it."""
     found: set[Way] = set()
     if rows.metrics is None:
         if metric.kind == "count" or _is_there(metric, rows):

@@ -56,7 +56,7 @@ TASKS_PER_TRANSACTION: Final = 500
 
 
 class Adding(Protocol):
-    """The part of the task queue that the intake uses."""
+    """Part of the task queue that `TaskSubmissions` uses."""
 
     def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
         """Store new tasks; return an error for each refused task and None for each stored one."""
@@ -64,7 +64,7 @@ class Adding(Protocol):
 
 
 class TaskSubmissions:
-    """The intake.
+    """Collects submitted tasks, so that waiting ones share one transaction.
 
     The mutex guards the inbox, which callers fill and the mailbox empties. It is held for a few
     statements only.
@@ -168,7 +168,7 @@ class TaskView:
 
 
 class TaskService:
-    """The task service.
+    """Task operations of the API: submit, end, list, explain.
 
     Args:
         lead: Returns the term, or raises NotLeading.
@@ -199,7 +199,7 @@ class TaskService:
         return True
 
     def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
-        """Submit a batch task; the future has its id, which is generated if the spec has none.
+        """Submit a batch task; the future has its id, which is generated if the spec has no id.
 
         Raises:
             SpecError: The spec is invalid; the error lists all mistakes.

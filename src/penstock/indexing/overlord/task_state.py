@@ -1,9 +1,10 @@
 """States of an active task in the overlord: the table of transitions, and the task's entry.
 
-`TASK_MACHINE` decides what each event does; `task_queue` reports the events and carries out the
-effects. An event that follows a write to the metadata store is reported once the write succeeded,
-so a transition never has to be undone: a worker is stored before the task is sent to it, and an end
-before its locks are released. Invariants, checked by walks through the table:
+`TASK_MACHINE` defines the outcome of each event; `task_queue` and other modules report the events,
+and `task_effects` carries out the effects. An event that follows a write to the metadata store is
+reported once the write succeeded, so a transition never has to be undone: a worker is stored before
+the task is sent to it, and an end before its locks are released. Invariants, checked by walks
+through the table:
 
 - the first end stands: a task in `ENDING` gets no other end;
 - locks are released only after the end is stored, and waiting tasks are tried only after that;
@@ -65,7 +66,7 @@ class TaskEvent(Symbol):
     UNANSWERED = "its worker did not answer, or reported another error"
     NO_WORKER_STORED = "stored that it has no worker"
     WORKER_RENAMED = "announced by a worker while its own is unknown in this term"
-    RUNS = "announced by its worker, or by any if it has none"
+    RUNS = "announced by its worker, or by any worker if it has no worker"
     RUNS_ELSEWHERE = "announced by a worker that is not its own"
     ENDED_AT_WORKER = "announced as ended by its worker, after `RUNS`"
     ABSENT = "absent from a report of its worker that is newer than the state"
@@ -264,7 +265,7 @@ class QueuedTask:
         waits: Dependencies that it waits for, from its worker's last report.
         end: Its end, while the end is not stored yet.
         granted_ms: When it first had its locks; None before that, or if that was in another term.
-        running_ms: When it first ran; likewise None.
+        running_ms: When it first ran; None in the same cases.
     """
 
     task: TaskSpec

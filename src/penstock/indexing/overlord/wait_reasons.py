@@ -1,11 +1,12 @@
 """Reasons why an active task waits, as users see them.
 
 `WaitReason` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker,
-a publish, a retry or a dependency. `reasons_of` derives the reasons of a task from its progress and
-from what the lockboxes, the lines of waiting tasks and the workers say, and is pure; why no worker
-can run it is in `runner.slot_reasons`. `RefusalTracker` records for how long the requests of
-running tasks have been refused; any thread may use it, and its mutex is held for a few statements.
-A refused task asks again after a while; a pause without a request ends its wait.
+a publish, a retry or a dependency. `reasons_of` derives the reasons of a task from its progress,
+the answers of the lockboxes, its position in the wait queue and the state of the workers, and is
+pure; why no worker can run it is in `runner.slot_reasons`. `RefusalTracker` records for how long
+the requests of running tasks have been refused; any thread may use it, and its mutex is held for a
+few statements. A refused task repeats its request after a while; a pause without a request ends its
+wait.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class WaitReason:
     """One reason why a task waits.
 
     Attributes:
-        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that wants the
-            same locks. `slots`: for a worker with a free slot. `worker`: for its worker to report
-            that it runs. `publish`: for an earlier sequence to be published. `retry`: for the next
-            try of failed work, because a dependency does not answer. `dependency`: for a failing
-            dependency, as the running task reported to its worker.
+        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that requests
+            the same locks. `slots`: for a worker with a free slot. `worker`: for its worker to
+            report that it runs. `publish`: for an earlier sequence to be published. `retry`: for
+            the next try of failed work, because a dependency does not answer. `dependency`: for a
+            failing dependency, as the running task reported to its worker.
         text: Description for users.
         refused: The conflicting locks, for `locks`.
         slots: The reason of each worker, for `slots`.
@@ -78,7 +79,7 @@ def reasons_of(
     refused: Sequence[LockRefused],
     slots: Sequence[SlotReason],
 ) -> list[WaitReason]:
-    """Return what a task waits for; empty if it runs.
+    """Return the reasons why a task waits; empty if it runs.
 
     Args:
         active: The task.
@@ -90,14 +91,14 @@ def reasons_of(
         head, before = line
         found = [WaitReason("locks", one.text(), refused=(one,)) for one in refused]
         if before:
-            text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
+            text = f"{before} earlier tasks that request the same locks; {head} is next"
             found.append(WaitReason("line", text))
-        return found or [WaitReason("locks", "the answer of the lockbox")]
+        return found or [WaitReason("locks", "the overlord's decision on its locks")]
     if active.state is RunnerState.RUNNING:
         return []
     if active.worker is not None:
         return [WaitReason("worker", f"the worker {active.worker} to report that it runs")]
-    text = slots_text(slots) or "to be handed over in a moment"
+    text = slots_text(slots) or "one is free, and the task is about to be assigned to it"
     return [WaitReason("slots", f"a worker with a free slot: {text}", slots=tuple(slots))]
 
 
@@ -144,7 +145,7 @@ class RefusalTracker:
             return int((now_s - wait.first_s) * 1000)
 
     def served(self, task_id: str) -> None:
-        """Delete the wait of a task whose request was granted, or failed for good."""
+        """Delete the wait of a task whose request was granted, or failed permanently."""
         with self._mutex:
             self._waits.pop(task_id, None)
 

@@ -1,6 +1,7 @@
 """All mistakes of a spec at once, each with its place and a similar valid name, if there is one.
 
-Owns the translation of pydantic's errors; the texts of other checks are beside the checks.
+Owns the translation of pydantic's errors; the texts of other checks are in the modules of the
+checks.
 """
 
 from __future__ import annotations
