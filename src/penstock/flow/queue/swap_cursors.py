@@ -18,8 +18,8 @@ Invariants:
 - All windows together stay within their bound, except for a few rows of each open cursor.
 - A missing or damaged file loses only the damaged rows. A file that is temporarily unreadable
   keeps its rows, is retried after a pause, and blocks nothing.
-- A change of a cursor is complete or not made, whatever it raises. A cursor with rows left is
-  always ranked, unread or waiting for a retry.
+- A change of a cursor is complete or not made, even if it raises. A cursor with rows left is always
+  ranked, unread or waiting for a retry.
 """
 
 from __future__ import annotations
@@ -416,7 +416,7 @@ class SwapCursor:
 def rank(run: SwapCursor) -> Rank:
     """Return the rank of a cursor with a key, for comparison with others.
 
-    Of two with the same key, the one without a window comes first: its key is that of the last
+    If two have the same key, the one without a window comes first: its key is that of the last
     FlowFile taken. If that one was given back and swapped out again, it is now the first of the
     other cursor.
     """
@@ -535,7 +535,7 @@ class SwapWindows:
         self._lose(run, found.lost)
         run.attach(plan, found, keys)
         if not run.window and run.is_read_out and run.left:
-            self._lose_rest(run, "it holds fewer rows than its summary says")
+            self._lose_rest(run, "it contains fewer rows than its summary states")
 
     def _lose(self, run: SwapCursor, rows: RowNumbers) -> None:
         if len(rows):
@@ -677,7 +677,7 @@ class SwapCursors:
         run.reorder(reordered)
 
     def changed(self, run: SwapCursor) -> None:
-        """Rank a cursor again after rows of it were removed; remove it if it has none."""
+        """Rank a cursor again after rows of it were removed; remove it if no rows are left."""
         if run in self._unread or run in self._resting:
             if not run.left:
                 for runs in (self._unread, self._resting):
@@ -774,7 +774,7 @@ class SwapCursors:
         return False
 
     def resolve_first(self) -> bool:
-        """Read a window of the first cursor if it has none; return False if it has one."""
+        """Read a window of the first cursor unless it has one; return whether one was read."""
         run = self.first()
         if run.window or run.is_busy or run.is_read_ahead:
             return False

@@ -92,7 +92,7 @@ class SwapFolder:
         return events
 
     def remove(self, obsolete: Mapping[str, bool]) -> bool:
-        """Delete files, or keep them aside, durably; return whether all are gone.
+        """Delete files, or keep them aside, durably; return whether no file is left.
 
         Args:
             obsolete: Files by name; True: keep the file aside as `*.bad`.

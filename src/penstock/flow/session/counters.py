@@ -1,9 +1,9 @@
-"""Counters of a processor: values that it counts itself, under names of its own.
+"""Counters of a processor: values that it counts itself, under its own names.
 
 Invariants: a counter can be shown and sent as JSON: its name is Unicode text of bounded length, and
-its value a whole number of 64 bits. The code of a user's processor is checked for that. A processor
-has at most `NAMES_MAX` counters: what is counted under further names is added to `OTHERS`, and
-`REFUSED` counts how often this was so.
+its value a whole number of 64 bits. Names and values from a user's processor are checked. A
+processor has at most `NAMES_MAX` counters: counts under further names are added to `OTHERS`, and
+`REFUSED` counts these additions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core.whole_numbers import is_int64, within_int64
 
 NAMES_MAX: Final = 1_000
 OTHERS: Final = "(other counters)"
-"""Counter with the sum of what was counted under names beyond the limit."""
+"""Counter with the sum of the counts under names beyond the limit."""
 REFUSED: Final = "(refused names)"
 """Counter of the additions to `OTHERS`."""
 _RESERVED: Final = frozenset({OTHERS, REFUSED})
@@ -38,7 +38,7 @@ class Counters:
         Args:
             name: Up to 200 characters. A processor has at most 1,000 counters; further names are
                 counted together.
-            count: A whole number of 64 bits, also one of NumPy.
+            count: A whole number of 64 bits, including NumPy's.
 
         Raises:
             InvalidRequest: The name or the count cannot be shown.

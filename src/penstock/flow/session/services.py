@@ -3,8 +3,8 @@
 Owns which inputs may be polled now, and their rotation. Does not own the queues (`queue`), nor
 back-pressure that keeps a processor from being triggered (`scheduling`).
 
-Invariant: the wiring of a processor is created anew when its connections change. All of its
-sessions share it, from any thread.
+Invariant: a processor gets new wiring when its connections change. All of its sessions share it,
+from any thread.
 """
 
 from __future__ import annotations
