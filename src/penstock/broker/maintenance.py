@@ -1,10 +1,10 @@
 """Periodic and start-up maintenance of the broker's disk queues.
 
-Owns three jobs: fsyncing the queues and journals that a killed broker left unsynced (nobody
-else syncs them if nothing is appended to them); the rounds that delete old, consumed log files;
-and the size limits of topics, at which publishes are refused or the oldest messages are
-dropped. Does not own which files may be deleted (`Retention.retain`), which messages are still
-needed (`Topic.held_back`) or the limits (`penstock.broker.topics.options`).
+Owns three jobs: fsyncing the queues and journals that a killed broker left unsynced (no other code
+syncs them if nothing is appended to them); the rounds that delete old, consumed log files; and the
+size limits of topics, at which publishes are refused or the oldest messages are dropped. Does not
+own which files may be deleted (`Retention.retain`), which messages are still needed
+(`Topic.held_back`) or the limits (`penstock.broker.topics.options`).
 
 Invariants: files are deleted and synced outside the event loop, one pass for a stream partition
 at a time. A round uses the event loop for a few topics at a time and costs almost nothing for a
@@ -39,11 +39,11 @@ _logger = logging.getLogger(__name__)
 
 
 async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
-    """Fsync leftovers, if there are any; slow, beside other work.
+    """Fsync the queues that a killed broker left unsynced, if any, in the background.
 
     Args:
         topics: The topics, which know whether the previous broker was killed.
-        going_on: Returns whether to continue; otherwise the next start begins again.
+        going_on: Returns false to stop; the next start repeats the work.
     """
     if not topics.left_unsynced or not await run_on_thread(partial(_sync_queues, topics, going_on)):
         return
@@ -61,7 +61,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
 
 
 def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
-    """Fsync the queues, beside the event loop; False if some are not durable."""
+    """Fsync the queues on another thread; return False if some are not durable."""
     for topic in topics:
         for queue in topic.queues:
             if not going_on():

@@ -29,7 +29,7 @@ class HandlerOwner(Protocol):
     """Receives the outcomes of handlers."""
 
     def note_outcome(self, succeeded: bool) -> None:
-        """Note that a handler returned or raised."""
+        """Record that a handler returned or raised."""
         ...
 
     def task_failed(self, name: str, error: BaseException) -> None:

@@ -105,7 +105,7 @@ class Deaths:
         threading.excepthook = self._uncaught
 
     def process_stops(self) -> None:
-        """Note that the process stops in order: from now on, no death ends it."""
+        """Record that the process stops in order: from now on, no death ends it."""
         self._process_stops = True
 
     def listen(self, listener: Callable[[Death], None]) -> Callable[[], None]:
@@ -152,7 +152,7 @@ class Deaths:
             end(death)
 
     def recovered(self, owner: object) -> None:
-        """Note that an owner's body runs again, or that its end was requested."""
+        """Record that an owner's body runs again, or that its end was requested."""
         with self._mutex:
             self._down.pop(owner, None)
 
@@ -228,7 +228,7 @@ class RestartPauses:
         self._begun_s = time.monotonic()
 
     def begin(self) -> None:
-        """Note that the body begins."""
+        """Record that the body begins."""
         self._begun_s = time.monotonic()
 
     def next_s(self) -> float:
@@ -268,7 +268,7 @@ class OwnedThread(threading.Thread):
         self._end_expected = threading.Event()
 
     def expect_end(self) -> None:
-        """Note that the end of the body was requested: no restart follows. Any thread."""
+        """Record that the end of the body was requested: no restart follows. Any thread."""
         self._end_expected.set()
 
     def run(self) -> None:

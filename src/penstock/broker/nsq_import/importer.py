@@ -2,7 +2,7 @@
 
 Owns the writing. Does not own the input (`data_folder`) nor the merging of queues (`backlog`).
 
-Invariants: a topic exists either completely or not at all, also after a crash; an existing topic is
+Invariants: a topic exists either completely or not at all, even after a crash; an existing topic is
 not changed; the nsqd's folder is not changed. So an interrupted import can be repeated.
 """
 
@@ -174,7 +174,7 @@ class NsqImport:
 
 
 def _state(share: Share, given_out: int, total: int) -> ChannelState:
-    """Return the state of a channel: delivered messages wait, unwanted ones are finished."""
+    """Return the state of a channel: delivered messages wait, unneeded ones are finished."""
     waiting = np.flatnonzero(share.wanted[:given_out])
     parts = [
         journal_records.next_(0, given_out),

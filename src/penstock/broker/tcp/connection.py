@@ -6,7 +6,7 @@ fsync, authentication) delays only the commands behind it. Does not own the rece
 (`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
 subscription (`consumer`) or the memory of large bodies (`publish_admission`).
 
-The state of the connection is in its session. Commands, and what follows from them, are events of
+The state of the connection is in its session. Commands and their consequences are events of
 `penstock.broker.protocol.connection_state`; the effects of those that are not commands are carried
 out here.
 
@@ -129,7 +129,7 @@ class TcpConnection(asyncio.Protocol):
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
 
-    # -- what the loop calls
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read and write."""
@@ -165,7 +165,7 @@ class TcpConnection(asyncio.Protocol):
             self._take(data)
 
     def pause_writing(self) -> None:
-        """Note that the client reads too slowly."""
+        """Record that the client reads too slowly."""
         self.output.clog()
 
     def resume_writing(self) -> None:
@@ -263,7 +263,7 @@ class TcpConnection(asyncio.Protocol):
                 self.fail(refused.code, refused.text)
                 return
             except Exception:
-                # The outermost handler: a bug must not leave the client waiting for ever.
+                # The outermost handler: a bug must not leave the client waiting forever.
                 _logger.exception("%s: a command failed", self.session.address)
                 self.close()
                 return

@@ -140,13 +140,13 @@ class OutputBuffer:
             self.on_room()
 
     def clog(self) -> None:
-        """Note that the client reads too slowly."""
+        """Record that the client reads too slowly."""
         self._clogged = True
         self._clogged_since_s = asyncio.get_running_loop().time()
         self._report_held()
 
     def unclog(self) -> None:
-        """Note that the client has caught up."""
+        """Record that the client has caught up."""
         self._clogged = False
         self._report_held()
         if self.on_room is not None:
