@@ -341,7 +341,7 @@ class UnsyncedData:
         self.limit_s = max(self.limit_s, INTERVALS_MAX * interval_s)
 
     def appended(self, owner: object, since_s: float) -> float | None:
-        """Record that an owner has unsynced data, if it had none.
+        """Record that an owner has unsynced data; no effect if it is recorded already.
 
         Returns:
             The monotonic time at which to call `check`; None: that is planned.
@@ -486,7 +486,7 @@ class SyncThreads:
                 self._changed.notify()
 
     def note_append(self, owner: object, now_s: float) -> None:
-        """Record that an owner has unsynced data since now, if it had none."""
+        """Record that an owner has unsynced data since now; no effect if it is recorded already."""
         self._plan_check(self.unsynced.appended(owner, now_s))
 
     def close(self) -> None:
