@@ -151,7 +151,7 @@ class CommitLog:
         clock: Measures how long a snapshot delays commits.
 
     Attributes:
-        sequences: The numbers for what is created, without waiting for commits.
+        sequences: The numbers for new objects, assigned without waiting for commits.
         durable: Number of the last durable commit.
         count: Number of commits made.
         durable_count: Number of commits that a caller waited for until they were durable.
