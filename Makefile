@@ -39,12 +39,13 @@ soak: .venv/.ready-dev  ## Large counts, recorded in tests/soak (ARGS="sql-wall 
 simulate: .venv/.ready-dev  ## Seeds of the simulated cluster (ARGS="--seeds 0:1000")
 	@PYTHONPATH=tests/harness $(PY) -m cluster_simulation $(ARGS)
 
-lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes
+lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes, names, sentences
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
-	@$(PY) -m pytest -q tests/test_tidy.py
+	@$(PY) -m pytest -q tests/test_tidy.py tests/test_cohesion.py tests/test_code_names.py \
+		tests/test_machines.py tests/test_plain_english.py
 
 fmt: .venv/.ready-dev  ## Format the code
 	@.venv/bin/ruff format .

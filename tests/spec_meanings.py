@@ -1,7 +1,7 @@
 """Short descriptions of the fields of specs. Plain data, for the reference page.
 
-A field is looked up by its model and name, then by its name alone. `OURS` lists the fields that
-Druid does not have.
+A field is found by its model and name, or otherwise by its name. `OURS` lists the fields that Druid
+does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metricsSpec": "columns that aggregate",
     "granularitySpec": "time chunks and roll-up",
     "transformSpec": "computed columns, and a filter of rows",
-    "projections": "aggregates that are kept beside the rows, for queries that can use them",
+    "projections": "aggregates kept in addition to the rows, for queries that can use them",
     "Projection.type": "`aggregate`: grouped and aggregated",
     "Projection.name": "the name; unique in the datasource",
     "Projection.filter": "the rows that the projection includes",
@@ -157,10 +157,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "lagCollectionRangeMillis": "time for which a measured lag is used",
     "scaleActionStartDelayMillis": "delay before the first decision",
     "scaleActionPeriodMillis": "time between two decisions",
-    "scaleOutThreshold": "lags at or above it ask for more groups",
-    "scaleInThreshold": "lags at or below it ask for fewer",
-    "triggerScaleOutFractionThreshold": "share of the lags that must ask for more",
-    "triggerScaleInFractionThreshold": "share of the lags that must ask for fewer",
+    "scaleOutThreshold": "lags at or above it require more groups",
+    "scaleInThreshold": "lags at or below it require fewer groups",
+    "triggerScaleOutFractionThreshold": "share of the lags that must require more groups",
+    "triggerScaleInFractionThreshold": "share of the lags that must require fewer groups",
     "scaleOutStep": "number of groups to add",
     "scaleInStep": "number of groups to remove",
     "lagWeight": "cost of each second that the lag takes to work off",
@@ -332,4 +332,4 @@ IGNORED: Final[Mapping[str, str]] = {
     " as they are published",
     "pollTimeout": "the client waits for records, and passes them on as they arrive",
 }
-"""Why some fields of Druid have no effect, and what to set instead."""
+"""Why some fields of Druid have no effect, and their replacements."""

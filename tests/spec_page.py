@@ -123,7 +123,7 @@ def section(model: type[SpecModel]) -> str:
         texts = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
         lines += ["", f"May replace another field, or must be equal to it: {texts}."]
     if model.unsupported:
-        lines += ["", "Refused, with what to do instead:", ""]
+        lines += ["", "Refused, with the remedy:", ""]
         lines += [f"- `{name}`: {_remedy(model, name)}" for name in sorted(model.unsupported)]
     return "\n".join([*lines, ""])
 

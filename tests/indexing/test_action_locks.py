@@ -294,7 +294,7 @@ def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(tmp_path, monke
     told = []
 
     def ask():
-        with pytest.raises(Unavailable, match="ask the next one") as caught:
+        with pytest.raises(Unavailable, match="repeat the request at the next leader") as caught:
             allocate(desk, "s")
         told.append(caught.value)
 

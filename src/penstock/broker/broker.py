@@ -1,7 +1,7 @@
 """The parts of one broker, as seen by its servers.
 
-Owns only the composition: the servers (HTTP and TCP) get this object and keep no further state
-of their own beyond requests and connections.
+Owns only the composition: the servers (HTTP and TCP) get this object and keep no other state than
+requests and connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients of NSQ's protocol as seen by other modules than their connections.
+"""Clients of NSQ's protocol, for modules other than their connections.
 
 Owns the fields that ``/stats`` shows of a client. Does not own the connections
 (`penstock.broker.tcp`), which create them.
@@ -31,7 +31,8 @@ class ClientStatistics:
     """Statistics of one client.
 
     Attributes:
-        client_id: Name that the client sent, or its host before IDENTIFY; `hostname` likewise.
+        client_id: Name that the client sent, or its host before IDENTIFY. The same holds for
+            `hostname`.
         address: Its host and port.
         state: NSQ's number: 0 new, 3 subscribed, 4 closing.
         ready: RDY.

@@ -1,10 +1,10 @@
 """Periodic and start-up maintenance of the broker's disk queues.
 
-Owns three jobs: fsyncing the queues and journals that a killed broker left unsynced (nobody
-else syncs them if nothing is appended to them); the rounds that delete old, consumed log files;
-and the size limits of topics, at which publishes are refused or the oldest messages are
-dropped. Does not own which files may be deleted (`Retention.retain`), which messages are still
-needed (`Topic.held_back`) or the limits (`penstock.broker.topics.options`).
+Owns three jobs: fsyncing the queues and journals that a killed broker left unsynced (no other code
+syncs them if nothing is appended to them); the rounds that delete old, consumed log files; and the
+size limits of topics, at which publishes are refused or the oldest messages are dropped. Does not
+own which files may be deleted (`Retention.retain`), which messages are still needed
+(`Topic.held_back`) or the limits (`penstock.broker.topics.options`).
 
 Invariants: files are deleted and synced outside the event loop, one pass for a stream partition
 at a time. A round uses the event loop for a few topics at a time and costs almost nothing for a

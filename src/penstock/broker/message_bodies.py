@@ -6,7 +6,7 @@ messages go.
 
 The sizes of a binary batch form a chain: each determines the position of the next. Following it
 takes a Python step per message, so the chain is guessed first: the upper bytes of a size are zero,
-and payloads seldom contain zeros. If the number of guessed positions is as announced and each size
+and payloads rarely contain zeros. If the number of guessed positions is as announced and each size
 leads exactly to the next position, the guess is the chain; otherwise the chain is followed.
 
 Invariant: ``parse_binary(encode_binary(x)) == x`` for any messages, and a body that is not exactly

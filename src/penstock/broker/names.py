@@ -2,8 +2,8 @@
 
 Owns the rules. Two names that NSQ allows are refused: ``.`` and ``..`` are folders.
 
-Characters outside the alphabet, such as ``~``, are free for the broker's own entries beside the
-topics' folders.
+Characters outside the alphabet, such as ``~``, are free for the broker's own entries in the folder
+of the topics.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class BrokerOptions:
             with 0, all messages are read from the disk.
         min_free_bytes: Free disk space below which publishes are refused.
         retention_ms: Retention of messages that every cursor has passed; None: unlimited.
-        retention_bytes: Such messages are kept while their stream partition is not larger; None:
-            for ever.
+        retention_bytes: Size of a stream partition above which such messages are deleted; None:
+            unlimited.
         retention_interval_ms: Time between two searches for old log files.
         stop_timeout_ms: Time limit for running requests after a stop.
     """

@@ -176,6 +176,6 @@ class BodyMemory:
         except PenstockError as error:
             reader.fail("E_PUB_FAILED", f"PUB failed {error}")
         except Exception:
-            # The outermost handler of a task: its connection must not wait without end.
+            # The outermost handler of a task: its connection must not wait forever.
             _logger.exception("cannot reserve memory for a large body")
             reader.fail("E_PUB_FAILED", "PUB failed internal error")

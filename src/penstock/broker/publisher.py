@@ -144,7 +144,7 @@ class MessagePublisher:
         gathered = self._gathered.get((topic, partition))
         if gathered is None:
             gathered = []
-            # Schedule first: a list without a scheduled call would gather publishes for ever.
+            # Schedule first: a list without a scheduled call would collect publishes forever.
             loop.call_soon(self._append_gathered, topic, partition)
             self._gathered[topic, partition] = gathered
         gathered.append((message, appended))

@@ -37,9 +37,9 @@ class Inbound:
 
     Attributes:
         put: Receives messages.
-        forget: Called with a closed connection, whose messages need not be processed any longer.
-        failed: Called if the consumer cannot go on: no server ever accepted it and one refused it
-            permanently, or one of its tasks raised an exception.
+        forget: Called with a closed connection, whose messages need no longer be processed.
+        failed: Called if the consumer cannot continue: no server ever accepted it and one refused
+            it permanently, or one of its tasks raised an exception.
     """
 
     put: Callable[[list[Message]], None]
@@ -106,7 +106,7 @@ class ConsumerConnections:
         steps.finish()
 
     async def wait_drained(self) -> None:
-        """Wait until no message can arrive any longer and all received ones are answered."""
+        """Wait until no further message can arrive and all received ones are answered."""
         while self.in_flight or not all(subscription.quiet for subscription in self._joined):
             self._drained.clear()
             await self._drained.wait()
@@ -114,8 +114,8 @@ class ConsumerConnections:
     async def close(self) -> None:
         """Send pending output, and disconnect."""
         steps = CleanupSteps()
-        # Tried twice, because a call may raise before it has closed anything. A connection that
-        # cannot be closed is not waited for: it may last for ever.
+        # Try twice, because a call may raise before it has closed anything. Do not wait for a
+        # connection that cannot be closed: it may last forever.
         leaving = [
             subscription
             for subscription in list(self._joined)
@@ -135,12 +135,12 @@ class ConsumerConnections:
             if pause_s is not None and not self._closing:
                 self._spawn("pause", self._pacing.end_pause(pause_s))
         except BaseException as error:
-            # Without the task that ends a pause, no message would be requested again.
+            # Without the task that ends the pause, no message would be requested again.
             self.task_failed("pause", error)
             raise
 
     def task_failed(self, name: str, error: BaseException) -> None:
-        """Report the failure of a task without which the consumer cannot go on."""
+        """Report the failure of a task without which the consumer cannot continue."""
         failure = Closed(
             f"the consumer of {self._topic}/{self._channel} failed: {name}: {error!r}: create a "
             "new one"

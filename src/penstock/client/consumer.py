@@ -120,7 +120,7 @@ class Consumer:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        # Without a handler, the code that took messages has left the block.
+        # Without a handler, no code takes messages now: the block has ended.
         await self.stop(drain=self._handling is not None)
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class Consumer:
     async def stop(self, *, drain: bool = True) -> None:
         """Stop receiving, wait for the answers to messages in flight, and disconnect.
 
-        If it raises an exception, such as a lack of memory, call it again to disconnect.
+        If it raises an exception, for example because memory ran out, call it again to disconnect.
 
         Without a handler, messages that were not taken are requeued at once; otherwise the handler
         processes them.
@@ -169,7 +169,8 @@ class Consumer:
         """Set the maximum number of messages in flight; 0 pauses deliveries.
 
         The servers receive the new value before later answers. So, to receive an exact number of
-        messages, reduce the value by the number of messages that are answered next.
+        messages, reduce the value before you answer messages, by the number of messages that you
+        answer next.
 
         Raises:
             InvalidRequest: The number is negative.
@@ -270,5 +271,5 @@ class Consumer:
             self._stopped.set()  # `stop` can be called again
             raise
         finally:
-            # A program whose code is all in the handler awaits nothing that would raise it.
+            # Log it, because a program that only has a handler awaits nothing that would raise it.
             _logger.error("%s", error, exc_info=error.__cause__)

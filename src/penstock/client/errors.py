@@ -1,4 +1,4 @@
-"""Errors of the client in addition to `penstock.core.errors`."""
+"""Errors of the client, in addition to those of `penstock.core.errors`."""
 
 from __future__ import annotations
 

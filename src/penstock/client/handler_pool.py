@@ -29,7 +29,7 @@ class HandlerOwner(Protocol):
     """Receives the outcomes of handlers."""
 
     def note_outcome(self, succeeded: bool) -> None:
-        """Note that a handler returned or raised."""
+        """Record that a handler returned or raised."""
         ...
 
     def task_failed(self, name: str, error: BaseException) -> None:
@@ -86,9 +86,9 @@ class HandlerPool:
 
     async def _work(self) -> None:
         while waiting := len(self._inbox):
-            # A handler that never awaits leaves nothing for other workers: one further worker is
-            # enough, which wakes the next one when it has found a message. It is
-            # woken before a message is taken: if that raises, no message is lost.
+            # One more worker is enough: it wakes the next one when it finds a message. If the
+            # handler never awaits, it processes all messages before other workers run. The worker
+            # is woken before a message is taken: if that raises, no message is lost.
             if waiting > 1:
                 self.wake()
             message = self._inbox.pop()

@@ -66,7 +66,7 @@ def parse_answer(status: int, body: bytes) -> list[str]:
         data = document.get("data") or document
         return [_address(producer) for producer in data["producers"]]
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
-        raise Unavailable("its answer is not a list of producers") from error
+        raise Unavailable("its answer has no list of producers") from error
 
 
 def _address(producer: Mapping[str, object]) -> str:

@@ -112,7 +112,7 @@ class SendWindow:
     def free(self, size: int) -> None:
         """Leave without admitting waiting items; call `admit` if there are some.
 
-        It calls nothing. So the item has left if this returns, and has not if it raises.
+        It calls no other code: the item has left if it returns, and has not if it raises.
         """
         self._count -= 1
         self._bytes -= size
@@ -318,7 +318,7 @@ class Producer:
             if isinstance(frame, wire.ResponseFrame) and sent:
                 self._refused = None
                 self._complete(sent[0], None)
-                sent.popleft()  # last: if completing it raises, the end of the connection does so
+                sent.popleft()  # last: if completing it raises, the end of the connection fails it
             elif isinstance(frame, wire.ErrorFrame):
                 self._refuse(frame.data)
             else:
@@ -332,13 +332,13 @@ class Producer:
     def disconnected(self, reason: PenstockError) -> None:
         """Retry or fail the publishes that were sent and not answered."""
         if self._connection is not None and self._connection.heartbeat_count:
-            self._backoff.reset()  # the connection lasted, though nothing was published
+            self._backoff.reset()  # the connection lasted, although nothing was published
         self._connection = None
         sent, self._sent = self._sent, deque()
         steps = CleanupSteps()
         for publish in sent:
             if publish.retry and not publish.answer.done():
-                self._unsent.append(publish)  # after a refused publish
+                self._unsent.append(publish)  # it waits behind a refused publish
             elif self._refused is None:
                 lost = AnswerLost(f"{reason}; the message may or may not have been published")
                 self._fail(publish, lost, steps)
@@ -386,7 +386,7 @@ class Producer:
             raise Unavailable(f"not published, because there is no connection: {self._down}")
 
     def _complete(self, publish: _Publish, error: PenstockError | None) -> None:
-        """Complete a publish, and free its place. Its caller may no longer wait. Idempotent."""
+        """Complete a publish, and free its place. The caller may be gone. Idempotent."""
         try:
             if not publish.answer.done():
                 if error is None:
@@ -469,7 +469,7 @@ class Producer:
                     reason = Unavailable(f"{self.address} cannot be reached: {error!r}; try again")
 
     def _give_up_hope(self, reason: PenstockError) -> None:
-        """Fail publishes that cannot wait until the next attempt or that no retry would help."""
+        """Fail publishes that cannot wait for the next attempt, or that it would not help."""
         self._down = reason
         kept: deque[_Publish] = deque()
         failed: list[_Publish] = []
@@ -497,7 +497,10 @@ class Producer:
         steps.finish()
 
     def _fail(self, publish: _Publish, error: PenstockError, steps: CleanupSteps) -> None:
-        """Complete a publish with an error. It is dropped afterwards, so this is tried twice."""
+        """Complete a publish with an error.
+
+        It is dropped afterwards, so a failed call is repeated once.
+        """
         steps.take(self._complete, publish, error)
         if publish.in_window or not publish.answer.done():
             steps.take(self._complete, publish, error)

@@ -118,14 +118,14 @@ class Slowdown:
         self._level = 0
 
     def failed(self) -> float | None:
-        """Note that a handler failed; return the pause that begins now, in seconds."""
+        """Record that a handler failed; return the pause that begins now, in seconds."""
         if self._options is None or self.pace is ReadyDistribution.PAUSED:
             return None
         self._level += 1
         return self._pause(self._options)
 
     def succeeded(self) -> float | None:
-        """Note that a handler succeeded; return the pause that begins now, in seconds."""
+        """Record that a handler succeeded; return the pause that begins now, in seconds."""
         if self._options is None or self.pace is not ReadyDistribution.TRIAL:
             return None
         self._level -= 1
@@ -135,7 +135,7 @@ class Slowdown:
         return None
 
     def pause_over(self) -> None:
-        """Note that the pause has ended."""
+        """Record that the pause has ended."""
         self.pace = ReadyDistribution.TRIAL
 
     def _pause(self, options: BackoffOptions) -> float:

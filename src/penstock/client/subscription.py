@@ -36,7 +36,7 @@ class MessageReceiver(Protocol):
         ...
 
     def answered(self) -> None:
-        """Note that answers were sent."""
+        """Record that answers were sent."""
         ...
 
     def lost(self, subscription: Subscription) -> None:

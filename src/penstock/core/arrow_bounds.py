@@ -1,9 +1,9 @@
 """Bounds of Arrow's file and stream format, checked before a record batch is read.
 
-A buffer of a batch may be compressed, and the bytes before it announce any length, which Arrow
-allocates. A batch also announces its number of rows, which may take no bytes at all. Owns the
-bounds, which follow from the metadata of each batch. Does not own the reading of values and the
-detection of damage, which Arrow does.
+A buffer of a batch may be compressed. Arrow allocates the decompressed length that its first bytes
+announce, which can be any number. A batch also announces its number of rows, which may take no
+bytes at all. Owns the bounds, which follow from the metadata of each batch. Does not own the
+reading of values and the detection of damage, which Arrow does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTINUED: Final = b"\xff" * 4
 _DICTIONARY: Final = 2
 _RECORDS: Final = 3
 _METADATA_BYTES_MAX: Final = 64 << 20
-# Arrow 0.17 named the codec in the metadata of a message, where the reader still looks for it.
+# Arrow 0.17 wrote the codec into the metadata of a message, and the reader still looks there.
 _VERSION_4: Final = 3
 _COMPRESSED_BEFORE_1_0: Final = b"ARROW:experimental_compression"
 
@@ -78,7 +78,7 @@ def check_batches(stored: BinaryIO, shown: str) -> None:
 
 
 class _LongMetadataError(Exception):
-    """Metadata that Arrow would read, and that is too long to be checked."""
+    """Metadata that Arrow would read, but that is too long to be checked here."""
 
     def __init__(self, at: int, size: int) -> None:
         super().__init__(at, size)

@@ -1,8 +1,8 @@
 """Bounds of Avro object container files, checked before a block is decompressed or decoded.
 
-fastavro decompresses a block at once, and a few bytes may expand to any number. It also reads as
-many records, and values of an array, as their counts announce: if a value takes no bytes, a count
-of ten bytes announces 2**63 values.
+fastavro decompresses each block as a whole, and a few bytes may expand to any number. It also reads
+as many records, and values of an array, as their counts announce: if a value takes no bytes, a
+count of ten bytes can announce 2**63 values.
 
 Owns only the bounds: fastavro reports the contents of a block, and whether it is complete.
 """
@@ -25,7 +25,7 @@ from penstock.core.errors import InvalidRequest
 BLOCK_BYTES_MAX: Final = 128 * 1024 * 1024
 """A block that decompresses to more is refused; writers create blocks of kilobytes."""
 BATCH_BYTES: Final = 4 << 20
-"""Approximate encoded size of gathered records, which need up to 70 times as much in Python."""
+"""Approximate encoded size of a list of records, which need up to 70 times as much in Python."""
 EMPTY_RECORDS_MAX: Final = 1_000_000
 """Maximum number of records without bytes in a file."""
 
@@ -145,7 +145,7 @@ def gathered_records(
 ) -> Iterator[list[Mapping[str, object]]]:
     """Yield the records in lists of at most `rows_max`, and of about `BATCH_BYTES`.
 
-    Clear a list when its records are no longer needed: the next ones take as much memory.
+    Clear a list once its records are no longer needed: the next list takes as much memory.
 
     Raises:
         ValueError: A block does not contain as many records as it announces.
@@ -171,7 +171,7 @@ def gathered_records(
 
 
 def _records(block: AvroBlock) -> Iterator[Mapping[str, object]]:
-    """Yield the records of a block, whose number must be as announced: no byte may be left."""
+    """Yield the records of a block. Their number must be as announced, and no byte may be left."""
     if block.num_records < 0:
         raise ValueError(f"a block of {block.num_records} records")
     yield from block

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GROWTHS_MAX: Final = 40  # even one millisecond has then grown beyond every maximum
+_GROWTHS_MAX: Final = 40  # by then even one millisecond has grown beyond every maximum
 _MS: Final = 1_000
 
 

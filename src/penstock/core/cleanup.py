@@ -1,7 +1,7 @@
 """Steps that must all run, even if some of them raise.
 
 Owns the order of errors: the first one is raised after all steps, and later ones are added to it as
-notes. Used after state was changed, when stopping half way would lose something.
+notes. Used once state was changed, when stopping after a failed step would lose something.
 """
 
 from __future__ import annotations

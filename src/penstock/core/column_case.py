@@ -31,7 +31,7 @@ def shown_case_variants(case_variants: Sequence[str]) -> str:
 
 
 class ColumnNames(Generic[_T]):
-    """Values of the columns of a table, looked up by name.
+    """Looks up values of a table's columns by name.
 
     Args:
         columns: The values by the names of their columns.

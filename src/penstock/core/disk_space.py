@@ -1,8 +1,9 @@
 """Check of the free disk space that does not query the disk each time.
 
-Owns the rule that input is refused before the disk is full, so that work that frees space can
-continue: readers, retention, the metadata, a flow that processes its queues. Does not own the
-source of the free space. Recovers by itself: a refusal is never older than a quarter of a second.
+Owns the rule that input is refused before the disk is full, so that the work that frees space can
+continue: readers, retention, the metadata, and flows that process their queues. Does not own how
+the free space is measured. It recovers by itself: a refusal is based on a measurement of at most a
+quarter of a second ago.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class DiskSpace:
 
     A refusal depends on the free space, and not on the size of the write: a check without a size,
     such as a health check, gets the same answer as the next write. So the last accepted write may
-    use part of the reserve; only a write larger than half of the reserve is refused for its size.
+    use part of the reserve. Only a write larger than half of the reserve is refused because of its
+    size.
 
     Concurrent writes may be counted as one until the disk is queried again: the reserve is far
     larger than the amount written in between.

@@ -1,4 +1,4 @@
-"""The lines of a process's output that name its error: the essence of a stack trace."""
+"""The lines of a process's output that describe its error, without the frames of stack traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 _LINES_MAX: Final = 5
 _CHARACTERS_MAX: Final = 300
 _TAIL_BYTES: Final = 8_000
-# Frames of Python's and Java's stack traces, first lines of a trace, and a warning of every JVM.
+# Frames of Python's and Java's stack traces, the first line of a trace, and a warning of each JVM.
 _SKIPPED: Final = re.compile(r"\s|Traceback \(most recent call last\):|WARNING: Using incubator|$")
 
 

@@ -31,7 +31,7 @@ def freeze_new_objects() -> Iterator[None]:
 
 # FlowFiles contain no cycles, and the collector does not track them. But sessions create thousands
 # of other objects. With the default threshold of 700 the collector would scan these several times
-# in each batch without result, which costs 5 % of the time or more.
+# in each batch and free nothing, which costs 5 % of the time or more.
 _YOUNG_OBJECTS: Final = 10_000
 _YOUNG_COLLECTIONS: Final = 20
 _MIDDLE_COLLECTIONS: Final = 50

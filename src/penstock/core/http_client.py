@@ -1,8 +1,8 @@
-"""HTTP requests on an event loop: of the broker and of consumers, to the services that they query.
+"""HTTP requests on an event loop, to the services that the broker and consumers query.
 
 These are authorization servers and nsqlookupd. Owns the limits of a request: the total time and the
-size of an answer. Redirects are not followed and no proxy is used: the URL names the intended
-server. Each request has its own connection.
+size of an answer. Redirects are not followed and no proxy is used, so requests go only to the
+server in the URL. Each request has its own connection.
 
 A general HTTP client is not used, because such libraries import and build their parts at the first
 request. That request is on the event loop, so all other work on the loop would wait.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
-# The second one, of an answer that switches protocols, is not a subclass of the first.
+# The second one, for an answer that switches protocols, is not a subclass of the first.
 _PARSER_ERRORS: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 

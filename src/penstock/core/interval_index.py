@@ -55,7 +55,7 @@ class IntervalIndex(Generic[T]):
         """Yield the items whose interval overlaps, by length and then by time."""
         start, end = interval.start_ms, interval.end_ms
         for length, places in self._by_length.items():
-            # No interval of this list that begins earlier reaches into the interval.
+            # Intervals of this list that begin earlier end before the given one.
             first = bisect_left(places, (start - (1 << length) + 1,))
             for place in places[first : bisect_left(places, (end,))]:
                 if place[1] > start:

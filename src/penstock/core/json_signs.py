@@ -1,6 +1,6 @@
 """Signs of a JSON text outside of its strings, found without a loop over bytes.
 
-For bounds that are checked before a text is parsed: the nesting, and the number of keys.
+Used for limits that are checked before a text is parsed: the nesting and the number of keys.
 """
 
 from __future__ import annotations

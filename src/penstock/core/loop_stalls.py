@@ -7,8 +7,8 @@ Owns the measurements. Two kinds of loops are measured in two ways:
 
 - A loop of asyncio is built around a selector that records when it returns and when it is called
   again. That is exact, and costs nothing while the loop is idle.
-- The iterations of uvloop cannot be observed. A timer measures how late it fires, so a stall is
-  counted with its length minus up to one interval of the timer.
+- The iterations of uvloop cannot be observed. A timer measures how late it fires, so a measured
+  stall is too short by up to one interval of the timer.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class LoopStalls:
         return {"max": round(self.max_ms, 3), "over_50": self.over_50_ms}
 
 
-# Process-wide, because the process is measured. The mutex is held while the set is changed or
-# copied; no thread owns the set, so mail cannot replace the mutex.
+# Process-wide, because metrics cover the loops of the whole process. The mutex is held while the
+# set is changed or copied; no thread owns the set, so mail cannot replace the mutex.
 _adding: Final = threading.Lock()
 _watched: Final[weakref.WeakSet[LoopStalls]] = weakref.WeakSet()
 
 
 def loop_stalls() -> dict[str, LoopStalls]:
-    """Return the stalls of this process's loops by name; of two with one name, the worse."""
+    """Return the stalls of this process's loops by name; if two share a name, the worse ones."""
     by_name: dict[str, LoopStalls] = {}
     with _adding:
         watched = tuple(_watched)

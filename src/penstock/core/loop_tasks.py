@@ -186,7 +186,7 @@ def watch_loop(
 
 
 async def run_on_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """Run work on a thread, beside the event loop, and return its result.
+    """Run work on another thread, without blocking the event loop, and return its result.
 
     Args:
         work: The call. If the caller is cancelled, work that has begun continues.
@@ -253,9 +253,9 @@ class LoopThread:
     Owns the thread and its end. Does not own the objects on the loop: they are created and used
     there only, and other threads call `run` and `post`.
 
-    Its mutex is held while a coroutine is submitted to the loop, and to note that the loop ends:
-    a loop that ends accepts no mail, and each coroutine must either be refused or be a task when
-    the tasks are cancelled.
+    Its mutex is held while a coroutine is submitted to the loop, and while the end of the loop is
+    recorded. Mail cannot replace it, because a loop that ends accepts none: each coroutine must
+    either be refused or be a task when the tasks are cancelled.
 
     Args:
         name: Name of the thread.

@@ -54,7 +54,7 @@ class Sample:
 class Counter:
     """A number that only increases.
 
-    A mutex guards the addition, because mail would cost more than the counted event.
+    A mutex guards the addition: mail would cost more than the counted event.
     """
 
     kind: Final = "counter"

@@ -1,4 +1,4 @@
-"""Msgpack of values that may be large.
+"""Msgpack of values of any size.
 
 Owns the one call that encodes them. Does not own their layout.
 """
@@ -13,10 +13,10 @@ _encode_into: Final = msgspec.msgpack.Encoder().encode_into
 
 
 def pack(value: object) -> bytes:
-    """Encode a value as msgpack.
+    """Encode a value of any size as msgpack.
 
-    `Encoder.encode` of msgspec 0.22 ends the process with a segmentation fault if memory runs out
-    while its result grows. `encode_into` raises `MemoryError`.
+    `encode_into` raises `MemoryError` if memory runs out while the result grows. `Encoder.encode`
+    of msgspec 0.22 would end the process with a segmentation fault.
     """
     packed = bytearray()
     _encode_into(value, packed)

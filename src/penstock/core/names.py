@@ -66,13 +66,13 @@ TASK: Final = NameRule(
 )
 TIER: Final = NameRule("tier name", bytes_max=64, is_folder=True, reserved=_PATH)
 LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
-"""A name of a task, a supervisor or a worker that a request looks up, of any origin."""
+"""For a name of a task, a supervisor or a worker in a request, which may be of any origin."""
 COMPONENT: Final = NameRule(
     "name", characters_max=200, reserved=("/", "a slash separates a group from its components")
 )
 
 CONNECTION: Final = NameRule("connection name", characters_max=500)
-"""May have slashes, as the names that connections have by their ends."""
+"""It may have slashes: the default name of a connection contains those of its two ends."""
 
 
 def check_name(name: str, rule: NameRule, *, place: str = "") -> str:

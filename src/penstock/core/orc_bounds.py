@@ -1,10 +1,10 @@
-"""Bounds of ORC files: how many rows of a stripe may be read at once, checked before reading them.
+"""Bounds of ORC files: how many rows of a stripe may be read at once; checked before the reading.
 
 A stripe may store a value once, in a dictionary, and its rows may take any number of bytes. The
 tail of a file has the number of rows of each stripe, and statistics with the total length of its
-texts. Owns the bounds, which follow from these, and a view of a file with one stripe, because
-Arrow reads only a whole file in batches. Does not own reading: the memory limit of the process
-handles wrong statistics.
+texts. Owns the bounds, which are computed from these numbers, and a view of a file with one stripe:
+Arrow can read a file in batches, but not a stripe. Does not own reading: the memory limit of the
+process handles wrong statistics.
 
 The format is that of https://orc.apache.org/specification/ORCv1: the sections of the tail are
 messages of Protocol Buffers, in compressed chunks.
@@ -30,7 +30,7 @@ STRIPE_BYTES_MAX: Final = 128 << 20
 VALUE_BYTES_MAX: Final = 512 << 20
 """A stripe in which the average value of a column is larger is refused."""
 ROWS_PER_BYTE_MAX: Final = 100_000
-"""Maximum number of rows for each byte of a file; a file of equal rows has some thousands."""
+"""Maximum number of rows for each byte of a file; a file of equal rows has a few thousand."""
 BATCH_ROWS_MAX: Final = 8_192
 """Maximum number of rows that are read at once of a stripe that is not read as a whole."""
 TAIL_BYTES_MAX: Final = 256 << 20
@@ -206,7 +206,7 @@ class OrcTail:
     def _sizes_of(self, stripe: int) -> list[_Sizes]:
         """Return the sizes of the columns of a stripe, or of the file if there are no others."""
         if stripe < len(self._of_stripes):
-            # Not before, because a file may have very many stripes.
+            # Parsed only when needed, because a file may have very many stripes.
             with contextlib.suppress(_TooLargeError, _UnknownFormError):
                 found = [*map(_sizes, _messages(_fields(self._of_stripes[stripe]), 1))]
                 if len(found) == len(self._footer.types):

@@ -12,7 +12,7 @@ from typing import Final
 
 _MIB: Final = 1 << 20
 # Python raises SystemError if C code failed without an exception: orjson returns no result and sets
-# no exception when an allocation fails. If Python had set one meanwhile, it is the cause.
+# no exception when an allocation fails. If another exception was set before, it is the cause.
 _WITHOUT_EXCEPTION: Final = re.compile("without (setting an )?exception")
 
 

@@ -1,10 +1,10 @@
 """Bounds of Parquet files: how many rows may be read at once, checked before reading them.
 
-A value may be stored once, in a dictionary, and occur in a million rows; a run of equal rows takes
-a few bytes, whatever its length. So neither the size of a file nor that of a row group limits the
-memory of its rows. Owns the bounds, which follow from the footer, then from the headers of
-dictionaries, and if these do not suffice, from the dictionaries. Does not own reading: the memory
-limit of the process handles a wrong footer.
+A value may be stored once, in a dictionary, and occur in a million rows; a run of equal rows of any
+length takes a few bytes. So neither the size of a file nor that of a row group limits the memory of
+its rows. Owns the bounds, which follow from the footer, then from the headers of dictionaries, and
+if these do not suffice, from the dictionaries. Does not own reading: the memory limit of the
+process handles a wrong footer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_BYTES_MAX: Final = 128 << 20
 VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose average value is larger is refused: a value is read as a whole."""
 ROWS_PER_BYTE_MAX: Final = 100_000
-"""Maximum number of rows for each byte of a file; a file of equal rows has some thousands."""
+"""Maximum number of rows for each byte of a file; a file of equal rows has a few thousand."""
 # Read-ahead of a column of which only the dictionary is needed.
 _PROBE_BUFFER_BYTES: Final = 64 << 10
 _OF_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
@@ -37,7 +37,7 @@ _PREFIX_ROWS: Final = 1_024
 # Values of a batch may be larger than the average of the row group.
 _UNEVEN: Final = 4
 _FIXED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
-# Size in memory of a value of such a type, or of the offset of any other value.
+# Size in memory of a value of each type; for other types, that of an offset.
 _VALUE_BYTES: Final = 8
 # The header of a page in Thrift's compact protocol: integers with the ids 1 to 3.
 _HEADER_BYTES: Final = 64
@@ -100,7 +100,7 @@ def runs_of_groups(
 ) -> Iterator[tuple[list[int], int]]:
     """Yield lists of row groups to read consecutively, and the number of rows to read at once.
 
-    Small ones are combined, so that not each is a batch of its own.
+    Small ones are combined into one batch.
 
     Args:
         stored: The file.

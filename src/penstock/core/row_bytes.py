@@ -22,7 +22,7 @@ def bytes_of_rows(batch: pa.RecordBatch) -> pa.Array:
 
 
 def may_have_long_rows(batch: pa.RecordBatch, bytes_max: int) -> bool:
-    """Return, without reading the rows, whether one of them may take more bytes than that."""
+    """Return whether a row may take more bytes than a limit, without reading the rows."""
     if any(map(repeats_values, batch.schema.types)):
         return True
     size = 0

@@ -1,7 +1,7 @@
 """Size limits of statements, checked before Spark plans them. Pure.
 
-Owns the limits and how they are counted on tokens. The counts are lower estimates: a statement
-below every limit may still take too long, and then its time limit ends it.
+Owns the limits, and counts sizes on the tokens of a statement. The counts are lower bounds: a
+statement below every limit may still take too long, and then its time limit ends it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core.sql_text import Token, closing_parentheses, each_token, place
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
 NESTING_MAX: Final = 200
-# Nested parentheses around queries: counting needs four nested calls for each.
+# Parentheses around queries: for each level, counting needs four nested calls.
 QUERIES_MAX: Final = 150
 IN_MAX: Final = 10_000
 # Constants are looked up in a set; Spark compares and compiles each other element.
@@ -27,15 +27,15 @@ TABLES_MAX: Final = 500
 # Operators on one path from the top of an expression down. Spark's stack tolerates 400 consecutive
 # `+`, or 500 NOT; it balances a chain of AND or OR.
 DEPTH_MAX: Final = 300
-# Spark's stack tolerates 500.
+# Spark's stack tolerates 500 consecutive set operators.
 UNIONS_MAX: Final = 400
 # Spark resolves one pipe in each of its 100 iterations.
 PIPES_MAX: Final = 80
-# Words of one query after each name is replaced by its expression. Above `TOKENS_MAX`: a query
-# that uses each name once stays below it.
+# Words of one query after each name is replaced by its expression. It is above `TOKENS_MAX`, so a
+# query that uses each name once stays below it.
 EXPANDED_MAX: Final = 150_000
-# Maximum number of words that replacements add to one expression: if Spark moves a condition below
-# projections, 16,000 take 9 s.
+# Maximum number of words that replacements add to one expression. When Spark moves a condition
+# below projections, an expression of 16,000 words takes 9 s.
 REPLACED_MAX: Final = 20_000
 GROUPING_SETS_MAX: Final = 4_096
 
@@ -86,7 +86,7 @@ def check_text(sql: str) -> None:
 def statement_tokens(sql: str) -> list[Token]:
     """Split a statement into tokens, up to the first token over a limit.
 
-    All other threads wait for most of that time, so refusing a statement must be cheap.
+    Other threads wait for most of the time that this takes, so refusing a statement must be cheap.
 
     Raises:
         InvalidRequest: It has too many tokens, or parentheses are nested too deeply; or a text, a

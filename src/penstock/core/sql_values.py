@@ -5,7 +5,7 @@ that does not fit ends the JVM. This module owns the list of functions that make
 the limit, and the estimate: of arithmetic with constants and parameters, and of nested calls. The
 size is known only if it is written in the statement. A count that comes from a column, a subquery
 or a function that is not estimated counts as 0, and so do the rows that aggregates such as
-`collect_list` gather: queries have a JVM of their own, which limits the damage by those.
+`collect_list` gather: queries have a JVM of their own, which limits the effect of such values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads whose unexpected end is logged and counted and ends the process or restarts the body.
 
-A process whose thread died unnoticed still answers and no longer does its work. So every thread of
-Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
+If a thread dies unnoticed, its process still answers but no longer does the thread's work. So every
+thread of Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
 
     END_PROCESS   the process ends, and its launcher starts it again into recovery (the default)
     RESTART       the body is called again after a pause that doubles
@@ -9,8 +9,8 @@ Penstock is an `OwnedThread`, which declares what follows an unexpected end of i
 
 An end is unexpected if the body raised anything, or returned before `expect_end` was called.
 `OwnedThread` is the only place that starts threads; tasks of event loops are in `loop_tasks`, and
-report to the same `Deaths`. `SerialExecutor` runs calls on one such thread, which starts with its
-owner: a later call cannot fail because no thread can be started.
+report to the same `Deaths`. `SerialExecutor` runs calls on one such thread, which starts when the
+executor is created. So a later call cannot fail because no thread can be started.
 
 Owns the deaths of this process: their log lines, their counts, which parts are down, and the end of
 the process. Does not own how a process ends: its entry point passes that to
@@ -56,7 +56,7 @@ class OnDeath(enum.Enum):
 
     END_PROCESS = "the process ends"
     RESTART = "it starts again"
-    REPORT = "the process goes on"
+    REPORT = "the process continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Deaths:
         threading.excepthook = self._uncaught
 
     def process_stops(self) -> None:
-        """Note that the process stops in order: from now on, no death ends it."""
+        """Record that the process stops in order: from now on, no death ends it."""
         self._process_stops = True
 
     def listen(self, listener: Callable[[Death], None]) -> Callable[[], None]:
@@ -139,7 +139,7 @@ class Deaths:
         if end is None or not self.ends_process(death):
             self._tell(death, owner, part)
             return
-        # The process ends, whatever happens here and however long it takes.
+        # The process ends even if the lines below fail, or take too long.
         try:
             teller = threading.Thread(
                 target=self._tell, args=(death, owner, part), name="last words", daemon=True
@@ -152,7 +152,7 @@ class Deaths:
             end(death)
 
     def recovered(self, owner: object) -> None:
-        """Note that an owner's body runs again, or that its end was requested."""
+        """Record that an owner's body runs again, or that its end was requested."""
         with self._mutex:
             self._down.pop(owner, None)
 
@@ -228,7 +228,7 @@ class RestartPauses:
         self._begun_s = time.monotonic()
 
     def begin(self) -> None:
-        """Note that the body begins."""
+        """Record that the body begins."""
         self._begun_s = time.monotonic()
 
     def next_s(self) -> float:
@@ -268,7 +268,7 @@ class OwnedThread(threading.Thread):
         self._end_expected = threading.Event()
 
     def expect_end(self) -> None:
-        """Note that the end of the body was requested: no restart follows. Any thread."""
+        """Record that the end of the body was requested: no restart follows. Any thread."""
         self._end_expected.set()
 
     def run(self) -> None:
@@ -373,7 +373,7 @@ class SerialExecutor(Executor):
 
     In contrast to a `ThreadPoolExecutor`, its thread starts with it, and an unexpected end of the
     thread is reported. The mutex makes sure that a call is either refused or run: it is held while
-    a call is put into the queue, and to note that the thread ends.
+    a call is put into the queue, and while the end of the thread is recorded.
 
     Args:
         name: Name of the thread.

@@ -1,8 +1,8 @@
 """Date patterns of Joda, in which Druid's timestamps may be written.
 
 Owns which patterns can be read exactly as Joda reads them, and reading them: `TimePattern.parse`
-for single texts, `layout` for readers of many texts at once. A letter that could mean another time
-here than in Druid is refused with a remedy. Times without a zone are UTC; month and day names are
+for single texts, `layout` for readers of many texts at once. A letter for which the result could
+differ from Druid's is refused with a remedy. Times without a zone are UTC; month and day names are
 English.
 """
 

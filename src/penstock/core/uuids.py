@@ -2,8 +2,8 @@
 
 Owns their form (RFC 9562, version 4). Does not own the randomness, which is passed in.
 
-Invariant: no UUID is returned twice, even to concurrent threads or to child processes: UUIDs
-generated in advance are dropped when the process forks.
+Invariant: no UUID is returned twice, not even to concurrent threads or in a forked child process,
+which drops the UUIDs that were generated in advance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waits for dependencies: their beginning, the number of failed tries, and the last error.
 
-Owns the record that every retry loop fills (`DependencyWait`), and the thread-safe table of the
-records of one process or task (`WaitTable`), from which status pages, reports and metrics read.
+Owns the record that every retry loop writes (`DependencyWait`), and the thread-safe table of the
+records of one process or task (`WaitTable`), which status pages, reports and metrics show.
 
 A wait begins with the first failed try and ends with the first successful one. Work is identified
 by its name, so two loops that share a table need different names.
@@ -106,7 +106,7 @@ class WaitTable:
 
     Args:
         clock: Provides the time of the first failure.
-        changed: Called after each change, on the thread that made it; must not block or raise.
+        changed: Called after each change, on the thread of the change; must not block or raise.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[], None] = lambda: None) -> None:

@@ -1,7 +1,7 @@
 """Whole numbers in requests: signed 64-bit numbers, as in databases and JVMs.
 
-Python's numbers have no limit, but parsing one of more than 4,300 digits raises ValueError, and a
-database refuses one of more than 64 bits only when it is queried. So requests are checked first.
+Python's numbers have no limit. But parsing one of more than 4,300 digits raises ValueError, and a
+database refuses one of more than 64 bits only in a query. So requests are checked first.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class ShiftPeriods:
 
     Attributes:
         starts: Their first instants.
-        ahead_ms: Offset of the clock from UTC in each.
-        come_ms: Exclusive end of the wall times that the clock had come to before each.
+        ahead_ms: Offset of the clock from UTC in each period.
+        come_ms: Exclusive end of the wall times that the clock had reached before each period.
     """
 
     starts: tuple[int, ...]
@@ -104,10 +104,10 @@ class ZonedClock:
         return max(ms + found.ahead_ms[number], found.come_ms[number] - 1)
 
     def first(self, wall_ms: int) -> int:
-        """Return the first instant at which the clock had come to a wall time.
+        """Return the first instant at which the clock has reached a wall time.
 
-        A wall time within a skipped hour or day is reached at the shift. For times before the years
-        0001 to 9999 it is their start, after them their end.
+        A wall time within a skipped hour or day is reached at the shift. For a time before the year
+        0001 or after 9999, the result is the start or end of these years.
         """
         found = self.around(wall_ms)
         # The period before the first one that begins after the wall time.

@@ -3,8 +3,8 @@
 ProcessError        the processor expected it: rolled back, FlowFiles penalized, no yield
 SessionMisuse       the processor is written wrongly: as any other exception
 any other           rolled back; a batch is retried in halves, a single FlowFile is penalized; yield
-ContentMissing      the content of a FlowFile is gone: rolled back, that FlowFile is taken out
-Terminated          the thread was given up: let go of everything, nothing works any more
+ContentMissing      the content of a FlowFile is lost: rolled back, that FlowFile is removed
+Terminated          the thread was abandoned: release everything; all calls of the session raise
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ replaces an invalid key by one that sorts last and logs the first occurrence. Do
 queue or the list of modules that flows may import (`user_modules`).
 
 Invariants: a prioritizer is a pure function of the FlowFile, so that a swap file that was
-sorted by it stays sorted; every parameter of a prioritizer is part of its name. Keys always
-compare with each other in the same way, whatever a user-defined prioritizer returns or raises.
+sorted by it stays sorted; every parameter of a prioritizer is part of its name. Keys always compare
+with each other in the same way, even if a user-defined prioritizer raises or returns invalid keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PriorityKey(Protocol):
 
 
 class Prioritizer(Protocol):
-    """Prioritizer; one of a user needs these two members.
+    """Prioritizer; a user's prioritizer needs these two members.
 
     Attributes:
         name: Its name with its arguments; two with the same name return the same keys.

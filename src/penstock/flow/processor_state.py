@@ -248,7 +248,7 @@ class SessionState:
         return {self._manager.key: data}
 
     def committed(self) -> None:
-        """Note that the pending changes are committed."""
+        """Record that the pending changes are committed."""
         if self._at_checkpoint is not None:
             self._manager.committed(self._at_checkpoint)
             self._at_checkpoint = None

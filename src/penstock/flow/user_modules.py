@@ -225,7 +225,7 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def _is_below(spec: ModuleSpec, folder: Path) -> bool:
-    """Return whether a module is in a folder, also after symbolic links are followed."""
+    """Return whether a module is in a folder, even after symbolic links are followed."""
     root = folder.resolve()
     return all(file.resolve().is_relative_to(root) for file in _files(spec))
 

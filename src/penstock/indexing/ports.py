@@ -363,7 +363,7 @@ class PeonProcess(Protocol):
         ...
 
     def terminate(self) -> None:
-        """Ask it to stop at the next suitable moment."""
+        """Request that it stops at the next suitable time."""
         ...
 
     def kill(self) -> None:

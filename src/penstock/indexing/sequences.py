@@ -70,7 +70,7 @@ class SequenceEffect(Symbol):
     PUBLISH = "publish it"
     DELETE_OLD_FILES_LATER = "delete old files once queries have ended"
     DELETE_NEW_FILES = "delete new files"
-    RELEASE_LOCKS = "release its locks if the spec wants that"
+    RELEASE_LOCKS = "release its locks if the spec requests that"
 
 
 _S = SequenceState
@@ -195,7 +195,7 @@ class TaskSequences:
             _require(is_forward, f"{item.name} ends before it starts")
         if self.final is None:
             is_open = bool(self.items) and self.items[-1].end is None
-            _require(is_open, "a task that goes on has an open sequence")
+            _require(is_open, "a task that continues has an open sequence")
         elif self.items:
             ends_there = dict(self.items[-1].end or {}) == dict(self.final)
             _require(ends_there, "the last sequence ends elsewhere")
@@ -237,7 +237,7 @@ class TaskSequences:
         return self.final is not None and not self.items
 
     def on(self, name: str, event: SequenceEvent) -> SequenceStep:
-        """Return what an event of a sequence does; a sequence that is gone was published."""
+        """Return the outcome of an event of a sequence; a missing sequence was published."""
         if all(item.name != name for item in self.items):
             outcome = SEQUENCE_MACHINE.transition(SequenceState.PUBLISHED, event)
             assert not isinstance(outcome, Refusal), f"{name}: {event} is a request"
@@ -273,7 +273,7 @@ class TaskSequences:
         Args:
             end: The agreed end of every stream partition.
             finish: Whether the task ends there.
-            current: The end of what the task has read, or has started to read.
+            current: The end of the offsets that the task has read, or has started to read.
             paused: Whether the task is paused, so that `current` does not change.
 
         Raises:

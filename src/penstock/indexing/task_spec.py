@@ -114,9 +114,9 @@ class StreamTaskSpec(SpecModel):
     Without a `place`, `topic` is a topic of Penstock; without a `delimited` format its messages are
     JSON. With a `record_format`, other parts of records than their values become columns, too.
 
-    `replicas` is the number of replicas when it was created. Of the replicas that keep up, queries
-    read the unpublished rows of one with the highest `server_priority`. Until `retaken_until`, a
-    task accepts rows that lost tasks may have accepted by these times.
+    `replicas` is the number of replicas when it was created. Queries read the unpublished rows of a
+    replica that keeps up and has the highest `server_priority`. Until `retaken_until`, a task
+    accepts rows that lost tasks may have accepted by these times.
     """
 
     type: Literal["index_penstock"] = "index_penstock"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-# Tolerance for rounding errors in deadlines; a timer is due this much early.
+# Tolerance for rounding errors in deadlines: a timer is due this much earlier.
 HAIR_S: Final = 1e-6
 _NEVER_S: Final = math.inf
 

@@ -2,8 +2,8 @@
 
 `CallDispatcher` runs a call once. `BackgroundCall` is one kind of call, such as the polls of the
 broker: at most one at a time, repeated with growing delays after `Unavailable`, without a limit.
-Both belong to the mailbox thread. The outcome is mail, which calls the function that takes it, so
-this module knows nothing of its callers.
+Both belong to the mailbox thread. The outcome is mail that calls a given function, so this module
+knows nothing of its callers.
 
 No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
 exception while the outcome is delivered ends the mailbox's loop.
@@ -113,12 +113,12 @@ def _raise(error: BaseException) -> None:
 def _loop_gets_errors(processor: MailboxProcessor) -> Iterator[None]:
     """End the loop of the mailbox if the outcome of a call cannot be posted.
 
-    For the lane's thread, where a future logs the exceptions of its callbacks and goes on.
+    Used on the lane's thread, where a future only logs the exceptions of its callbacks.
     """
     try:
         yield
     except BaseException as error:  # noqa: BLE001 - the mailbox gets it
-        with suppress(Closed):  # The outcome is not needed then.
+        with suppress(Closed):  # Then the outcome is not needed.
             processor.report_throwable(error)
 
 
@@ -168,8 +168,8 @@ class BackgroundCall:
 
         If `work` raises an error that a retry would not fix, `failed` gets it, as mail.
 
-        `work` is called for each attempt, so it must create anything that each attempt needs anew.
-        `done` is also called again if it raises `Unavailable`: a full disk does not
+        `work` is called for each attempt, so it must itself create all objects that only serve one
+        attempt. `done` is also called again if it raises `Unavailable`: a full disk does not
         require the work to be repeated.
         """
         assert not self.busy, f"{self._name} is under way"

@@ -96,7 +96,7 @@ class DefaultActionController:
         return self.suspension
 
     def resume(self, suspension: Suspension) -> None:
-        """End a suspension if it is the current one; `Suspension.resume` calls this."""
+        """End a suspension if it is the current one. Called by `Suspension.resume`."""
         if self._mailbox.is_mailbox_thread:
             self._end(suspension)
         elif self.suspension is suspension:
@@ -161,7 +161,7 @@ class LoopEnd:
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        """Begin a pass, and finally raise a reported error, whatever the mails did.
+        """Begin a pass, and at its end raise a reported error, even if a mail raised another one.
 
         Raises:
             WrongThread: The mailbox belongs to another thread.

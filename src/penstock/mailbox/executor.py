@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Submitted(Generic[T]):
-    """A command whose outcome or cancellation goes into a future.
+    """A command with a future, which gets its outcome or its cancellation.
 
     Args:
         command: The call to run.

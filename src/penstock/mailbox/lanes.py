@@ -2,7 +2,7 @@
 
 A component on a mailbox must not block; it submits the call to a lane and gets the result as mail.
 An idle lane costs nothing, so there may be one for each peon that ever existed: a thread of the
-pool takes a lane's work when there is some, and then continues with other lanes.
+pool takes the work of a lane that has some, and then continues with other lanes.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class ThreadLanes:
                 try:
                     self._pool.submit(self._run_lane, lane, waiting)
                 except BaseException as error:
-                    # The pool has queued the empty lane nevertheless, and would then take a busy
-                    # thread for an idle one. Its existing threads continue.
+                    # The pool has queued the empty lane nevertheless, and would later count a busy
+                    # thread as idle. Its existing threads continue.
                     self._pool.shutdown(wait=False)
                     self._pool = self._make_pool()
                     if not isinstance(error, RuntimeError):

@@ -5,7 +5,8 @@ only when it is read. Does not own where it waits and when it runs, which the ma
 
 A priority does not order mails. It restricts which code runs a mail: a `yield_` with priority p
 runs only mails with p or more, so an operator that waits for a resource runs its own mails and
-those further down the chain, but never those of an operator that would send it more input.
+those of operators further down the chain, but never those of an operator that would send it more
+input.
 """
 
 from __future__ import annotations

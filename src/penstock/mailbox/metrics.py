@@ -87,7 +87,7 @@ class MailboxMetrics:
 
     def statistics(self) -> MailboxStatistics:
         """Return the current values."""
-        # Parts before the whole: a part that grows meanwhile cannot exceed a value read later.
+        # Read the parts before the total: then a part that grows meanwhile cannot exceed the total.
         now_s = self._clock.monotonic_s()
         idle_s = self.idle.total_s(now_s)
         back_pressured_s = self.back_pressured.total_s(now_s)
@@ -168,7 +168,7 @@ class LatencyProbe:
 
     def _schedule(self) -> None:
         def observe() -> None:
-            # From the due time, not from the posting: a mail that held the thread for a second also
+            # Measure from the due time and not from the posting: a mail that ran for a second also
             # delayed the posting.
             self._latency.observe(max(0.0, self._clock.monotonic_s() - timer.due_s))
             self._schedule()

@@ -10,8 +10,8 @@ Invariants:
 - Urgent mails come before all others; each of the two kinds is in order of arrival.
 - A *batch* is the head of the normal mails at its creation. It never grows, so a mail that
   posts itself again waits for the next batch.
-- A put either raises, and the mail is in no queue, or the mail is handed out exactly once: by a
-  take, by `drain` or by `close`.
+- Either a put raises and the mail is in no queue, or the mail is returned exactly once: by a take,
+  by `drain` or by `close`.
 - A `set` after the last `wait` returned makes the next `wait` return at once. A `wait` may
   return without a `set`, so callers check again.
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# A safety net: a put wakes the owner, as proved in `TaskMailbox`. But an asynchronous exception in
-# the putting thread, such as Ctrl-C, may come between its append and its wake-up call, and then the
-# periodic check finds the mail.
+# A put wakes the owner, as proved above. But an asynchronous exception in the putting thread, such
+# as Ctrl-C, may come between its append and its wake-up call. Then the periodic check finds the
+# mail.
 _LOOK_AGAIN_S: Final = 1.0
 
 

@@ -84,7 +84,7 @@ class MailboxThread:
     def stop(self, *, drain: bool = True) -> None:
         """Request that the thread ends after the current mail; `join` waits for it.
 
-        A thread that was never started is closed at once, and its mail is dropped.
+        If the thread was never started, its mailbox is closed at once, and its mail is dropped.
 
         Args:
             drain: Run the mails accepted so far; otherwise drop and cancel them, and let a current

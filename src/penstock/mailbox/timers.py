@@ -77,7 +77,8 @@ class Timer:
 class _Entry(NamedTuple):
     """A timer in the heap. Its number is unique, so that comparisons never reach the timer.
 
-    A comparison of tuples cannot raise: one that raised would leave the heap without its order.
+    A comparison of tuples cannot raise; an exception in a comparison would leave the heap
+    unordered.
     """
 
     due_s: float

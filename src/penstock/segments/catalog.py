@@ -6,8 +6,8 @@ metadata (the owner of the store passes snapshots in) nor files. Invariants:
 - a view is immutable and of exactly one revision;
 - unchanged parts are not recomputed: datasources with the same rows are skipped; for the others
   only the intervals in which segments were added or removed are recomputed;
-- no row is in two pieces of a view: pieces of one datasource overlap in time only if they have one
-  interval and version, and each file of those occurs once.
+- no row is in two pieces of a view: pieces of one datasource overlap in time only if they have the
+  same interval and version, and each file of such pieces occurs once.
 """
 
 from __future__ import annotations
@@ -205,8 +205,9 @@ def _member(row: SegmentRow) -> Member[Segment]:
 def with_rows(entry: TimelineEntry[Known]) -> Iterator[Known]:
     """Yield the segments, or outlines, of an entry that have rows, each file once.
 
-    A replacement copies segments that were appended meanwhile: the same file under another id, in
-    another version; only one of the two is visible. A file that is copied twice still counts once.
+    A replacement copies segments that were appended meanwhile: the copy names the same file under
+    another id, in another version, and only one of the two is visible. A file that is copied twice
+    still counts once.
     """
     taken_over: set[str] = set()
     for chunk in entry.visible:

@@ -60,8 +60,8 @@ class PushedFile:
 class KnownFiles:
     """A set of very many file names, stored as hashes.
 
-    Among a million names, an unknown name is reported as known once in 10^13 times. A known name is
-    never missed; an unknown file may be left for the next process to find.
+    With a million names, one in 10^13 unknown names is reported as known. A known name is always
+    recognized. So this process may miss an unknown file, which a later process then finds.
 
     Args:
         names: The files, by their path relative to the root.

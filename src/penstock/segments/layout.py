@@ -5,8 +5,9 @@
     ~projections/<datasource>/<digest>/<name>.parquet                         aggregates of files
 
 A batch task gives each call of its engine its own folder, an **attempt**; the files that its
-publish names are segments at that path, all others there are left over. Aggregates of a projection
-are derived from a segment's file and are not segments: no datasource's folder has their name.
+publish names are segments at that path, all other files there are left over. Aggregates of a
+projection are derived from a segment's file and are not segments: no datasource's folder has their
+name.
 Invariant: every name is one path element of letters, digits and a few characters that have no
 special meaning in file systems, object stores and globs.
 """
@@ -27,7 +28,7 @@ FILE_NAME = "part.parquet"
 TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 _NAME_BYTES_MAX = 200
 _TASK_SIGNS_MAX = 100
-# No interval has this name, and no name begins with a character that hides it from Spark.
+# No interval has this name, and it does not begin with a character that hides it from Spark.
 _ATTEMPTS = "attempts"
 _TIME = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
 _SEGMENT_FILE = re.compile(

@@ -67,7 +67,8 @@ class SegmentId:
             prefix = f"{datasource}_"
             return cls._read(datasource, text[len(prefix) :]) if text.startswith(prefix) else []
         readings: list[SegmentId] = []
-        # Leftmost first: a version is often a time, a part of a datasource's name rarely is.
+        # Try the leftmost place first: a version is often a time, but a part of a datasource's name
+        # rarely is.
         at = text.find("_", 1)
         while at != -1:
             readings.extend(cls._read(text[:at], text[at + 1 :]))
@@ -82,7 +83,7 @@ class SegmentId:
         interval = _canonical_interval(start, end)
         if interval is None or not version or not datasource:
             return []
-        # One string for all segments of a datasource or version: there may be very many.
+        # Share one string among the segments of a datasource or version, which may be very many.
         name = sys.intern(datasource)
         readings = []
         shorter, _, number = version.rpartition("_")
@@ -192,7 +193,7 @@ class Segment:
             interval=Interval.parse(fields.text("interval")),
             version=sys.intern(fields.text("version")),
             load_spec=fields.mapping("loadSpec"),
-            # Druid takes a very old segment without one for the only one of its chunk.
+            # Druid treats a very old segment without one as the only one of its chunk.
             shard_spec=ShardSpec(0, 1) if spec is None else ShardSpec.from_json(spec),
             size=fields.whole("size", 0),
             total_rows=fields.whole("totalRows", 0),

@@ -105,7 +105,7 @@ class ShardSpec:
 
     @classmethod
     def tombstone(cls) -> ShardSpec:
-        """Return the spec of a segment without rows or core, so that appends are visible beside."""
+        """Return the spec of a segment without rows or core, so that appends become visible."""
         return cls(0, 0, "tombstone")
 
     @classmethod

@@ -31,7 +31,7 @@ _TRY_LATER = {
     errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
     errno.ENFILE: "the system has too many open files; raise the limit (fs.file-max)",
     errno.ENOMEM: "out of memory; give the machine more or stop something",
-    errno.ENOTEMPTY: "the folder is not empty; remove what is in it first",
+    errno.ENOTEMPTY: "the folder is not empty: delete its contents first",
 }
 
 

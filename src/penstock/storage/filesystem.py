@@ -37,7 +37,7 @@ class FileStat:
         size: In bytes.
         modified_ms: When its content was changed last, epoch milliseconds.
         is_folder: Whether it is a folder.
-        inode: Identity of the file as long as it exists, also if it is renamed; 0: unknown.
+        inode: Identity of the file as long as it exists, even if it is renamed; 0: unknown.
         is_special: Whether it is a pipe, a socket or a device, which cannot be read as a file.
     """
 

@@ -65,7 +65,7 @@ class VirtualClock:
         return due_us is None or self._passed_us < due_us
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Advance the time, stopping at each deadline on the way to wake its waiters.
+        """Advance the time; stop at each deadline on the way, to wake its waiters.
 
         Raises:
             InvalidRequest: The time is negative.
@@ -121,6 +121,6 @@ class VirtualClock:
                 )
 
     def _count(self) -> int:
-        """Return how many threads wait, except those past their deadline that are not awake yet."""
+        """Return how many threads wait for a deadline that has not passed, or without one."""
         now_us = self._passed_us
         return sum(at is None or at > now_us for at, _ in self._waiters)

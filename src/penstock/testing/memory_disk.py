@@ -2,8 +2,8 @@
 
 `CrashableFileSystem` owns the operations of a file system, which consist of steps.
 `FallibleDisk` counts the steps and owns which of them fails and how, the free space and the
-power. `Disk` owns the files and folders: what is visible, what is durable, and what a power
-loss may leave. Permissions, links and times are not modelled (a file is as old as the steps
+power. `Disk` owns the files and folders: their visible and durable states, and the states that a
+power loss may leave. Permissions, links and times are not modelled (a file is as old as the steps
 that made it).
 
 File bytes are durable after ``sync`` (or ``fsync_file``), names after ``fsync_folder``.
@@ -46,7 +46,7 @@ __all__ = ["CrashableFileSystem", "PowerLoss", "reopen_after_power_loss"]
 S = TypeVar("S")
 S_contra = TypeVar("S_contra", contravariant=True)
 
-_PAGE = 512  # small, so that small test files have several
+_PAGE = 512  # small, so that small test files have several pages
 
 
 class Change(Protocol[S_contra]):

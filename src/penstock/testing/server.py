@@ -480,7 +480,7 @@ class LocalPenstock(LocalBroker):
 
 
 def _temporary_folder() -> Path:
-    """Return a path that nobody can guess, since `start` uses a folder that exists."""
+    """Return a path that cannot be guessed: if the folder exists already, `start` uses it."""
     return Path(tempfile.gettempdir()) / f"penstock-{secrets.token_hex(16)}"
 
 

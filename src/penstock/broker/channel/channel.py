@@ -63,7 +63,7 @@ class ChannelAlarm:
         if self._timer is not None and now_ms < self._timer_ms <= wanted_ms:
             return  # the callback sets the next alarm
         delay_s = max(1, wanted_ms - now_ms) / 1000
-        # The earlier timer stays until the new one exists, in case the loop raises.
+        # The earlier timer stays until the new one exists, because the loop may raise.
         timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
         self.cancel()
         self._timer, self._timer_ms = timer, wanted_ms
@@ -264,7 +264,7 @@ class Channel:
             self.schedule()
 
     async def keep(self, *, durable: bool = False) -> None:
-        """Return when the current state survives the death of the broker.
+        """Return once the current state survives a kill of the broker.
 
         Args:
             durable: Wait until the state, including earlier writes, survives a power loss.
@@ -372,8 +372,8 @@ class Channel:
             return
         self._failed = True
         text = f"channel {self.name}: an exception interrupted a change of its state, so it stops"
-        # A RuntimeError ends the process, whatever the cause was: the loop's handler only logs an
-        # OSError, which usually concerns a single connection.
+        # A RuntimeError ends the process, for any cause: the loop's handler only logs an OSError,
+        # which usually concerns a single connection.
         fault = RuntimeError(text)
         fault.__cause__ = error
         try:

@@ -1,14 +1,14 @@
 """State of a channel: undelivered, in-flight, waiting and finished messages.
 
 `ChannelState` owns NSQ's rules (FIN, REQ, TOUCH, time-outs, deferral) over message ids.
-`PartitionProgress` has, for each stream partition, the next offset to read and what is finished.
-`RedeliveryQueue` orders the requeued, timed-out and deferred messages by due time and then by id;
-its memory is bounded by their number. `StaleDeliveries` has the deliveries from before a seek.
-`ChangeRecorder` merges the changes since the journal was last written: thousands of finished
-messages become a few ranges, and a message that waited and is finished leaves no record. The states
-of a message and the events that change them are a table in `message_states`, which is the
-specification of the code here. Does not own the messages, the journal encoding (`journal_records`)
-or when the journal is written (`persistence`).
+`PartitionProgress` has, for each stream partition, the next offset to read and the finished
+messages. `RedeliveryQueue` orders the requeued, timed-out and deferred messages by due time and
+then by id; its memory is bounded by their number. `StaleDeliveries` has the deliveries from before
+a seek. `ChangeRecorder` merges the changes since the journal was last written: thousands of
+finished messages become a few ranges, and a message that waited and is finished leaves no record.
+The states of a message and the events that change them are a table in `message_states`, which is
+the specification of the code here. Does not own the messages, the journal encoding
+(`journal_records`) or when the journal is written (`persistence`).
 
 Invariants:
 
@@ -83,7 +83,7 @@ class PartitionProgress:
         return self.done.next_start(self.next, end)
 
     def advance(self, end: int) -> None:
-        """Note that every message below `end` was delivered."""
+        """Record that every message below `end` was delivered."""
         self.next = end = self.done.end_of(end)
         self._recorder.given_out(self._partition, end)
 
@@ -177,15 +177,15 @@ class ChangeRecorder:
         return bool(self._log or self._next or self._done or self._retries)
 
     def given_out(self, partition: int, end: int) -> None:
-        """Note that every message below `end` was delivered."""
+        """Record that every message below `end` was delivered."""
         self._next[partition] = end
 
     def waits(self, number: int, due_ms: int, attempts: int) -> None:
-        """Note that a message waits, or must wait after a crash."""
+        """Record that a message waits, or must wait after a crash."""
         self._retries[number] = (due_ms, attempts)
 
     def done(self, partition: int, start: int, end: int) -> None:
-        """Note that messages are finished."""
+        """Record that messages are finished."""
         ranges = self._done.get(partition)
         if ranges is None:
             ranges = self._done[partition] = OffsetRangeSet(-1)
@@ -193,7 +193,7 @@ class ChangeRecorder:
         remove_range(self._retries, message_id.of(partition, start), message_id.of(partition, end))
 
     def sought(self, partition: int, offset: int) -> None:
-        """Note that a stream partition continues at another offset."""
+        """Record that a stream partition continues at another offset."""
         self._log += self._merged()
         self._next, self._done, self._retries = {}, {}, {}
         self._log.append(journal_records.seek(partition, offset))

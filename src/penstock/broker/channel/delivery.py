@@ -192,7 +192,7 @@ class MessageDelivery:
         self._ready_consumers = consumers
         self._drops = drops
         self._memory = memory
-        # What the present call waits for; kept for the next one if it raises.
+        # Conditions that the current call waits for; if it raises, the next call reports them.
         self._needs_memory = False
         self._unread: list[tuple[Feed, int]] = []
         self._random = np.random.default_rng()

@@ -5,8 +5,8 @@ from the disk, for channels whose positions are close to each other. Does not ow
 queue) nor the positions of readers (`channel`).
 
 Invariants: used on the broker's event loop only; cached messages may be released at any time, if
-the broker's memory is short (`penstock.broker.memory`); the disk is read beside the loop, one piece
-at a time; a slice reports every missing message.
+the broker's memory is short (`penstock.broker.memory`); the disk is read on another thread, one
+piece at a time; a slice reports every missing message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 21  # very small blocks need far more memory than disk space
 _DELIVERY_BYTES: Final = 1 << 20
-_SLICE_BYTES: Final = 512  # memory of a batch besides its messages
+_SLICE_BYTES: Final = 512  # memory of a batch in addition to its messages
 _UNBOUNDED: Final = 1 << 62
 _PIECES: Final = 8
 _RETRY_S: Final = 1.0
@@ -244,7 +244,7 @@ class Feed:
         """Return messages from `start` up to `end`, at least one; None: not in memory.
 
         They take at most one mebibyte, unless a single message is larger. Batches that were
-        appended separately are joined; a deferred or lost batch is returned alone.
+        appended separately are joined; a deferred or lost batch is returned by itself.
         """
         if start >= end:
             return None

@@ -6,7 +6,7 @@ for a message: a test compares that code with the table, message by message. Cha
 
 A message has one owner while it is in flight. Only its owner finishes, requeues or touches it; an
 answer by another client is refused as in the states without an owner. A seek lets each message
-begin again, and an answer to a delivery from before the seek counts for nothing.
+begin again, and an answer to a delivery from before the seek is ignored.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MessageEvent(Symbol):
     DELIVERED = "delivered to a consumer"
     DEFERRED = "found to be published with a delay"
     FINISHED = "FIN by its consumer; from any other client it is refused"
-    REQUEUED = "REQ by its consumer; likewise"
-    TOUCHED = "TOUCH by its consumer; likewise"
+    REQUEUED = "REQ by its consumer; from any other client it is refused"
+    TOUCHED = "TOUCH by its consumer; from any other client it is refused"
     TIMED_OUT = "time-out passed"
     OWNER_LEFT = "its consumer disconnected, and `requeue_on_disconnect` is set"
     DUE = "due time passed"
@@ -83,7 +83,7 @@ class MessageEffect(Symbol):
     EXTEND_DEADLINE = "extend its time-out"
     PUT_DEAD_LETTER = "append it to the dead-letter topic"
     REMEMBER_DELIVERY = "remember that a consumer has it, so that a late FIN is recognized"
-    """The next answer of its owner belongs to this delivery, and counts for nothing."""
+    """The next answer of its owner belongs to this delivery, and is ignored."""
     COUNT_REQUEUED = "count it as requeued"
     COUNT_TIMED_OUT = "count it as timed out"
     COUNT_DROPPED = "count it as dropped, by reason"
@@ -156,7 +156,7 @@ MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect
             {_State.READY: go(_State.DEAD_LETTERING, _Effect.RECORD_WAIT, _Effect.PUT_DEAD_LETTER)},
             otherwise=IMPOSSIBLE,
         ),
-        # After its time-out or a seek, the message is delivered again, whatever the outcome was.
+        # After its time-out or a seek, the message is delivered again, for either outcome.
         _Event.DEAD_LETTER_STORED: Row({_State.DEAD_LETTERING: go(_State.DONE, *_DROP)}, IGNORED),
         _Event.DEAD_LETTER_FAILED: Row(
             {_State.DEAD_LETTERING: go(_State.DEFERRED, *_WAIT_SOON, _Effect.COUNT_REQUEUED)},

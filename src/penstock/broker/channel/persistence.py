@@ -291,7 +291,7 @@ class ChannelJournal:
         return True
 
     async def keep(self, *, durable: bool = False) -> None:
-        """Wait until the current state survives the death of the broker.
+        """Wait until the current state survives a kill of the broker.
 
         Args:
             durable: Wait until the state, including earlier writes, survives a power loss.
@@ -327,7 +327,7 @@ class ChannelJournal:
         try:
             await self._at_rest()
             self.flush()
-            await self._at_rest()  # wait for what the flush may have begun
+            await self._at_rest()  # wait for work that the flush may have begun
             if self._sync_wanted:
                 await self.sync()
                 await self._at_rest()
@@ -338,7 +338,7 @@ class ChannelJournal:
                 self._timer.cancel()
             self._journal.close()
 
-    # -- beside the loop
+    # -- on other threads, and the tasks that wait for them
 
     async def _at_rest(self) -> None:
         while self._background is not None:
@@ -360,7 +360,7 @@ class ChannelJournal:
     def _background_ended(self, task: asyncio.Task[bool]) -> None:
         """Forget a task that ended before its body began, because of an exception or a cancel.
 
-        Its body forgets all others. `_at_rest` would wait for it without end, and block the loop.
+        Its body forgets all others. `_at_rest` would wait for it forever, and block the loop.
         """
         if self._background is not task:
             return

@@ -3,9 +3,9 @@
 Owns a topic's folder ``channels/<name>/``, which holds a channel's journal. Does not own which
 channels a topic has (``topic.json``, `topics`) nor their behaviour (`penstock.broker.channel`).
 
-Invariants: slow steps run beside the event loop, while no channel is used on it; a damaged channel
-continues with the readable part of its journal after a restart, and in the worst case delivers
-messages again.
+Invariants: slow steps run on another thread, while the channel is not used on the event loop; a
+damaged channel continues with the readable part of its journal after a restart, and in the worst
+case delivers messages again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The HTTP server: NSQ's API as a plain ASGI application.
 
 Owns the table of routes, the bearer token and the outermost handler, which converts errors to
-answers. Does not own the routes (the modules beside it). It uses no web framework: an answer to a
-small publish takes tens of microseconds, and routing by a dictionary suffices.
+answers. Does not own the routes (the other modules of this package). It uses no web framework: an
+answer to a small publish takes tens of microseconds, and routing by a dictionary suffices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``/peek``: lists messages without consuming them.
 
 Owns the limits (messages and bytes) and the JSON. Does not own the states of messages
-(`penstock.broker.channel.message_states`). The disk is read beside the event loop.
+(`penstock.broker.channel.message_states`). The disk is read on another thread.
 """
 
 from __future__ import annotations

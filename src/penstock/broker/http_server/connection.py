@@ -77,7 +77,7 @@ class RequestMeter:
     Attributes:
         in_head: Its head has begun and is not complete.
         in_body: Its head is complete, and its body is not.
-        overhead_bytes: Size of the head, then of what is not content in the body.
+        overhead_bytes: Size of the head; after it, bytes of the body that are chunk framing.
     """
 
     __slots__ = ("_first_bytes", "in_body", "in_head", "overhead_bytes")
@@ -96,22 +96,22 @@ class RequestMeter:
         self._first_bytes = 0 if self.in_head or self.in_body else size_bytes
 
     def head_began(self) -> None:
-        """Note that a head begins in the bytes received last."""
+        """Record that a head begins in the bytes received last."""
         self.in_head = True
         self.overhead_bytes, self._first_bytes = self._first_bytes, 0
 
     def head_completed(self) -> None:
-        """Note that a head is complete: from here on, the overhead of the body counts."""
+        """Record that a head is complete: from here on, the overhead of the body counts."""
         self.in_head, self.in_body = False, True
         self.overhead_bytes = 0
 
     def body_received(self, size_bytes: int) -> None:
-        """Note bytes of a body; they compensate for the chunk sizes between them."""
+        """Record bytes of a body; they compensate for the chunk sizes between them."""
         earned = (1 + _CHUNK_OVERHEAD) * size_bytes
         self.overhead_bytes = max(0, self.overhead_bytes - earned)
 
     def body_completed(self) -> None:
-        """Note that a request is complete."""
+        """Record that a request is complete."""
         self.in_body = False
 
 
@@ -204,7 +204,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._close()
 
     def on_message_begin(self) -> None:
-        """Note that a head begins.
+        """Record that a head begins.
 
         Raises:
             InvalidRequest: Too many requests wait for earlier answers; the parser converts it to an
@@ -251,7 +251,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that a request is complete."""
+        """Record that a request is complete."""
         self._request.body_completed()
         super().on_message_complete()
 

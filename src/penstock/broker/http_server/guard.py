@@ -113,11 +113,11 @@ class HttpGuard:
         self._waiting.pop(connection, None)
 
     def waits(self, connection: Evictable) -> None:
-        """Note that a connection waits for its client's next request."""
+        """Record that a connection waits for its client's next request."""
         self._waiting[connection] = None
 
     def works(self, connection: Evictable) -> None:
-        """Note that a request of a connection is being answered."""
+        """Record that a request of a connection is being answered."""
         self._waiting.pop(connection, None)
 
     def refuse(self, refusal: HttpRefusal, client: str) -> None:

@@ -128,8 +128,8 @@ class HostPolicy:
     """The checks of one port.
 
     Args:
-        names: Hosts that the port accepts, besides loopback names and the local address of each
-            connection; `*.example.com` matches every name that ends so.
+        names: Hosts that the port accepts, in addition to loopback names and the local address of
+            each connection; `*.example.com` matches every name with that ending.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:

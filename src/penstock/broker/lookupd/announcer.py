@@ -5,8 +5,8 @@
 addresses and the address that this broker announces to clients. The content of the registration
 is in `registration`.
 
-Invariants: used on the broker's event loop. Neither another server nor the creation of a topic
-waits for a server. An unreachable server is logged once until it can be reached again.
+Invariants: used on the broker's event loop. An unresponsive server delays neither other servers nor
+the creation of topics. An unreachable server is logged once until it can be reached again.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Registration:
         self._buffer = b""
 
     def changed(self, topic: str) -> None:
-        """Note that a topic or one of its channels was created or deleted."""
+        """Record that a topic or one of its channels was created or deleted."""
         if self._is_open:
             self._changed[topic] = None
 

@@ -1,13 +1,13 @@
-"""Memory budget of the broker: what its parts hold, and which of them release memory or wait.
+"""Memory budget of the broker: the memory of its parts, and which parts release it or wait.
 
 Owns the sum. Caches that only avoid reads from the disk (the newest messages of a stream partition)
 are released first, the least recently used before others. Memory that cannot be released (answers
 and messages that a client does not read, commands that wait for their turn, the state of messages
 in channels) makes others wait: at three quarters of the limit channels deliver no new messages, so
-that slow consumers alone never reach the limit; at the limit, publishers whose commands wait are
-not read. A channel with a small state may deliver up to seven eighths: otherwise one channel with
-very many deferred messages, or messages held by a consumer, would stop all others until they are
-due.
+that slow consumers by themselves never reach the limit; at the limit, publishers whose commands
+wait are not read. A channel with a small state may deliver up to seven eighths: otherwise one
+channel with very many deferred messages, or messages held by a consumer, would stop all others
+until they are due.
 
 Does not own bodies being received over HTTP or larger than one read, which have a limit of their
 own (`publish_admission`) that is subtracted from this one.

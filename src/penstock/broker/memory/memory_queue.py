@@ -112,7 +112,8 @@ class MemoryRetention:
 
     Attributes:
         trim_above_bytes: Size of the queue above which trimming is worthwhile.
-        dropped: Number of wanted messages that were deleted or not appended.
+        dropped: Number of messages that a channel still needed and that were deleted or not
+            appended.
     """
 
     def __init__(self, batches: MemoryBatches, clock: Clock) -> None:
@@ -158,7 +159,7 @@ class MemoryRetention:
             self._batches.keep([])
 
     def trim(self, is_wanted: Callable[[int, int], bool]) -> None:
-        """Delete unwanted batches, at any position."""
+        """Delete unneeded batches, at any position."""
         now_s = self._clock.monotonic_s()
         if now_s < self._trim_again_s:
             return
@@ -180,7 +181,7 @@ class MemoryRetention:
             self.dropped += count
 
 
-_BATCH_BYTES = 400  # memory of a batch besides its messages
+_BATCH_BYTES = 400  # memory of a batch in addition to its messages
 
 
 class MessageRetention(Protocol):
@@ -468,7 +469,7 @@ def admitted(
     The newest messages are dropped, as in NSQ.
 
     Args:
-        queue: The queue of the batch; it deletes unwanted messages and counts dropped ones.
+        queue: The queue of the batch; it deletes unneeded messages and counts dropped ones.
         batch: The messages.
         budget: Memory budget of all topics.
         most_messages: Maximum number of messages; None: limited only by bytes.

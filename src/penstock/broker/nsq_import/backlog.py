@@ -1,9 +1,9 @@
-"""Merge of the queues of one nsqd topic: each message once, and which channels want it.
+"""Merge of the queues of one nsqd topic: each message once, with the channels that need it.
 
 nsqd keeps a copy of a message for every channel, and one more in the topic's own queue while no
 channel has it yet. Copies are identified by time and id. Pure.
 
-Invariants: a message that some channel wants occurs once; no channel gets a message that is not in
+Invariants: a message that some channel needs occurs once; no channel gets a message that is not in
 its own queue, except those in the topic's queue, which all channels get. Delivered messages come
 first, then all others, each ordered by time of publication: nsqd appends the messages in memory
 when it stops, so the order in the files differs.

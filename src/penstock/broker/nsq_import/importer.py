@@ -2,7 +2,7 @@
 
 Owns the writing. Does not own the input (`data_folder`) nor the merging of queues (`backlog`).
 
-Invariants: a topic exists either completely or not at all, also after a crash; an existing topic is
+Invariants: a topic exists either completely or not at all, even after a crash; an existing topic is
 not changed; the nsqd's folder is not changed. So an interrupted import can be repeated.
 """
 

@@ -1,4 +1,4 @@
-"""Metadata of an nsqd beside its messages: file names, read positions, topics. Pure.
+"""Metadata of an nsqd: file names, read positions, topics. Pure.
 
 NAME.diskqueue.NNNNNN.dat      records; NAME is TOPIC or TOPIC:CHANNEL (TOPIC;CHANNEL on Windows)
 NAME.diskqueue.NNNNNN.dat.bad  records that nsqd could not read

@@ -118,7 +118,7 @@ class RecordScanner:
         data: Its bytes.
         max_length: The largest length of a record.
         batch_bytes: Approximate size of the returned batches of records.
-        border: Known end of a record, whatever follows; None if it is not known.
+        border: Known end of a record, before any other data; None if it is unknown.
     """
 
     def __init__(

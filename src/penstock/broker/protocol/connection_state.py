@@ -77,7 +77,7 @@ class ClientEffect(Symbol):
 
     # Of commands; those that can fail end the connection, or report one of the other events.
     NEGOTIATE = "agree on settings; reports the outcome as an event"
-    AUTHENTICATE = "ask the auth server, and answer"
+    AUTHENTICATE = "query the auth server, and answer"
     SUBSCRIBE = "check permissions and join the channel; reports SUBSCRIBED"
     SET_READY = "set the number of messages the client accepts"
     FINISH = "finish the message"

@@ -59,7 +59,7 @@ class NegotiatedSettings:
         output_buffer_bytes: Size of the output buffer; 1: each message is sent at once.
         output_timeout_ms: Longest time in the buffer; 0: sent when the buffer is full.
         sample_rate: Percentage of the messages; 0: all.
-        answer: The JSON answer; None: the client wants a plain OK, and no upgrade.
+        answer: The JSON answer; None: the client requests a plain OK, and no upgrade.
     """
 
     client_id: str | None = None
@@ -146,7 +146,7 @@ def _answer(negotiated: NegotiatedSettings, limits: NegotiationLimits) -> bytes:
             "auth_required": limits.auth_required,
             "output_buffer_size": negotiated.output_buffer_bytes,
             "output_buffer_timeout": negotiated.output_timeout_ms,
-            # Those of the server, which has none.
+            # The topology of the server, which cannot be configured here.
             "topology_region": "",
             "topology_zone": "",
             "durable": negotiated.durable,

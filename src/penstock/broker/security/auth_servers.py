@@ -1,9 +1,9 @@
 """Client of the authorization servers: request format, options and server choice.
 
-`AuthServers` asks a random server first and then the following ones until one responds.
-`AuthQuestion` identifies the client that connects. `AuthOptions` and `AuthMethod` have the
-server addresses and the HTTP method. Does not own the meaning of the response (`permissions`)
-or the HTTP client (`AuthQuery`).
+`AuthServers` queries a random server first and then the following ones until one responds.
+`AuthQuestion` identifies the client that connects. `AuthOptions` and `AuthMethod` have the server
+addresses and the HTTP method. Does not own the meaning of the response (`permissions`) or the HTTP
+client (`AuthQuery`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AuthServers:
         options: Their addresses and the HTTP method.
         asker: Sends the requests.
         clock: For the expiry of answers.
-        choose: Returns a number below the given one: the server to ask first.
+        choose: Returns a number below the given one: the server to query first.
     """
 
     def __init__(

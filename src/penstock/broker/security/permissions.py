@@ -132,7 +132,7 @@ class Permissions:
     Args:
         identity: Name of the client.
         identity_url: A page about it.
-        expires_ms: When to ask the server again, epoch ms.
+        expires_ms: When to query the server again, epoch ms.
         grants: The entries of the answer.
     """
 
@@ -148,7 +148,7 @@ class Permissions:
 
     @classmethod
     def parse(cls, answer: bytes, now_ms: int) -> Self:
-        """Parse a server's answer; slow, for a thread beside the event loop.
+        """Parse a server's answer; slow, so call it on another thread than the event loop's.
 
         Raises:
             InvalidRequest: It is not an answer of NSQ's authorization protocol, or exceeds a limit.

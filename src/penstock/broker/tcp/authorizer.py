@@ -2,7 +2,7 @@
 
 Owns the checks before a command is executed, with NSQ's codes and texts. Does not own the
 permissions (`penstock.broker.security`). The broker's token, if there is one, allows everything, in
-addition to what authorization servers allow.
+addition to the permissions that authorization servers grant.
 
 Invariants: without a valid answer nothing is allowed; a client learns that it was refused, but not
 why a server could not be queried.

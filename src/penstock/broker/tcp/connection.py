@@ -129,7 +129,7 @@ class TcpConnection(asyncio.Protocol):
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
 
-    # -- what the loop calls
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read and write."""
@@ -263,7 +263,7 @@ class TcpConnection(asyncio.Protocol):
                 self.fail(refused.code, refused.text)
                 return
             except Exception:
-                # The outermost handler: a bug must not leave the client waiting for ever.
+                # The outermost handler: a bug must not leave the client waiting forever.
                 _logger.exception("%s: a command failed", self.session.address)
                 self.close()
                 return

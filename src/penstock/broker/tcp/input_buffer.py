@@ -26,7 +26,7 @@ _MAGIC: Final = b"  V2"
 _WAITING_BYTES_MAX: Final = 1 << 22
 _WAITING_COMMANDS: Final = 64  # while one of them takes long
 # A client that sends this much at once has used its turn; otherwise the loop would read from it
-# again and again.
+# repeatedly.
 _TURN_BYTES: Final = 1 << 17
 _PIECE_BYTES: Final = 1 << 16
 
@@ -95,7 +95,7 @@ class InputBuffer:
         return bool(found)
 
     def begin_turn(self) -> None:
-        """Note that other connections had their turn."""
+        """Record that other connections had their turn."""
         self._had_turn = False
 
     @property

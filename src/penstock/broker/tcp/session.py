@@ -1,4 +1,4 @@
-"""A client's session: the state of its connection, and the facts beside the state.
+"""A client's session: the state of its connection, and further facts about it.
 
 Owns the current state (`penstock.broker.protocol.connection_state` has the table), the client's
 address, negotiated settings, details of TLS and permissions.
@@ -72,7 +72,7 @@ class ClientSession:
         return outcome.effects
 
     def check(self, event: ClientEvent) -> Transition[ClientState, ClientEffect]:
-        """Return what an event would do.
+        """Return the outcome of an event, without a change.
 
         Raises:
             CommandRefused: The event is a command that is not allowed in this state.

@@ -203,7 +203,7 @@ class TopicChanges:
         dropping = start_awaited(self._drop_channel(topic, channel))
         dropping.add_done_callback(partial(_forget, self._dropping, (topic, name)))
         self._dropping[topic, name] = dropping
-        # Detach it before its files are deleted, so that nothing is written to them any longer.
+        # Detach it before its files are deleted, so that nothing is written to them afterwards.
         try:
             topic.detach(name)
         except BaseException:
@@ -278,7 +278,7 @@ class TopicChanges:
 
     async def _delete(self, name: str) -> None:
         topic = await self._run(lambda: self._topics.retire(name))
-        # The deletion is permanent: each part must end, whatever is raised from here on.
+        # The deletion is permanent: each part must end, even after exceptions.
         steps = CleanupSteps()
         steps.take(self._notify, name)
         steps.take(topic.end)

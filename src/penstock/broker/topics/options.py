@@ -53,7 +53,7 @@ class TopicOptions:
         when_full: At `max_bytes`, refuse publishes or drop the oldest messages.
         durable: Acknowledge a publish only once it survives a power loss.
         retention_ms: How long messages that every reader has passed are kept.
-        retention_bytes: Such messages are kept while a stream partition is not larger.
+        retention_bytes: Size of a stream partition above which such messages are deleted.
     """
 
     max_attempts: int | None = None

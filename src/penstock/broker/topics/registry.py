@@ -246,7 +246,7 @@ class Topics:
         return topic
 
     def purge(self, name: str) -> None:
-        """Remove the files of a retired topic. Slow, and may run beside other changes.
+        """Remove the files of a retired topic. Slow, and may run while others change.
 
         Raises:
             Unavailable: A file cannot be deleted; the next start tries again.

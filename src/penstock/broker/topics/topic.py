@@ -143,12 +143,11 @@ class Topic:
         return tuple(self.fed(partition) for partition in range(len(self.queues)))
 
     def held_back(self, partition: int) -> tuple[dict[str, int], bool]:
-        """Return the readers besides cursors that need messages, with offsets; and a deletion flag.
+        """Return the offsets of readers other than cursors, and whether finished messages go.
 
         The flag is true if the topic has a channel that outlives its consumers: then messages may
-            be
-        deleted once every reader has finished them. A topic that is only read by offset keeps them.
-        An ephemeral channel needs at most as many messages as its backlog limit.
+        be deleted once every reader has finished them. A topic that is only read by offset keeps
+        them. An ephemeral channel needs at most as many messages as its backlog limit.
         """
         held = {}
         for name, channel in self.channels.items():

@@ -1,7 +1,7 @@
 """The persistent settings of a topic: ``topic.json``.
 
-Owns the file's fields, how damage is detected, and the copy of the topic's id beside it
-(``topic.id``). Does not own when they are written (`topic_files`).
+Owns the file's fields, how damage is detected, and the copy of the topic's id in ``topic.id``. Does
+not own when they are written (`topic_files`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The files of one topic: written, loaded, rebuilt if they are damaged, removed.
 
-Owns the files in ``<topic>/`` beside the disk queues and channels: ``topic.json`` has the topic's
-settings (`topic_file`), ``topic.id`` a copy of its id, and ``<n>/`` is the disk queue of each
-stream partition. Does not own which topics exist (`registry`) nor their messages.
+Owns the files in ``<topic>/`` other than the disk queues and channels: ``topic.json`` has the
+topic's settings (`topic_file`), ``topic.id`` a copy of its id, and ``<n>/`` is the disk queue of
+each stream partition. Does not own which topics exist (`registry`) nor their messages.
 
 Invariants:
 

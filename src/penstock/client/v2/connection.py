@@ -229,7 +229,7 @@ class NsqConnection(asyncio.Protocol):
                 self._transport.writelines(output)
             else:
                 self._transport.write(self._codec.compress(b"".join(output)))
-        except Exception as error:  # noqa: BLE001 - bytes are missing, so the stream must end
+        except Exception as error:  # noqa: BLE001 - bytes are missing, so the connection must end
             self.abort(Unavailable(f"{self.address}: cannot send: {error!r}; try again"))
 
     def _end(self, reason: PenstockError) -> None:

@@ -1,14 +1,15 @@
 """Chunks: the numbered parts of one interval and version, and which of them are visible.
 
-Owns two rules, for any kind of item; it does not know intervals. First, when a set is complete:
+Owns two rules, for any kind of item; it does not know intervals. The first rule decides when a set
+is complete:
 
     numbered   if all core numbers 0 .. core - 1 exist; larger numbers were appended
     chained    old ranges with an unknown core count: if they have no gap
 
-Second, which chunks hide others of their set. Some chunks overwrite a range of root numbers. Those
-of one range and minor version are an **atomic update group**, whose size each of them has: once it
-is full, it replaces the chunks that it covers, all at once. A chunk that overwrites nothing is a
-full group of its own number and minor version 0.
+The second rule decides which chunks hide others of their set. Some chunks overwrite a range of root
+numbers. Those of one range and minor version are an **atomic update group**, whose size each of
+them has: once it is full, it replaces the chunks that it covers, all at once. A chunk that
+overwrites nothing is a full group of its own number and minor version 0.
 
     visible       full, and no full group of a larger minor version covers its range. If no group is
                   full, the newest incomplete one, so that some data is visible
@@ -163,8 +164,8 @@ class UpdateGroups:
 
     Attributes:
         full: Visible groups that are full.
-        partial: Visible groups that are not full, because no group is full where they are.
-        standby: Groups that are not full, beside a full or a newer one.
+        partial: Visible groups that are not full, because no full group overlaps them.
+        standby: Groups that are not full, where a full or a newer one is visible.
         overshadowed: Groups that a newer group covers.
     """
 

@@ -6,7 +6,7 @@ not know segments, only intervals, versions and numbered chunks, so that it can 
     entry           the chunks of one interval and version (`entries`)
     complete        all of its core numbers exist (`chunks`)
     visible spans   disjoint spans of time, each of the largest version that covers it (`visible`)
-    two of them     of complete entries only, and of any entries (`lookup_incomplete_ok`)
+    two of them     one of complete entries only, one of all entries (`lookup_incomplete_ok`)
 
 Changes are applied in batches, each completely or not at all. Invariants: visibility depends on the
 content of the timeline, never on the order of changes; the second visible timeline exists only
@@ -74,7 +74,7 @@ def pieces_of(
     from_ms, to_ms = interval.start_ms, interval.end_ms
     return [
         TimelinePiece(
-            # Most are whole: they reuse the interval of the entry.
+            # Most pieces are whole entries: these reuse the interval of the entry.
             entry.interval
             if start_ms >= from_ms
             and end_ms <= to_ms

@@ -223,9 +223,9 @@ def sweep(
 def splice(column: MutableSequence[C], edits: Sequence[Edit[C]]) -> None:
     """Apply edits in order of their indexes, which refer to the original column; none overlap.
 
-    A million entries are one array and one list, not a tree: they take little memory and are
-    searched by bisection. The cost is in changes: one change moves the elements after it, many
-    changes copy the elements between the first and the last of them, once.
+    A million entries are one array and one list instead of a tree: they take little memory and are
+    searched by bisection. Changes cost more: one change moves all elements after it, and many
+    changes copy all elements from the first change to the last one, once.
     """
     if len(edits) <= _MOVES_MAX:
         for low, high, elements in reversed(edits):

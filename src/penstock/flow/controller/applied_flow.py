@@ -1,4 +1,4 @@
-"""The flow that was applied last, and which components should run: kept durably.
+"""The flow that was applied last, and the components that should run: stored durably.
 
 Owns the file. Does not own the running flow (`controller`).
 
@@ -67,7 +67,7 @@ class AppliedFlow:
 
     Attributes:
         flow: The flow.
-        revision: Increases by one with each change of the flow; 0: none was applied yet.
+        revision: Increases by one with each change of the flow; 0: no flow was applied yet.
         wanted: Which components should run.
     """
 

@@ -1,9 +1,9 @@
 """Connections of a component, and whether they give it work and room.
 
 `ComponentConnections` reads the state of the queues. The functions over inputs and outputs have the
-rules for sources, self-loops and funnels: does a component have work, and is there room for its
-output? They are pure. Does not own the queues (`connection_queues`), nor when a component is
-checked (`flow.scheduling`).
+rules for sources, self-loops and funnels: whether a component has work, and room for its output.
+They are pure. Does not own the queues (`connection_queues`), nor when a component is checked
+(`flow.scheduling`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def has_work(inputs: Sequence[Input], *, when_empty: bool = False) -> bool:
 
     Args:
         inputs: Incoming connections.
-        when_empty: Whether it wants to be triggered with empty inputs, too.
+        when_empty: Whether it is triggered with empty inputs, too.
     """
     return when_empty or is_source(inputs) or any(connection.available for connection in inputs)
 
@@ -72,7 +72,7 @@ def is_open(relationships: Iterable[Sequence[Output]], *, any_is_enough: bool = 
     Args:
         relationships: Connections of each relationship, including relationships without
             connections.
-        any_is_enough: Whether one relationship with room is enough; else all need room.
+        any_is_enough: Whether one relationship with room is enough; otherwise all need room.
     """
     rooms = [
         not any(connection.is_full and not connection.is_loop for connection in connections)

@@ -4,7 +4,7 @@ Owns one processor's instance from a start to its stop, and its open sessions. D
 runs (`scheduling`), nor its queues (`connection_queues`).
 
 Invariants: an instance serves one start. Threads of a terminated processor keep the old instance,
-and their sessions raise. A trigger ends with its session committed or rolled back, whatever it
+and their sessions raise. A trigger ends with its session committed or rolled back, even if it
 raises.
 """
 

@@ -5,13 +5,13 @@ Does not own threads, files, scheduling or queues, which `controller` combines.
 
 Invariants:
 
-- What does not change goes on running while a change is applied; what has to stop for it is stopped
-  before and started again after.
-- A change is kept durably before it is made; one that is refused changes nothing, whatever was
-  raised. A stop alone is made also where it cannot be kept.
-- A change that fails when it is kept is completed by the next start of the process: whatever was
-  raised leaves `apply` as an exception that ends the control thread.
-- A connection that holds FlowFiles does not go away.
+- Unchanged components keep running while a change is applied. Components that must stop are stopped
+  before the change and started after it.
+- A change is stored durably before it takes effect, and a refused change has no effect. Only a stop
+  takes effect even if it cannot be stored.
+- If a stored change fails while it takes effect, `apply` raises an exception that ends the control
+  thread, and the next start completes the change.
+- A connection that contains FlowFiles is never removed.
 - Held components, which a start of the process left stopped, run again after a command to start
   them or a change of the flow. The stored states of components do not change meanwhile.
 """
@@ -50,7 +50,7 @@ class StartGuard(Protocol):
         ...
 
     def released(self) -> None:
-        """Note that held components are about to be started. Must not raise."""
+        """Record that held components are about to be started. Must not raise."""
         ...
 
 
@@ -151,7 +151,7 @@ class RunningFlow:
         except PenstockError as error:  # narrow: any other exception ends the process already
             if isinstance(error, Closed):
                 raise
-            # The control thread goes on after a PenstockError, with a flow that is half changed.
+            # After a PenstockError the control thread would continue with a half-changed flow.
             raise RuntimeError(
                 f"flow {flow.name} was stored, but only part of the change was made ({error}): the"
                 " process of the flow ends, and its next start completes the change"
@@ -225,7 +225,7 @@ class RunningFlow:
             answer(future)
 
     def _concerned(self, changes: Sequence[FlowChange], index: FlowIndex) -> set[str]:
-        """Return what must not run during changes; funnels and ports at changed ends, too."""
+        """Return the components that must not run during changes, including funnels and ports."""
         concerned = {one for change in changes for one in change.stops}
         concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
         concerned &= self._parts.component_ids
@@ -254,7 +254,7 @@ class RunningFlow:
         return replace(self.applied, wanted=wanted)
 
     def _release(self, ids: Iterable[str]) -> None:
-        """Let components be started that are held.
+        """Allow held components to start.
 
         The guard is notified even if they were stopped first: otherwise it would hold the
         components again after the next single end.

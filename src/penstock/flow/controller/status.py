@@ -21,7 +21,7 @@ class ComponentStatus:
         id: Id of the component.
         kind: `processor`, `funnel`, `input port` or `output port`.
         name: Its name after those of its groups, separated by slashes.
-        type: Type of a processor; else empty.
+        type: Type of a processor; empty for others.
         scheduling: Statistics of the scheduler.
         sessions: Counts of its sessions since it was created.
         problems: Reasons why it cannot run.

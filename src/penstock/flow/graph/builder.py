@@ -29,7 +29,7 @@ _Document: TypeAlias = dict[str, object]
 
 
 class ProcessorOptions(TypedDict, total=False):
-    """Fields of `model.Processor` besides type and properties."""
+    """Fields of `model.Processor` other than type and properties."""
 
     id: str
     comments: str
@@ -46,7 +46,7 @@ class ProcessorOptions(TypedDict, total=False):
 
 
 class QueueConnectionOptions(TypedDict, total=False):
-    """Fields of `model.Connection` besides its ends."""
+    """Fields of `model.Connection` other than its ends."""
 
     id: str
     name: str

@@ -128,7 +128,7 @@ Names = Annotated[
 
 
 class FlowModel(BaseModel):
-    """Base class of the models: immutable, unknown fields refused, values kept out of errors."""
+    """Base class of the models: immutable, unknown fields refused, no values in errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
@@ -306,7 +306,7 @@ class Port(Component):
 
 
 class Label(FlowModel):
-    """Text beside the components, for readers. Short form: the text."""
+    """Text next to the components, for readers. Short form: the text."""
 
     text: Text
     position: Position | None = None

@@ -3,9 +3,10 @@
 Owns the notation, the parameter that a name refers to in a group, and the loaded values. Does not
 own declarations (`model`), nor where external values are stored.
 
-A name refers to the group's own parameter; else to that of the group's context, or of a context
-that it inherits from, in their order; else to the parameter of that name in the parent group.
-``##{`` stands for the characters ``#{``. Parameters within a parameter's value are not substituted.
+A name refers to the group's own parameter; otherwise to that of the group's context, or of a
+context that it inherits from, in their order; otherwise to the parameter of that name in the parent
+group. ``##{`` stands for the characters ``#{``. Parameters within a parameter's value are not
+substituted.
 
 Invariants: a sensitive value is never shown, neither in errors nor by ``repr``. Loading reports
 every missing value, not only the first.

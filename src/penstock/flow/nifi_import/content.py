@@ -4,7 +4,7 @@
 
 Owns the paths of these files, and copying from them. Does not own the FlowFiles that refer to them.
 
-Invariants: nothing is read outside the given folders, whatever a swap file contains. Content is
+Invariants: nothing is read outside the given folders, even for a forged swap file. Content is
 copied completely or not at all.
 """
 

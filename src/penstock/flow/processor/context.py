@@ -152,10 +152,10 @@ class ProcessContext:
         """Yield: no thread triggers the processor for a while.
 
         Args:
-            wait_ms: For how long, a year at most; None: what the user set.
+            wait_ms: Duration, a year at most; None: the configured yield duration.
 
         Raises:
-            InvalidRequest: It is no such number. The scheduler's thread could not go on with it.
+            InvalidRequest: It is not a number from 0 to a year.
         """
         given: object = wait_ms  # users' code is not checked for types
         if given is not None and not (

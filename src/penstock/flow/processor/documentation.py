@@ -57,12 +57,12 @@ class ProcessorFacts:
         details: Other paragraphs of the docstring.
         tags: Search words.
         properties: Named properties, in the order of declaration.
-        dynamic: Dynamic properties; None if the processor has none.
+        dynamic: Dynamic properties, or None.
         relationships: Descriptions of the relationships, by name.
         reads_attributes: Attributes that it reads, with their use.
         writes_attributes: Attributes that it sets, with their values.
         input: Whether it may have incoming connections.
-        state: Description of its persistent state; empty if it has none.
+        state: Description of its persistent state; empty without such a state.
         triggers_when_empty: It is triggered even if its input queues are empty.
         triggers_serially: It is never triggered on two threads at once.
         triggers_when_any_open: It is triggered while at least one relationship has room.

@@ -95,7 +95,7 @@ class Expression(Generic[T]):
             )
             return self._read(text)
         except (InvalidRequest, ArithmeticError, ValueError) as error:
-            # Numbers of attributes may be infinite, none at all, or longer than Python writes.
+            # Numbers of attributes may be infinite, not a number, or longer than Python writes.
             raise ProcessError(f"{self.text!r} of {_named(flowfile)}: {error}") from None
 
     def __repr__(self) -> str:

@@ -260,8 +260,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "and": Function(lambda s, t: as_bool(s) and as_bool(t), 1, 1, "whether both are true"),
     "or": Function(lambda s, t: as_bool(s) or as_bool(t), 1, 1, "whether at least one is true"),
     "ifElse": Function(
-        lambda s, a, b: a if as_bool(s) else b, 2, 2, "the first argument if the subject is "
-                                                      "true, else the second"
+        lambda s, a, b: a if as_bool(s) else b, 2, 2, "the first argument if the subject is true, "
+                                                      "otherwise the second"
     ),
     "gt": Function(_compared(lambda a, b: a > b), 1, 1, "whether the number is greater than "
                                                         "another"),

@@ -93,7 +93,7 @@ class ProcessorRegistry:
         """Check that a flow may use a name or import path, without importing user code.
 
         Returns:
-            The class, if it is part of Penstock or already imported; else None.
+            The class, if it is part of Penstock or already imported; otherwise None.
 
         Raises:
             PenstockError: The errors of `find` that can be detected without the class.

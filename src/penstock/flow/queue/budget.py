@@ -26,9 +26,8 @@ FLOWFILE_BYTES: Final = 1_000
 _MANY: Final = 256
 _STEP: Final = 8
 
-_RETRY_DIVISOR: Final = (
-    64  # part of the limit that must be added before queues are asked again in vain
-)
+# Part of the limit by which queues must grow before they are tried again.
+_RETRY_DIVISOR: Final = 64
 
 
 def heap_bytes_of(count: int, characters: int) -> int:
@@ -106,7 +105,8 @@ class HeapBudget:
     def relieve(self) -> None:
         """Make the largest queues swap out until the total is below the limit or none can.
 
-        If none can, they are asked again only after all together hold somewhat more.
+        If none can, they are tried again only after their total has grown by a part of the
+        limit.
         """
         with self._mutex:
             largest = [(-used_bytes, queue) for queue, used_bytes in self._used.items()]

@@ -17,7 +17,7 @@ Invariants:
 - The overflow has a known least key. It is sorted when it is written or when that key is the
   least of all.
 - A FlowFile leaves a buffer only when it is in the caller's list. `put`, `remove` and `reorder`
-  change everything or nothing, whatever they raise.
+  change everything or nothing, even if they raise.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class SortedBuffer:
     # -- swapping out: `cut`, then the write without the mutex, then `written` or `not_written`
 
     def cut(self, count: int) -> list[FlowFile]:
-        """Set FlowFiles apart for a write: the last ones of the overflow, or of all."""
+        """Set FlowFiles apart for a write: the last ones of the overflow, or of the buffer."""
         overflow = self._overflow
         if len(overflow) < count:
             self._take_overflow_in()

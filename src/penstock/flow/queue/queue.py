@@ -2,14 +2,14 @@
 
 `FlowFileQueue` owns the FlowFiles in memory and in swap files, the counts, and polling in order
 or with a filter. A poll waits for FlowFiles that are being written or swept, sets expired ones
-apart, and shows FlowFiles to a filter without the mutex. Does not own where FlowFiles are
-durable (`swap_store.SwapStore`), what a session does with those it took, or the listing for
-users (`listing`).
+apart, and shows FlowFiles to a filter without the mutex. Does not own where FlowFiles are durable
+(`swap_store.SwapStore`), the sessions that take them, or the listing for users (`listing`).
 
 Threading: used from many threads under one mutex. A `QueueListener` is called without the
 mutex; it must be fast and must not raise.
 
-Invariant: a FlowFile that was taken is returned to the caller or put back, whatever is raised.
+Invariant: a FlowFile that was taken is returned to the caller or put back, even after any
+exception.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHOWN_AT_ONCE = 256
 
 
 class FilterVerdict(enum.Enum):
-    """Verdict of a filter on a FlowFile, and whether it wants to see more."""
+    """Verdict of a filter on a FlowFile, and whether it continues."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -257,7 +257,7 @@ class QueueStatistics:
         swap_files_written: Swap files written.
         swap_failures: Swap files that could not be written.
         last_swap_failure: Reason of the last failure; empty if the last write succeeded.
-        lost_count: FlowFiles in swap files that cannot be read any more.
+        lost_count: FlowFiles in swap files that can no longer be read.
     """
 
     swap_files_written: int
@@ -504,7 +504,7 @@ class FlowFileQueue:
     def drop(self, predicate: Predicate | None = None) -> DropRequest:
         """Drop everything, or FlowFiles that match; those that sessions took are not dropped.
 
-        Runs in the background if possible, else before this returns.
+        Runs in the background if possible, otherwise before this returns.
         """
         request = DropRequest(self._queue_state, predicate)
 

@@ -18,8 +18,8 @@ Invariants:
 - All windows together stay within their bound, except for a few rows of each open cursor.
 - A missing or damaged file loses only the damaged rows. A file that is temporarily unreadable
   keeps its rows, is retried after a pause, and blocks nothing.
-- A change of a cursor is complete or not made, whatever it raises. A cursor with rows left is
-  always ranked, unread or waiting for a retry.
+- A change of a cursor is complete or not made, even if it raises. A cursor with rows left is always
+  ranked, unread or waiting for a retry.
 """
 
 from __future__ import annotations
@@ -416,7 +416,7 @@ class SwapCursor:
 def rank(cursor: SwapCursor) -> Rank:
     """Return the rank of a cursor with a key, for comparison with others.
 
-    Of two with the same key, the one without a window comes first: its key is that of the last
+    If two have the same key, the one without a window comes first: its key is that of the last
     FlowFile taken. If that one was given back and swapped out again, it is now the first of the
     other cursor.
     """

@@ -7,9 +7,9 @@ the files (`swap_store`), the windows (`swap_cursors`) or the memory of other qu
 
 Invariants: a queue writes one swap file at a time, on the thread that puts, so a slow disk
 slows down the source. FlowFiles that could not be written stay in memory; the write is retried
-when another batch has arrived or after `RETRY_S`. A write always ends, whatever it raises, so
-no thread waits for it forever. One read-ahead job runs for each queue; if it is late or fails,
-the poll reads the window itself.
+when another batch has arrived or after `RETRY_S`. A write always ends, even if it raises, so no
+thread waits for it forever. One read-ahead job runs for each queue; if it is late or fails, the
+poll reads the window itself.
 """
 
 from __future__ import annotations

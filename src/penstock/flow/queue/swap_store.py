@@ -1,4 +1,4 @@
-"""Swap store: what a queue needs of the FlowFile repository.
+"""Swap store: the part of the FlowFile repository that a queue uses.
 
 Owns the protocol and the value that names a swap file. Does not own the files (`repository`) nor
 their bytes (`swap.swap_file`).
@@ -6,7 +6,7 @@ their bytes (`swap.swap_file`).
 Invariants on both sides:
 
 - A FlowFile has one home: the journal, or one row of one swap file. `swap_out` moves the home of
-  all given FlowFiles, wherever it was; reading a row does not move it.
+  all given FlowFiles; reading a row does not move it.
 - A row of a swap file is in one of three states. It is only in the file, so that the queue may hand
   it out. Or it is loaded (reported by `loaded`), so that it was handed out, or the queue holds it
   as a FlowFile like any other. Or it is done. The end of a loaded row is the commit that removes or

@@ -1,4 +1,4 @@
-"""Values of the FlowFile repository: what a commit changes, and the result of recovery.
+"""Values of the FlowFile repository: the changes of a commit, and the result of recovery.
 
 Owns these values, and how each changes the number of references to content. Does not own their
 effect on the state (`state`).

@@ -1,9 +1,10 @@
 """Commits of the FlowFile repository: journaled and applied in order, made durable, or undone.
 
-`CommitLog` owns the state, its mutex, and who waits for durability; every method takes the mutex
-itself. `Committer` owns when and in which order something is made durable: fsyncs, snapshots,
-and the deletion of what a commit released. Does not own the content of a commit (`changes`; `state`
-plans and applies it), reference counts (`storage.content`) or reading back (`recovery`).
+`CommitLog` owns the state, its mutex, and the callers that wait for durability; every method takes
+the mutex itself. `Committer` owns when and in which order something is made durable: fsyncs,
+snapshots, and the deletion of content and files that a commit released. Does not own the content of
+a commit (`changes`; `state` plans and applies it), reference counts (`storage.content`) or reading
+back (`recovery`).
 
 Invariants:
 
@@ -150,7 +151,7 @@ class CommitLog:
         clock: Measures how long a snapshot delays commits.
 
     Attributes:
-        sequences: The numbers for what is created, without waiting for commits.
+        sequences: The numbers for new objects, assigned without waiting for commits.
         durable: Number of the last durable commit.
         count: Number of commits made.
         durable_count: Number of commits that a caller waited for until they were durable.
@@ -441,7 +442,7 @@ class SwapFileRemover(Protocol):
     """Deletes swap files whose rows are all done."""
 
     def remove(self, obsolete: Mapping[str, bool]) -> bool:
-        """Delete files, or keep them aside, durably; return whether all are gone.
+        """Delete files, or keep them aside, durably; return whether no file is left.
 
         Args:
             obsolete: Files by name; True: keep the file aside.
@@ -511,8 +512,8 @@ class Committer:
         """Make the recovered state durable, before anything is deleted or written.
 
         Args:
-            anew: Whether the journals contain records that do not count, so that a snapshot must
-                replace them.
+            anew: Whether the journals contain invalid records, so that a snapshot must replace
+                them.
 
         Raises:
             Unavailable: I/O error or full disk.
@@ -615,7 +616,7 @@ class Committer:
         try:
             self.snapshot()
         except BaseException as error:
-            # Also those that were appended between the failed fsync and its handling.
+            # Including those that were appended between the failed fsync and its handling.
             self.commits.fail(error)
             raise
         return self.commits.durable

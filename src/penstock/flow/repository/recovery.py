@@ -57,8 +57,8 @@ class ReadBack:
         state: State after the last commit that is known to be durable.
         tail: Later commits, in order.
         journals: Journals, ready for writes after the last commit read.
-        begin_anew: Whether the journals contain records that do not count, so that a snapshot must
-            be written first.
+        begin_anew: Whether the journals contain invalid records, so that a snapshot must be written
+            first.
         events: Problems found.
     """
 

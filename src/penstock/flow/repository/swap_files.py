@@ -1,9 +1,9 @@
 """Swap files of the queues, and their folder: written, read, set aside, deleted.
 
 `SwapFiles` is the `SwapStore` of a repository: it owns the order of steps when FlowFiles move to a
-swap file, and the records about rows. `SwapFolder` owns paths, the check at start and the deletion
-of files. Does not own which files are valid (`state`), the commits (`commits`), nor the names
-and bytes (`swap.swap_file`).
+swap file, and the records about rows. `SwapFolder` owns paths, the choice of a new file's name, the
+check at start and the deletion of files. Does not own which files are valid (`state`), the commits
+(`commits`), nor the form of names and bytes (`swap.swap_file`).
 
 Invariants:
 
@@ -92,7 +92,7 @@ class SwapFolder:
         return events
 
     def remove(self, obsolete: Mapping[str, bool]) -> bool:
-        """Delete files, or keep them aside, durably; return whether all are gone.
+        """Delete files, or keep them aside, durably; return whether no file is left.
 
         Args:
             obsolete: Files by name; True: keep the file aside as `*.bad`.

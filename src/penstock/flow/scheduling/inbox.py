@@ -1,6 +1,6 @@
 """Inbox of the scheduler: requests, and events from timers, pool threads and its own thread.
 
-Owns how an event reaches the scheduler's thread. Does not own what follows from one (`scheduler`).
+Owns how an event reaches the scheduler's thread. Does not own the handling of events (`scheduler`).
 Each module defines the events that it reports.
 
 Invariants: events are handled one at a time, on the scheduler's thread. An event that is added

@@ -5,8 +5,8 @@ Owns running lifecycle methods, their order, time limits and retries. Does not o
 methods themselves have a separate number of threads in the pool.
 
 Invariants: at most one lifecycle method of a component runs at a time. `on_stopped` is called when
-no run is active. If a start takes too long, its thread is abandoned, and the component has to use
-a new instance, so that the abandoned thread cannot affect later work.
+no run is active. If a start takes too long, its thread is abandoned, and the component must use a
+new instance, so that the abandoned thread cannot affect later work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Thread pool for runs: a bounded number of threads, replaced when one does not return.
 
-Owns threads and their queue of work. Does not own the work, nor its order: the scheduler submits no
-more work than there are threads, so nothing waits here.
+Owns threads and their queue of work. Does not own the work, nor its order: the scheduler submits
+only as much work as there are threads, so nothing waits here.
 
 Invariants: an abandoned thread never takes new work. The number of other threads never exceeds the
 size, except for a moment after the size was reduced. Work that raises ends the process.

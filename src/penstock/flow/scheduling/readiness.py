@@ -4,8 +4,8 @@ Owns the conditions and their order. Does not own threads (`dispatcher`), period
 (`run_slots`), nor timers. A check uses no thread of the pool.
 
 Conditions, in order: the state lets runs begin, and a run slot is free; the component does not
-yield; it has work; its outputs have room; it does not rest after a run that did nothing. The first
-one that is not met is what the component waits for.
+yield; it has work; its outputs have room; it does not rest after a run that did nothing. The
+component waits for the first one that is not met.
 
 Invariant: a component that is not ready has a listener on its connections, a time of the next
 check, or a run slot in use, so it is checked again when that may change. Used on the scheduler's

@@ -150,8 +150,8 @@ class Schedulable(Protocol):
     """Component of a flow.
 
     The scheduler's thread often calls `has_work`, `next_due_ms` and `is_open`: they must not block,
-    and should take about a microsecond. All other methods run on threads of the pool. Of the
-    methods `on_*`, only one runs at a time, and none during `trigger`, except `on_unscheduled`.
+    and should take about a microsecond. All other methods run on threads of the pool. Only one of
+    the methods `on_*` runs at a time, and none during `trigger`, except `on_unscheduled`.
     """
 
     def has_work(self, now_ms: int) -> bool:

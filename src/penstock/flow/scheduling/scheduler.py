@@ -1,6 +1,6 @@
 """Scheduler that triggers the components of flows when they have work.
 
-Owns the components, on one mailbox thread, and what follows from each event of its inbox:
+Owns the components, on one mailbox thread, and the handling of each event of its inbox:
 `lifecycle_driver` starts and stops components, `dispatcher` starts runs, `pool` has the threads.
 `ClockJumpWatch` compares the wall clock with the monotonic clock to detect that the clock was set
 or the machine slept. Does not own queues or sessions.

@@ -111,8 +111,8 @@ def every(period: str) -> ComponentSchedule:
 def next_firing_ms(schedule: ComponentSchedule, now_ms: int, served_ms: int | None) -> int | None:
     """Return when a CRON schedule fires next, epoch ms; a time up to `now_ms` means at once.
 
-    Handled times count beside the clock: a timer that fired a little early does not fire for the
-    same time again.
+    Handled times count in addition to the clock: a timer that fired a little early does not fire
+    for the same time again.
 
     Args:
         schedule: A CRON driven schedule.

@@ -1,1 +1,1 @@
-"""Process sessions: what a processor does to FlowFiles, as one transaction."""
+"""Process sessions: the operations of a processor on FlowFiles, as one transaction."""

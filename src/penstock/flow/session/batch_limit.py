@@ -1,10 +1,11 @@
-"""How many FlowFiles a session of one processor may take after a trigger failed.
+"""Limit on the FlowFiles that a session of one processor takes after a trigger failed.
 
 A FlowFile at which a processor raises would hold up all FlowFiles that are taken together with it,
 because they come back as the same batch. So a failed batch is retried in halves, until the FlowFile
 that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile
 that always fails costs one trigger for each penalty, and no batch is divided because of it again.
-Between two such triggers the others have one, if the processor takes several FlowFiles at once.
+Between two such triggers, one processes the other FlowFiles, if the processor takes several at
+once.
 
 Invariant: without a failure there is no limit, and reading that takes no lock.
 """

@@ -134,7 +134,8 @@ class SessionInputs:
                 session_state.take(queue, flowfiles)
                 self._session_context.took_from(queue)
         except BaseException:
-            if flowfiles and flowfiles[0].id not in session_state.newest:  # else a rollback does it
+            # A rollback gives back the others.
+            if flowfiles and flowfiles[0].id not in session_state.newest:
                 self._give_back(queue, flowfiles, steps)
             raise
         finally:

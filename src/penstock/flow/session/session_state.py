@@ -1,4 +1,4 @@
-"""State of one session: its FlowFiles, what was done with each, and which operations are allowed.
+"""State of one session: its FlowFiles, the operations on each, and which ones are allowed.
 
 Owns this state as plain tables by id, so that a batch of FlowFiles is added and routed by a few
 operations on whole tables. Does not own queues, content or the journal.
@@ -138,7 +138,7 @@ class SessionFlowFiles:
         """Record the route of open FlowFiles.
 
         Raises:
-            SessionMisuse: The route is the source queue, but the FlowFile has none.
+            SessionMisuse: The route is the source queue, but the FlowFile was not taken from one.
         """
         if route == TO_SOURCE and not self.sources.keys() >= set(ids):
             made = next(self.newest[number] for number in ids if number not in self.sources)

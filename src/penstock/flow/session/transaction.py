@@ -2,8 +2,8 @@
 
 `SessionTransaction` owns the session's records from one checkpoint to the next, the order of a
 commit, and the handling of failures. `SessionCalls` owns the session's mutex and whether calls
-are still accepted. `IdAllocator` takes ids from the repository's sequence in ranges. Does not
-own what the processor does in between (`session`).
+are still accepted. `IdAllocator` takes ids from the repository's sequence in ranges. Does not own
+the operations of the processor in between (`session`).
 
 Commit order: finish content; write one batch to the journal; update counts; put FlowFiles into
 their queues; acknowledge sources; run callbacks. A crash before the journal write leaves
@@ -15,8 +15,8 @@ Invariants:
   journal records its removal.
 - A failure before the journal write gives everything back. After the journal write, and while
   giving back, every step is executed and the first exception is raised at the end.
-- The records are kept until it is known what goes back, so a rollback that raises `MemoryError`
-  is completed by the end of the session.
+- The records are kept until it is known which FlowFiles go back, so a rollback that raises
+  `MemoryError` is completed by the end of the session.
 - After `terminate` or `end` every call raises, and everything that was taken is given back, at
   the latest when the last call returns.
 - Later ids of a session are greater; ids left over at its end are never used.
@@ -57,10 +57,10 @@ class RollBack(Protocol):
     """Function that gives back the FlowFiles that a session took."""
 
     def __call__(self, *, whole: bool = False, failed: bool = False) -> None:
-        """Give back what was taken since the last checkpoint; if `whole`, what was before, too.
+        """Return FlowFiles taken since the last checkpoint to their queues.
 
         Args:
-            whole: Give back what was checkpointed, too.
+            whole: Also return those of earlier checkpoints.
             failed: The processor raised, or broke the rules: retry a batch in halves.
         """
         ...
@@ -165,7 +165,7 @@ class IdAllocator:
     def take(self, count: int = 1) -> int:
         """Return the first of `count` consecutive ids."""
         if self._end - self._next < count:
-            # Take as many as were taken so far: a session that creates one FlowFile takes one id.
+            # Take as many as before: a session that creates one FlowFile takes one id.
             ahead = max(count, min(self._taken, _MOST_AHEAD))
             self._next = self._repository.next_ids(ahead)
             self._end = self._next + ahead
@@ -297,8 +297,8 @@ class SessionTransaction:
         """Roll back after a trigger that raised.
 
         After a `ProcessError` all FlowFiles that were taken are penalized. After any other
-        exception, a FlowFile that was taken alone is penalized; of several it is not known which
-        one failed: they are retried in halves (`batch_limit`).
+        exception, a FlowFile that was taken alone is penalized; if several were taken, it is
+        unknown which one failed: they are retried in halves (`batch_limit`).
 
         Raises:
             Terminated: The session was terminated and rolled back before.
@@ -388,7 +388,7 @@ class SessionTransaction:
             penalize = taken == 1
         try:
             self.content.abort()
-        finally:  # whatever the disk does, every FlowFile that was taken must be given back
+        finally:  # every FlowFile that was taken must be given back, even if the disk fails
             self._forget(penalize=penalize, whole=whole)
 
     def _forget(self, *, penalize: bool, whole: bool) -> None:

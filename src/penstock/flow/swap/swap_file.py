@@ -70,7 +70,7 @@ def swap_file_name(number: int) -> str:
 
 
 def swap_file_number(name: str) -> int | None:
-    """Return the number at the beginning of a name, also of a file set aside; None: it has none."""
+    """Return the number at the beginning of a name, even of a file set aside; None: no number."""
     digits = name.partition(".")[0]
     return int(digits) if digits.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Plan of a compaction task: which segments it rewrites, and into what.
+"""Plan of a compaction task: the segments that it rewrites, and the form of the new ones.
 
 Without a segment granularity each time chunk keeps its interval, overlapping chunks become one,
 and chunks of one granularity form one job. Rows are rolled up if the spec requires it or if all

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExternalInput:
-    """Files, URLs or inline text in a format, or the rows of a database, which have none."""
+    """Files, URLs or inline text in a format, or the rows of a database, which need no format."""
 
     source: InputSource
     format: InputFormat | None
@@ -168,7 +168,7 @@ class BatchResult:
     """The files, ordered by chunk and then by bucket; `counts` are of rows before roll-up.
 
     Rows outside the intervals are among `counts.thrown_away_early`. `schema` is the request's, with
-    the discovered dimensions if it asked for discovery.
+    the discovered dimensions if discovery was requested.
     """
 
     files: tuple[WrittenFile, ...]

@@ -8,8 +8,8 @@
                while the segments that the task replaces are unchanged;
                ``losses-N.json`` counts the failed attempts
     covered    time chunks that are known only from the rows are locked too
-    placed     ``publish.json`` has what is published; nothing is looked up again from here on,
-               because a publish that succeeded has changed what is visible
+    placed ``publish.json`` has the segments to publish; nothing is read again from here on, because
+               a publish that succeeded has changed the visible segments
     published  all jobs in one transaction; if the task failed, the janitor deletes its files
 
 A peon that dies is restarted in the same folder: recorded steps are not repeated, and a publish
@@ -326,7 +326,7 @@ class IngestTask:
             self._locks.check_count(len(intervals))
         else:
             # Allocation is repeated without a limit, locking only for taskLockTimeout: the owner of
-            # a conflicting lock may wait for the very slot that this task uses.
+            # a conflicting lock may wait for the slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
         places = self._retries.perform("asking for places", action)
@@ -342,7 +342,7 @@ class IngestTask:
         )
 
     def _empty_chunks(self, job: Job, written: EngineOutput) -> list[Interval]:
-        """Return the time chunks of the intervals that have visible rows and got none."""
+        """Return the time chunks of the intervals that have visible rows, but no new ones."""
         shown = [
             one.interval for one in self._task_input.visible(self._spec.datasource, job.intervals)
         ]

@@ -1,7 +1,7 @@
 """The job of a batch task: its spec, converted to requests to the engine. Pure.
 
 Owns the combination of ingestion modes, partitions and contexts of the specs in one `Job`; data
-that must be looked up first (the visible segments of an input) is passed in.
+that must be read first (the visible segments of an input) is passed in.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class KillTask:
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
         acquire(self._ports, self._retries, action, timeout_ms=timeout_ms)
-        # An earlier peon may have deleted these or not: deleting them again makes sure.
+        # An earlier peon may have deleted these; deleting them again does no harm.
         self._delete(self._recall())
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1

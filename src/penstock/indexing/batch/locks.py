@@ -73,7 +73,7 @@ class HeldLocks:
     def version_of(self, interval: Interval) -> str:
         """Return the version of the lock that covers an interval."""
         after = bisect_right(self.locks, interval.start_ms, key=lambda one: one.interval.start_ms)
-        # Mostly the first one: a task's locks rarely overlap.
+        # Usually the first one: a task's locks rarely overlap.
         return next(
             self.locks[at].version
             for at in reversed(range(after))
@@ -207,8 +207,8 @@ def outside(wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interv
     """Return the parts of intervals that no other interval covers.
 
     Args:
-        wanted: The intervals.
-        held: The other ones: disjoint, in order.
+        wanted: The requested intervals.
+        held: The other intervals: disjoint, in order.
     """
     left = []
     for one in wanted:

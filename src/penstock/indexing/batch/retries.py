@@ -113,8 +113,8 @@ def _given_up(kind: str, count: int, error: Unavailable) -> str:
         )
     return (
         f"the engine was lost {counted(count, 'time')} during this work; last error: {error}."
-        " Give Spark more memory (--spark-memory), or the task less to do: a shorter"
-        " interval, fewer files at once, fewer rows per segment; then submit it again"
+        " Give Spark more memory (--spark-memory), or the task less work: a shorter interval, "
+        "fewer files at once, fewer rows per segment; then submit it again"
     )
 
 

@@ -98,7 +98,7 @@ def rewritten_segments(
     All of a time chunk are one atomic update group: they are visible together or not at all.
 
     Raises:
-        Conflict: An id is not beside the rewritten segments.
+        Conflict: An id is not in the time chunk and version of the rewritten segments.
     """
     sizes = Counter(file.data.interval for file in written.files)
     minors: dict[Interval, int] = {}
@@ -166,7 +166,8 @@ def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitio
         return ShardSpec(number, core)
     if partitioning.kind == "hashed":
         # Buckets without rows have no file, so numbers and buckets may differ. Spark's hash
-        # distributes rows, and none of Druid's equals it: with a name a reader would prune wrongly.
+        # distributes rows, and none of Druid's equals it: with a function name a reader would prune
+        # the wrong segments.
         spread = HashBucket(bucket.number, bucket.count, partitioning.dimensions, function=None)
         return ShardSpec.hashed(number, core, spread)
     return ShardSpec.range(number, core, partitioning.dimensions, bucket.start, bucket.end)

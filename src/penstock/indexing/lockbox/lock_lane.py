@@ -301,7 +301,7 @@ class LastRefusals:
     """The refusals of the last requests of each task that waits for locks. Any thread."""
 
     def __init__(self) -> None:
-        # Any thread reads what the lanes publish. Held for a few statements only.
+        # Any thread reads the refusals that the lanes publish. Held for a few statements only.
         self._mutex = threading.Lock()
         self._by_task: dict[str, tuple[LockRefused, ...]] = {}
 
@@ -337,7 +337,7 @@ _NEVER_LOST: Final = (AddTask, RemoveTask, PlaceTask)
 
 
 def _never_lost(works: Iterable[_LockWork]) -> list[_WaitingCommand]:
-    """Return the commands to execute later if this work is refused; nobody waits for them then."""
+    """Return the commands to execute later if this work is refused; no caller waits for them."""
     return [
         _WaitingCommand(work.command, Future())
         for work in works
@@ -453,7 +453,7 @@ class LockLane:
         self._do(batch, change)
 
     def _do(self, batch: Sequence[_WaitingCommand], change: LocksChanged) -> None:
-        """Execute commands in one transaction and answer them; add what others must learn."""
+        """Execute commands in one transaction and answer them; add the changes for other tasks."""
         if not batch:
             return
         self._require_intact()
@@ -553,7 +553,7 @@ def run_covered(
 def find_room(
     requests: Sequence[LockRequest], now_ms: int, box: Lockbox
 ) -> list[LockRefused | str]:
-    """Check what new segments would conflict with."""
+    """Check which locks new segments would conflict with."""
     return [box.room_for(one, now_ms) for one in requests]
 
 

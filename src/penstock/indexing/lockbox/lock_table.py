@@ -81,7 +81,7 @@ class SegmentLockIndex(Generic[P]):
 
         Args:
             interval: Its time chunk.
-            number: Its partition number; None if it has none yet, so that no holder matters.
+            number: Its partition number; None if it has no number yet, so that no holder matters.
         """
         if number is None:
             return

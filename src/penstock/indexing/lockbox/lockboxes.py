@@ -89,8 +89,8 @@ class Lockboxes:
             stored: The stored locks; None: read them.
 
         Returns:
-            The tasks that must fail because their group lost a lock. They are no longer active;
-            the answer of `remove` lists what else to delete for each.
+            The tasks that must fail because their group lost a lock. They are no longer active; the
+            answer of `remove` lists the other data to delete for each.
 
         Raises:
             Unavailable: The store does not answer: retry.
@@ -167,7 +167,7 @@ class Lockboxes:
         return cast("Future[list[LockOutcome]]", self._lanes.execute(datasources.pop(), command))
 
     def room_for(self, requests: Sequence[LockRequest]) -> Future[list[LockRefused | str]]:
-        """Check what new segments would conflict with, before they have numbers to lock.
+        """Check which locks new segments would conflict with, before they have numbers to lock.
 
         Args:
             requests: Requests for locks on segments of one datasource, without numbers.

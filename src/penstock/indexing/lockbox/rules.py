@@ -59,7 +59,7 @@ def _is_of_another_version(lock: TaskLock, other: TaskLock | LockRequest) -> boo
 def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b: Interval) -> bool:
     """Return whether two locks whose intervals overlap may both be held; symmetric.
 
-    An append must lie within the replace beside it: the replace carries its segments over, and
+    An append must lie within a concurrent replace: the replace carries its segments over, and
     cannot carry over a part of one. There is at most one REPLACE lock for a time, because these
     exclude each other.
     """

@@ -74,7 +74,7 @@ class ActiveTasks(SupervisedTasks, Protocol):
 
 
 class TaskNotices(Protocol):
-    """Listener for what actions report to the overlord. Called from any thread."""
+    """Listener for the reports of actions to the overlord. Called from any thread."""
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
         """The address of a task's peon changed."""
@@ -136,8 +136,10 @@ class ActionHandler:
                 )
             return self._perform(task, parsed)
         except (Closed, CancelledError, Fenced) as error:
-            # To the task this is the same as an overlord that is down.
-            raise Unavailable(f"the overlord is stopping, ask the next one: {error}") from error
+            # For the task, this is the same as an unreachable overlord.
+            raise Unavailable(
+                f"the overlord is stopping: repeat the request at the next leader: {error}"
+            ) from error
 
     def _perform(self, task: TaskSpec, action: AnyAction) -> object:
         match action:

@@ -41,7 +41,7 @@ class AdminService:
     """Administrative operations on the term. Every call raises NotLeading if there is none.
 
     The mutex is held while a compaction plan is made: the cache of segments is for one thread at a
-    time, and the second of two concurrent calls uses what the first has read.
+    time, and the second of two concurrent calls uses the segments that the first has read.
 
     Args:
         current: The term that the overlord leads now.

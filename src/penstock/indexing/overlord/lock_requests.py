@@ -63,7 +63,7 @@ def check_lock_requests(task: TaskSpec) -> None:
 def requests_for(
     task: TaskSpec, intervals: Sequence[Interval], *, appends: bool, exclusive: bool = False
 ) -> list[LockRequest]:
-    """Return the requests for locks that a running task asks for."""
+    """Return the lock requests of a running task."""
     mine = lock_task(task)
     kind = LockType.EXCLUSIVE if exclusive else lock_type(task, appends=appends)
     return [mine.request(interval, kind) for interval in intervals]

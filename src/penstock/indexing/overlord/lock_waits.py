@@ -5,10 +5,10 @@ and derives from each answer of the lockboxes which event it is for its task, an
 next. Both only decide: `LockEffects` sends the attempts to the lockboxes. On the overlord's
 mailbox.
 
-Tasks that want the same locks with the same priority stand in one line, and only the first is
-tried, because the same locks refuse the others. A line is tried again when a task that blocked
-it has released something, so a release costs only the lines that it may help. A task that is in
-a line and blocks it is tried next: it holds the locks from an earlier leader.
+Tasks that request the same locks with the same priority form one line, and only the first is tried,
+because the same locks refuse the others. A line is tried again when a task that blocked it has
+released something, so a release costs only the lines that it may help. A task that waits in a line
+and blocks it is tried next: it holds the locks since an earlier leader.
 
 Locks that a task gets here yield to running tasks until a worker has accepted it, because it
 may wait for the slot of a task that waits for these locks.
@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Line:
-    """Tasks in order. `blockers` blocked the last try; `trying` is the one being tried now."""
+    """Tasks in order.
+
+    `blockers` blocked the last try; `trying` is the task whose attempt is running.
+    """
 
     tasks: dict[str, None] = field(default_factory=dict)
     blockers: frozenset[str] = frozenset()
@@ -81,7 +84,7 @@ class LockWaitQueue:
             line.tasks = {holder: None} | line.tasks
             return self._next(line, again=True)
         if line.again:
-            # A release came during the try, which may have seen it or not.
+            # A release came during the try, which may not include it.
             return self._next(line, again=True)
         return None
 
@@ -154,7 +157,7 @@ class LockAttemptResult:
     """Consequences of an answer of the lockboxes.
 
     Attributes:
-        event: The event for the task, None if it goes on waiting.
+        event: The event for the task, None if it continues to wait.
         reason: Why it cannot get its locks.
         following: The attempts to make next.
         retry: Whether the datasource must be tried again after a pause.
@@ -189,7 +192,10 @@ class LockWaits:
         return self._next(task.datasource, [self._queues[task.datasource].leave(task.id)])
 
     def released(self, datasource: str, task_ids: frozenset[str]) -> list[LockAttempt]:
-        """These tasks released or lost locks, any if empty: return what they may have blocked."""
+        """Return the attempts that these tasks may have blocked, after they released or lost locks.
+
+        An empty set means any task.
+        """
         if datasource not in self._queues:
             return []
         return self._next(datasource, self._queues[datasource].released(task_ids))

@@ -90,7 +90,7 @@ class Overlord:
     def tasks(
         self, *, active: bool | None = None, datasource: str | None = None, limit: int | None = None
     ) -> list[TaskView]:
-        """Return tasks, the newest first."""
+        """Return tasks, newest first."""
         return self.task_service.tasks(active=active, datasource=datasource, limit=limit)
 
     def task(self, task_id: str) -> TaskView:

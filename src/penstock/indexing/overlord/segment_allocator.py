@@ -3,17 +3,17 @@
 `SegmentAllocator` acquires the lock of the time chunk and then takes a partition number in it.
 A task that locks single segments takes the number first and then a lock on that segment only,
 so that other tasks may lock other segments of the chunk. `chunk_parts` chooses the time chunks;
-it is pure. New segments go into the visible time chunks whatever granularity the task has: rows
-of an hour are appended to the day that a compaction created. The rows of pending segments
-belong to `penstock.storage.metadata`.
+it is pure. New segments go into the visible time chunks for every granularity of the task: rows of
+an hour are appended to the day that a compaction created. The rows of pending segments belong to
+`penstock.storage.metadata`.
 
 Requests for one datasource that wait at the same time share one transaction on the datasource's
 lane; requests for different datasources never wait for each other. Any thread may call; it
 blocks until the result.
 
 Invariants: a repeated request returns the same segment id, unless a publish changed the chunk
-in between. A task that keeps asking for what others have locked gets `PlaceWithheld` (retry),
-and after the `taskLockTimeout` of its context `PlaceRefused` (abandon).
+in between. A task that repeatedly requests time that others have locked gets `PlaceWithheld`
+(retry), and after the `taskLockTimeout` of its context `PlaceRefused` (abandon).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def chunk_parts(
     Where segments exist, a new one gets their time chunk: a segment of another time chunk would
     hide them if its version is newer, and be hidden if it is older. Where none is visible, pending
     segments of other tasks count in the same way, because they will become visible. The rest gets
-    the wanted chunk itself or, if only a part of it is free, the largest chunks that fit there.
+    the requested chunk itself or, if only a part of it is free, the largest chunks that fit there.
 
     Args:
         wanted: The time chunk for which the rows were written.
@@ -274,7 +274,7 @@ class SegmentAllocator:
     def _lock_segments(
         self, task: TaskSpec, action: SegmentAllocate, chunks: Sequence[Interval]
     ) -> list[PendingRow | None]:
-        """Return rows, each locked by itself; None where another task published meanwhile."""
+        """Return rows, each with its own lock; None where another task published meanwhile."""
         if not chunks:
             return []
         wanted = sorted(set(chunks))
@@ -309,7 +309,7 @@ class SegmentAllocator:
         """Release the task's own conflicting locks, if no other task has one.
 
         A larger lock also covers segments to be published under the locks inside it. A batch task
-        requests all its ids at once, so it has none yet under a lock that crosses a chunk's end.
+        requests all its ids at once, so it has no id yet under a lock that crosses a chunk's end.
         """
         locks = self._lockboxes.locks(task.datasource).result()
         held = [

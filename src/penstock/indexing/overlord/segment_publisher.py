@@ -51,7 +51,7 @@ _TRIES: Final = 10
 def declare_projections(metadata: MetadataStore, task: TaskSpec) -> None:
     """Register the projections of a task that has published; the newest wins for each name.
 
-    Never raises a `PenstockError`, because the publish is done.
+    Never raises a `PenstockError`, because the publish has succeeded.
     """
     declared = _declared(task)
     if not declared:
@@ -164,7 +164,7 @@ class OverlordPublisher:
         committed = self._metadata.offsets(task.supervisor_id) or {}
         missing = {p: (committed[p], at) for p, at in start.items() if committed.get(p, at) < at}
         if not missing:
-            return f"{reason}; they are committed by now: the task retries this publish"
+            return f"{reason}; they are committed now: the task retries this publish"
         parts = ", ".join(f"{p}: {a} to {b}" for p, (a, b) in sorted(missing.items()))
         earlier = [
             other.task.id

@@ -53,7 +53,7 @@ def publish_segments(
 def keep_segments(
     metadata: MetadataStore, task: TaskSpec, rows: Sequence[SegmentRow], locks: SectionLocks
 ) -> int:
-    """Add segments unchanged to what the task will publish; return how many.
+    """Add segments unchanged to the task's next publish; return how many.
 
     Raises:
         Conflict: No REPLACE lock of the task contains a segment.

@@ -270,7 +270,7 @@ class Supervisors:
         """
         supervisor = self.find(supervisor_id)
         # The new one is suspended until the old one has given up its range. After a crash between
-        # the two, no range is read twice, and the suspended supervisor shows what to resume.
+        # the two, no range is read twice, and users can resume the suspended supervisor.
         piece = supervisor.offsets.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
         self.put(piece)
         supervisor.offsets.leave_behind(piece)
@@ -369,7 +369,9 @@ class Supervisors:
             spec = parse_supervisor(_json_object(payload))
         except InvalidRequest as error:
             _log.error(
-                "supervisor %s cannot publish what its tasks have read: %s", supervisor_id, error
+                "supervisor %s cannot publish the rows that its tasks have read: %s",
+                supervisor_id,
+                error,
             )
             self._unreadable.end(supervisor_id, payload)
         else:

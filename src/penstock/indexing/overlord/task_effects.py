@@ -216,7 +216,7 @@ class TaskTurns:
         if moves or TaskEffect.PUBLISH in outcome.effects:
             self.tasks.enter(entry, outcome.state)
         if moves and entry.is_ending and report.end is not None and entry.end is None:
-            entry.end = report.end  # The first end stands, also if a further event follows.
+            entry.end = report.end  # The first end stands, even if a further event follows.
         for effect in outcome.effects:
             self._effects[effect](report)
 
@@ -408,7 +408,7 @@ class WorkerEffects:
         self._turns.run(self._turns.tasks.take_reports())
 
     def begin_calls(self) -> None:
-        """Begin the calls of workers that the events so far need."""
+        """Begin the calls of workers that earlier events need."""
         for call in self._runner.take_calls():
             done = partial(self._continue, call.done)
             self._calls.call(call.lane, call.work, done, partial(self._continue, call.failed))
@@ -416,7 +416,7 @@ class WorkerEffects:
     def store_worker(self, report: ReportedEvent) -> None:
         """Store the new name of a task's worker at the end of the turn.
 
-        Another worker may take over the old name, and the next overlord would ask that worker.
+        Another worker may take over the old name, and the next overlord would call that worker.
         """
         self._stored.add(report.entry, report.worker)
 
@@ -433,7 +433,7 @@ class WorkerEffects:
         return not self._is_retrying and self._stored.has_unstored
 
     def store_all(self) -> list[ReportedEvent]:
-        """Store the workers that the events so far have changed; return the events that follow.
+        """Store the workers that earlier events have changed; return the events that follow.
 
         After a failure, all of them are stored later, together with those of the turns until then.
         """

@@ -3,7 +3,7 @@
 `QueuedTasks` has the entries, and belongs to the overlord's mailbox. Only the mailbox changes the
 `TaskIndex`, one entry at a time; any thread may read it. Invariants: its entries are immutable and
 replaced, never changed. A reader copies one dictionary in one step of the interpreter, so each
-entry in the copy was current a moment ago.
+entry in the copy was current at that time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ActiveTask:
 
     @property
     def supervisor_id(self) -> str | None:
-        """The task's supervisor, None if it has none."""
+        """The task's supervisor, or None."""
         return self.task.supervisor_id if isinstance(self.task, StreamTaskSpec) else None
 
 

@@ -63,7 +63,7 @@ class TaskSink(Protocol):
 
 
 class TaskSubmissions:
-    """The intake.
+    """Collects submitted tasks, so that waiting ones share one transaction.
 
     The mutex guards the inbox, which callers fill and the mailbox empties. It is held for a few
     statements only.
@@ -167,7 +167,7 @@ class TaskView:
 
 
 class TaskService:
-    """The task service.
+    """Task operations of the API: submit, end, list, explain.
 
     Args:
         current: The term that the overlord leads now.
@@ -198,7 +198,7 @@ class TaskService:
         return True
 
     def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
-        """Submit a batch task; the future has its id, which is generated if the spec has none.
+        """Submit a batch task; the future has its id, which is generated if the spec has no id.
 
         Raises:
             SpecError: The spec is invalid; the error lists all mistakes.

@@ -65,7 +65,7 @@ class TaskEvent(Symbol):
     UNANSWERED = "its worker did not answer, or reported another error"
     NO_WORKER_STORED = "stored that it has no worker"
     WORKER_RENAMED = "announced by a worker while its own is unknown in this term"
-    RUNS = "announced by its worker, or by any if it has none"
+    RUNS = "announced by its worker, or by any worker if it has no worker"
     RUNS_ELSEWHERE = "announced by a worker that is not its own"
     ENDED_AT_WORKER = "announced as ended by its worker, after `RUNS`"
     ABSENT = "absent from a report of its worker that is newer than the state"
@@ -273,7 +273,7 @@ class QueuedTask:
         waits: Dependencies that it waits for, from its worker's last report.
         end: Its end, while the end is not stored yet.
         granted_ms: When it first had its locks; None before that, or if that was in another term.
-        running_ms: When it first ran; likewise None.
+        running_ms: When it first ran; None in the same cases.
     """
 
     task: TaskSpec

@@ -154,7 +154,7 @@ class StoredTasks:
         return {i: unknown.get(i) for i in ids}
 
     def end_comparison(self, stored: ActiveRows) -> ActiveRows:
-        """Return what was read, without the rows of tasks that ended during the comparison."""
+        """Return the stored tasks, without the rows of tasks that ended during the comparison."""
         ended, self._ended = self._ended or set(), None
         return {i: None if i in ended else row for i, row in stored.items()}
 
@@ -218,7 +218,7 @@ class TaskWorkers:
         return bool(self._unstored)
 
     def add(self, entry: QueuedTask, worker: str | None) -> None:
-        """Add a task whose worker is to be stored; None: that it has none."""
+        """Add a task whose worker is to be stored; None: it has no worker."""
         self._unstored[entry.task.id] = (entry, worker)
 
     def store_all(self) -> list[QueuedTask] | None:
@@ -326,7 +326,7 @@ class TaskEnds:
         for entry, end in ends:
             if entry.task.id not in known:
                 text = (
-                    f"task {entry.task.id} was complete already, or is gone: its end is not stored"
+                    f"task {entry.task.id} was complete or deleted already: its end is not stored"
                 )
                 self._events.alert(text, taskId=entry.task.id, state=str(end.state))
                 _log.warning("%s", text)

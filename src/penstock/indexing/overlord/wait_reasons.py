@@ -34,11 +34,11 @@ class WaitReason:
     """One reason why a task waits.
 
     Attributes:
-        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that wants the
-            same locks. `slots`: for a worker with a free slot. `worker`: for its worker to report
-            that it runs. `publish`: for an earlier sequence to be published. `retry`: for the next
-            try of failed work, because a dependency does not answer. `dependency`: for a failing
-            dependency, as the running task reported to its worker.
+        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that requests
+            the same locks. `slots`: for a worker with a free slot. `worker`: for its worker to
+            report that it runs. `publish`: for an earlier sequence to be published. `retry`: for
+            the next try of failed work, because a dependency does not answer. `dependency`: for a
+            failing dependency, as the running task reported to its worker.
         text: Description for users.
         refused: The conflicting locks, for `locks`.
         slots: The reason of each worker, for `slots`.
@@ -195,7 +195,7 @@ class RefusalTracker:
             return int((now_s - wait.first_s) * 1000)
 
     def served(self, task_id: str) -> None:
-        """Delete the wait of a task whose request was granted, or failed for good."""
+        """Delete the wait of a task whose request was granted, or failed permanently."""
         with self._mutex:
             self._waits.pop(task_id, None)
 

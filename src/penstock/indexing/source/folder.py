@@ -7,8 +7,8 @@ pattern. Offsets are line numbers; their positions in a file are found by readin
 start, and kept in memory.
 
 A file that cannot be read, for example for lack of permission, does not stop the others: it is
-skipped with a reason, as is a link to a missing file. Of several names of one file, such as hard
-links, one is read.
+skipped with a reason, as is a link to a missing file. If a file has several names, such as hard
+links, one of them is read.
 
 Files cannot be held back. For a file that is deleted after all of it was read, the supplier reports
 the end of its lines. A file that is deleted earlier is lost; its task and supervisor report it.
@@ -44,7 +44,7 @@ _NEWLINE: Final = 10
 _POLL_S: Final = 0.25
 _PARTITIONS: Final = 1 << 31
 _LISTINGS_MAX: Final = 5
-# Number of deleted files that are remembered; those that were asked for last are kept longest.
+# Number of deleted files that are remembered; those that were requested last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
 # Number of skipped files that the log names, each once.
 _LOGGED_MAX: Final = 1_000
@@ -149,8 +149,8 @@ class FolderSupplier:
 
         Raises:
             Unavailable: A file has changed since `seen`.
-            NotFound: A file was deleted since the last look.
-            InvalidRequest: A file lost its permission since the last look.
+            NotFound: A file was deleted since the last listing.
+            InvalidRequest: A file lost its permission since the last listing.
         """
         wanted = [p for p in sorted(start) if start[p] < end[p]]
         try:
@@ -183,8 +183,8 @@ class FolderSupplier:
         """List the files; list them again if some were renamed meanwhile.
 
         A file that is renamed after the listing could be missing, and count as deleted, or be
-        listed under both names, of which one would be skipped. Each look reads on from the one
-        before.
+        listed under both names, of which one would be skipped. Each listing continues at the
+        positions of the previous one.
         """
         tails = dict(self._tails)
         known = set(self._skipped)
@@ -221,7 +221,7 @@ class FolderSupplier:
     def _paths(self, tails: Mapping[int, _Tail]) -> list[str]:
         """Return the paths of the files, those that are read first.
 
-        Of two names of one file, the one that was read is read on.
+        If a file has two names, the name under which it was read before is kept.
         """
         known = {tail.path for tail in tails.values()}
         names = fnmatch.filter(self._fs.listdir(self.stream), self._pattern)
@@ -299,10 +299,10 @@ class FolderSupplier:
 
 
 def _partition(inode: int, head: bytes) -> int:
-    """Return the stream partition of a file, a number of 31 bits as those of Kafka.
+    """Return the stream partition of a file: a number of 31 bits, like those of Kafka.
 
-    Of 1,000 files any two have the same number with a chance of 1 to 4,000, of 50,000 files with
-    one of 1 to 2. Then the stream stops, because one file would be read for the other.
+    With 1,000 files the probability of a collision is about 1 in 4,000, with 50,000 files 1 in 2.
+    The stream then stops, because one file would be mistaken for the other.
     """
     digest = hashlib.sha256(f"{inode}:".encode() + head).digest()
     return int.from_bytes(digest[:8]) % _PARTITIONS
@@ -331,7 +331,7 @@ def _is_unicode(path: str) -> bool:
 def _read_on(file: ReadFile, tail: _Tail, size: int) -> None:
     """Count the new lines; add a mark for each window.
 
-    Stops behind the size that the file had when it was listed: it may grow faster than it is read.
+    Stops after the size that the file had when it was listed: it may grow faster than it is read.
     """
     at = max(tail.position, tail.searched)
     while at < size and (window := file.pread(_WINDOW_BYTES, at)):
@@ -342,7 +342,7 @@ def _read_on(file: ReadFile, tail: _Tail, size: int) -> None:
             tail.marks.append((tail.lines, tail.position))
         at += len(window)
         tail.searched = at
-    # Merge marks, or many small reads would leave many of them.
+    # Merge marks, because many small reads would leave many of them.
     if len(tail.marks) > 2 and tail.marks[-1][1] - tail.marks[-3][1] < _WINDOW_BYTES:
         del tail.marks[-2]
 

@@ -1,7 +1,7 @@
-"""Automatic compaction: the wanted form of segments, and the maximum number of tasks.
+"""Automatic compaction: the configured form of segments, and the maximum number of tasks.
 
-Owns the JSON, also of a compaction supervisor, and the task for an interval; the overlord chooses
-the intervals.
+Owns the JSON, including that of a compaction supervisor, and the task for an interval; the overlord
+chooses the intervals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CompactionIo(SpecModel):
 
 
 class CompactionConfig(SpecModel):
-    """The wanted form of a datasource's segments; others are compacted.
+    """The configured form of a datasource's segments; others are compacted.
 
     The newest `skip_offset_from_latest` of the data is skipped, because rows still arrive there; so
     are intervals with more than `input_segment_size_bytes`.
@@ -87,7 +87,7 @@ class CompactionConfig(SpecModel):
             io_config=CompactIo(
                 input_spec=IntervalInput(interval=str(interval)),
                 drop_existing=self.io_config.drop_existing,
-                # Existing chunks may have other granularities than the wanted one.
+                # Existing chunks may have other granularities than the configured one.
                 allow_non_aligned_interval=True,
             ),
             dimensions_spec=self.dimensions_spec,

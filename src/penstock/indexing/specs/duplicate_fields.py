@@ -1,4 +1,4 @@
-"""Parts of a spec that occur twice, as Druid writes them: inside ``spec``, and beside it.
+"""Parts of a spec that occur twice, as Druid writes them: inside ``spec``, and next to it.
 
 Owns the comparison. An equal copy is dropped; a different one is a mistake, because one of the two
 would be ignored silently. The mistake's place is the first difference.
@@ -25,7 +25,7 @@ def without_duplicates(title: str, data: object, *, beside: str, inside: tuple[s
     Args:
         title: The name of the model, for its errors.
         data: The data; without ``spec`` it is returned unchanged.
-        beside: A field that occurs beside ``spec``, besides its three parts.
+        beside: A field that occurs next to ``spec``, in addition to its three parts.
         inside: The part of ``spec``, and the field of it, that this field is a copy of.
 
     Raises:
@@ -71,7 +71,7 @@ def _without(
 
 
 def _typed(value: object, duplicate: object) -> object:
-    """Return the value with its copy's type if it has none, or without if the copy has none."""
+    """Return the value with the type of its copy; without one if the copy has no type."""
     if not isinstance(value, dict) or not isinstance(duplicate, dict):
         return value
     if value.get(_TYPE) is None or duplicate.get(_TYPE) is None:

@@ -1,6 +1,7 @@
 """All mistakes of a spec at once, each with its place and a similar valid name, if there is one.
 
-Owns the translation of pydantic's errors; the texts of other checks are beside the checks.
+Owns the translation of pydantic's errors; the texts of other checks are in the modules of the
+checks.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def _message(details: ErrorDetails, at: _At) -> str:
         return _not_one_of(tag, shown(tag, ()), str(context["expected_tags"]))
     if kind == "union_tag_not_found":
         return f"is required, one of {', '.join(at.types)}"
-    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {given}"
+    return f"{_WORDS.get(kind, 'must have another value')}, not {given}"
 
 
 def _unknown_field(name: str, parent: type[SpecModel]) -> str:
@@ -274,6 +275,6 @@ def shown(value: object, way: Iterable[str | int] = ()) -> str:
     """
     known = shown_in_error(value[:_TEXT_CHECKED_MAX] if isinstance(value, str) else value, way)
     if known is None and value is not None:
-        return _KINDS.get(type(value), "what it is")
+        return _KINDS.get(type(value), "a value of another type")
     text = json.dumps(known, ensure_ascii=False, default=repr)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

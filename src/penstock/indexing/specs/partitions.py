@@ -25,7 +25,7 @@ class DynamicPartitions(SpecModel):
     type: Literal["dynamic"] = "dynamic"
     max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
 
-    # Segments are published at the end of the task, whatever their total number of rows.
+    # Segments are published at the end of the task, for every total number of rows.
     without_effect: ClassVar[Mapping[str, Ignored]] = {"maxTotalRows": Ignored.NUMBER}
 
     @property

@@ -1,6 +1,7 @@
 """Single values of specs: durations, counts, times, intervals, names, with clear errors.
 
-Owns the validation of fields with one value. Rules for several fields are beside their models.
+Owns the validation of fields with one value. Rules for several fields are in the modules of their
+models.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class DataSchema(SpecModel):
             return True
         if not self.dimensions_spec.discovers:
             return False
-        # A discovered column beside the field of a metric is another column.
+        # A discovered column is another column than the field of a metric.
         read = {name for metric in self.metrics for name in metric.inputs}
         found = {name.lower() for name in dimensions}
         return any(name.lower() in found for name in read.difference(dimensions))

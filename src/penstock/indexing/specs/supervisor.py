@@ -108,7 +108,7 @@ class SupervisorSpec(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_duplicates(cls, data: object) -> object:
-        """Drop the copies of the parts of `spec` that Druid writes beside it."""
+        """Drop the copies of the parts of `spec` that Druid writes next to it."""
         inside = ("ioConfig", "topic")
         return without_duplicates("SupervisorSpec", data, beside="source", inside=inside)
 

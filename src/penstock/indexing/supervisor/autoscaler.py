@@ -326,7 +326,7 @@ _log = logging.getLogger(__name__)
 
 
 class Autoscaler:
-    """The pace of one supervisor.
+    """Scales and pauses the task groups of one supervisor.
 
     Args:
         state: The supervisor.

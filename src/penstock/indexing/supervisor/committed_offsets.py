@@ -60,8 +60,8 @@ class CommittedOffsets:
     def refresh(self, now_s: float) -> None:
         """Read the offsets again if they may have changed; called about once a second.
 
-        They are read after a write in this leader's term, and every 30 seconds in case of a write
-        by a process that must not write.
+        They are read after a write in this leader's term, and every 30 seconds in case a process
+        wrote that must not write.
         """
         moved = self._metadata.last_move(self._supervisor_id) != self._seen
         if moved or now_s >= self._read_again_s:
@@ -78,7 +78,7 @@ class CommittedOffsets:
         self._seen = seen
 
     def begin(self, *, earliest: bool) -> None:
-        """Commit first offsets of stream partitions that have none, and the topic's id.
+        """Commit first offsets of stream partitions without offsets, and the topic's id.
 
         Args:
             earliest: Whether the very first offsets are the earliest ones, or the ends.
@@ -91,7 +91,7 @@ class CommittedOffsets:
             self.read()
 
     def begin_at(self, first: Offsets) -> None:
-        """Commit these first offsets for stream partitions that have none."""
+        """Commit these first offsets for stream partitions without offsets."""
         if first.keys() - self.offsets.keys():
             self._metadata.begin_offsets(self._supervisor_id, first, self._topic.id)
             self.read()
@@ -113,7 +113,7 @@ class CommittedOffsets:
         wanted = {p: available[p].earliest for p in gone}
         if plan.end is not None:
             if any(wanted[p] <= plan.start[p] for p in gone):
-                return None  # The topic was created anew; the following task detects it and fails.
+                return None  # The topic was created again; the following task detects it and fails.
             wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
         self.move(wanted)
         return wanted

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
-    """Options of all supervisors, beside their specs.
+    """Options of all supervisors, in addition to their specs.
 
     Attributes:
         poll_interval_ms: Minimum interval at which a supervisor polls its topic and its tasks.

@@ -11,7 +11,7 @@ tasks that a round ends are reported by later mail.
   requests it, or they do not respond. It also decides which tasks count as failed.
 - Starts create missing groups and replicas, choose their start offsets, and handle messages
   that must be read but no longer exist; with `skipSequenceNumberAvailabilityCheck` the tasks
-  wait for those. The next round retries whatever fails.
+  wait for those. The next round retries all failures.
 
 Does not own how an end is agreed with the tasks (`task_protocol`).
 """
@@ -60,13 +60,13 @@ class RollOver:
         self._state = state
         self._protocol = protocol
         self._first_seen_s: dict[int, float] = {}
-        # Whether each group, by name, differs from what `_expected_spec` creates. Cached, because
+        # Whether each group, by name, differs from the result of `_expected_spec`. Cached, because
         # computing a name takes longer than the rest of a round without changes.
         self._expected_spec = state.spec
         self._strange: dict[str, bool] = {}
 
     def advance(self) -> None:
-        """Agree on the ends of groups that must end, and bring tasks in line with their replicas.
+        """Agree on the ends of groups that must end, and align tasks with their replicas.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -90,10 +90,10 @@ class RollOver:
                 room -= 1
 
     def is_stale(self, group: TaskGroup) -> bool:
-        """Return whether its work must end: the current spec wants other tasks or replicas.
+        """Return whether its work must end: the current spec requires other tasks or replicas.
 
         Either a task of the current spec that reads the same has another name, or none of the
-        replicas with a worker has a wanted priority, and successors have these priorities.
+        replicas with a worker has a required priority, and successors have these priorities.
         """
         spec = self._state.spec
         turnover = group.turnover(spec.io.server_priorities)
@@ -236,7 +236,7 @@ class Starts:
         state = self._state
         for gap in find_gaps(state.committed.offsets, state.groups.values()):
             if not gap.follower.is_repair and gap.follower.is_unassigned:
-                reason = "a task before it was lost: another begins earlier"
+                reason = "an earlier task was lost: another one begins earlier"
                 state.end_group(gap.follower, reason)
 
     def leave_stream(self) -> None:
@@ -248,7 +248,10 @@ class Starts:
         topic = state.spec.io.stream
         for gap in find_gaps(state.committed.offsets, state.groups.values()):
             # The gap cannot be read again, and publishes after it would wait for it.
-            story = f"{gap.plan.start} to {gap.plan.end} are lost with it, as their task was lost"
+            story = (
+                f"offsets {gap.plan.start} to {gap.plan.end} are lost with it, because the task"
+                " that had read them failed"
+            )
             state.committed.move(gap.plan.end or {})
             state.note(NotFound(f"topic {topic} was deleted: {story}"))
         for group in list(state.groups.values()):
@@ -329,7 +332,7 @@ class Starts:
                     make_replica(group.task, checkpoints, token=token, server_priority=priority)
                 )
             for task_id in turnover.surplus:
-                reason = "fewer replicas, or others, are wanted by now"
+                reason = "the spec now requires fewer or other replicas"
                 state.end_task(task_id, reason, TaskState.SUCCESS)
 
     def _is_needed(self, group: TaskGroup) -> bool:
@@ -355,7 +358,7 @@ class Starts:
             if wanted is None:
                 missing += gone
             else:
-                story = f"{', '.join(gone)}: continuing at {wanted}, as the spec specifies"
+                story = f"{', '.join(gone)}: continuing at {wanted} (resetOffsetAutomatically)"
                 state.note(NotFound(story))
         if missing:
             raise NotFound(
@@ -364,7 +367,7 @@ class Starts:
             )
 
 
-_ROUND: Final = "look after the tasks"
+_ROUND: Final = "reconcile the tasks"
 _RELEASE: Final = "release the stream"
 
 

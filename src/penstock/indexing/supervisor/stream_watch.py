@@ -1,8 +1,9 @@
 """A supervisor's stream: its records as last seen, and those that its source must keep.
 
 On the overlord's mailbox; the source is called on a lane, one poll at a time. The last seen state
-may be older than what a task has read, so missing messages are believed only when `sure`. That
-another stream has the name is certain at once, because ids are never reused.
+may be older than the offsets that a task has read, so messages count as missing only if `sure`
+confirms it. A changed id shows at once that another stream has the name, because ids are never
+reused.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class StreamWatch:
         done: Callable[[], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
-        """Have the source keep no messages any longer."""
+        """Let the source delete messages again."""
         source, name = self._source, self._hold_name
         partitions = sorted((self.available or {}).keys() | committed.keys())
         self._calls.call(

@@ -44,7 +44,7 @@ class GroupState(Symbol):
     PUBLISHING = "publishing"
     """The end of its tasks is agreed. It never reads beyond that."""
     ENDED = "ended"
-    """Its last task is gone."""
+    """Its last task has ended."""
 
 
 class GroupEvent(Symbol):
@@ -56,17 +56,17 @@ class GroupEvent(Symbol):
     PROGRESSED = "a task has persisted more"
     UNASSIGNED = "no task has a worker"
     LAGGING = "a task lacks what its replicas agreed"
-    END_WANTED = "it must end, and tasks can be asked"
+    END_WANTED = "it must end, and tasks can be called"
     NOT_NEEDED = "the supervisor stops, and no task has a worker"
-    CHECKPOINT_WANTED = "its open sequence is full, and tasks can be asked"
-    END_AGREED = "a task took the end that its replicas agreed on"
-    END_NOT_AGREED = "no task took an end"
-    CHECKPOINT_AGREED = "a task took the end of its open sequence"
-    CHECKPOINT_NOT_AGREED = "no task took an end of its open sequence"
+    CHECKPOINT_WANTED = "its open sequence is full, and tasks can be called"
+    END_AGREED = "a task accepted the end that its replicas agreed on"
+    END_NOT_AGREED = "no task accepted an end"
+    CHECKPOINT_AGREED = "a task accepted the end of its open sequence"
+    CHECKPOINT_NOT_AGREED = "no task accepted an end of its open sequence"
     SPARE = "a task has no worker, a replica has one"
     OVERDUE = "a task answered after the deadline"
     SUCCEEDED = "a task succeeded"
-    EMPTY = "its last task is gone"
+    EMPTY = "its last task has ended"
 
 
 class GroupEffect(Symbol):
@@ -333,7 +333,7 @@ class TaskGroup:
         ):
             return True
         if report.end is not None:
-            return False  # A replica that ends elsewhere does so because its stream is gone.
+            return False  # A replica that ends elsewhere does so because its stream was lost.
         return self.end is not None or max(report.checkpoints, default=0) < self.newest
 
     def to_join(self, committed: Offsets) -> dict[int, Offsets]:
@@ -351,8 +351,8 @@ class TaskGroup:
     def turnover(self, wanted: Iterable[int]) -> ReplicaChanges:
         """Return which replicas to start and end, given the wanted server priorities.
 
-        Only existing replicas count, so one that was lost before it was seen is missing again. Of
-        several with one priority, those with the most progress stay.
+        Only existing replicas count, so one that was lost before it was seen is missing again.
+        Among replicas of one priority, those with the most progress stay.
         """
         missing, surplus = Counter(wanted), list[str]()
         by_progress = sorted(self.replicas.items(), key=lambda one: one[1].progress, reverse=True)
@@ -378,7 +378,7 @@ class ReplicaChanges:
 
     Attributes:
         missing: The server priorities that no replica has, highest first.
-        surplus: The ids of tasks that are no longer wanted.
+        surplus: The ids of tasks that are no longer needed.
     """
 
     missing: tuple[int, ...]
@@ -407,7 +407,7 @@ class StartPlan:
         """Describe the stream partitions that do not hold the planned offsets.
 
         Messages before the start may have been deleted. If the topic ends before the planned
-        offsets, it was emptied or created anew, and other messages would get these offsets.
+        offsets, it was emptied or created again, and other messages would get these offsets.
         """
         needed = self.start if self.end is None else self.end
         return {

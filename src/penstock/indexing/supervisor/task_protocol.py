@@ -1,19 +1,19 @@
 """Protocol between a supervisor and its tasks: status, checkpoints and agreed end offsets.
 
-`TaskProtocol` takes the events of all task groups and carries out their effects. It asks tasks for
-their status, and agrees with all replicas of a group on the end of the tasks or of their open
+`TaskProtocol` takes the events of all task groups and carries out their effects. It requests the
+status of tasks, and agrees with all replicas of a group on the end of the tasks or of their open
 sequence. Does not own which tasks should exist or when they have read enough (`reconciler`).
 
 In an agreement all replicas of a group are paused and report their offsets; the end is the
 furthest one of each stream partition, and is sent to all. It is valid once one task has
 accepted it: tasks that did not respond are informed later, and a task that refuses it has read
-past it. Tasks behind an agreement are brought in line, or ended if that is impossible.
+past it. Tasks behind an agreement are brought up to it, or ended if that is impossible.
 
 Threading: state belongs to the overlord's mailbox. Calls to peons block and run on lanes, one
 for each task, so a task that does not respond delays no other one longer than its call.
 Invariants: a task has one call of each kind in progress at a time. Each call can be repeated
-after a lost response and finds what was agreed. An agreed end never changes. No task that
-responds is left paused after an agreement, whatever its result.
+after a lost response and finds what was agreed. An agreed end never changes. No task that responds
+is left paused after an agreement, even after a failed one.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Agreement:
         )
 
     def _furthest(self) -> dict[int, int] | None:
-        """Return an end that a task reports, else the furthest position; None for no agreement."""
+        """Return an end reported by a task, or the furthest position; None for no agreement."""
         positions = self._positions.values()
         ends = [dict(one.end) for one in positions if one.end is not None]
         if self._closing is None:
@@ -407,7 +407,7 @@ class TaskProtocol:
         def failed(error: PenstockError) -> None:
             replica.catching_up = False
             if isinstance(error, InvalidRequest | Conflict):
-                self._end_misfit(task_id, f"it is not in line with its replicas: {error}")
+                self._end_misfit(task_id, f"it contradicts its replicas: {error}")
 
         self._calls.call(
             peon_lane(task_id), lambda: catch_up(peons, task_id, checkpoints, end), done, failed

@@ -56,7 +56,7 @@ class ParseErrors:
         return tuple(self._saved)
 
     def keep(self, samples: Sequence[Sample], count: int) -> None:
-        """Keep samples, and log them if the spec asks for it.
+        """Keep samples, and log them if the spec requests it.
 
         Args:
             samples: Messages of one batch, up to the limit.
@@ -89,8 +89,8 @@ class ParseErrors:
             where += f": {last['reason']}"
         return InvalidRequest(
             f"{counted(count, 'message')} could not be parsed, and maxParseExceptions allows"
-            f" {self._most}{where}. Fix the producer, or raise maxParseExceptions; nothing of this"
-            " batch was kept"
+            f" {self._most}{where}. Fix the producer, or raise maxParseExceptions; no row of this "
+            "batch was kept"
         )
 
 

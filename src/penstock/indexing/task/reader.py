@@ -141,10 +141,10 @@ class StreamReader:
         context.wake()
 
     def _waits_for_messages(self, lost: str, seen: SeenTopic) -> bool:
-        """Wait for missing messages, if the spec asks for it and the topic is the same.
+        """Wait for missing messages, if the spec requests it and the topic is the same.
 
-        It polls every `missing_wait_ms`, and continues as soon as the topic has those offsets,
-        whatever messages they are.
+        It polls every `missing_wait_ms`, and continues as soon as the topic has those offsets, even
+        with other messages.
         """
         context = self._context
         if not context.spec.tuning_config.waits_for_messages:
@@ -164,7 +164,7 @@ class StreamReader:
         """End the task at its current offsets; the supervisor decides how to continue."""
         context = self._context
         context.state.stream_lost()
-        self._end_reason = f"topic {context.spec.topic}: {why}: what was read before is published"
+        self._end_reason = f"topic {context.spec.topic}: {why}: the rows read before are published"
         _log.warning("task %s ends: %s", context.spec.id, self._end_reason)
         context.wake()
 

@@ -141,7 +141,7 @@ class SequencePublish:
             PublishRefused: Other tasks published these offsets differently, or they were reset.
             LockRevoked: The overlord regards the task as ended.
             EngineFailure: The files could not be merged.
-            CorruptData: A file differs from what was written.
+            CorruptData: A file differs from the written one.
         """
         plan = plan_parts(self._job.files, self._task.tuning_config.max_rows_per_segment)
         for interval, files in plan[len(self._merged) :]:
@@ -349,7 +349,7 @@ class SequencePublisher:
             )
 
     def release_locks(self) -> None:
-        """Release the locks of a published sequence before the next publish, if the spec asks."""
+        """Before the next publish, release the locks of a published sequence if requested."""
         self._may_release = self._context.spec.tuning_config.release_locks_on_handoff
 
     def publish(self, name: str) -> None:

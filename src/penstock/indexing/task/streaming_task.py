@@ -3,9 +3,9 @@
 `StreamingTask` owns the task's mailbox and all of its state. Its parts (reader, dead letters,
 merges, publisher) report events of the sequences to `StreamTaskState`. Its default action carries
 out the effects of these events, lets each part start what it can, then suspends itself; results,
-control calls and timers arrive as mail. The task therefore responds at once whatever the engine
-does. Parts in this module announce persisted files to the overlord (the newest state only), request
-a checkpoint from the supervisor when a sequence is full (reading continues meanwhile; the
+control calls and timers arrive as mail. The task therefore responds at once even while the engine
+is busy. Parts in this module announce persisted files to the overlord (the newest state only),
+request a checkpoint from the supervisor when a sequence is full (reading continues meanwhile; the
 supervisor agrees on the end with all replicas), and execute the supervisor's control calls: pause,
 resume and set end offsets.
 
@@ -120,7 +120,7 @@ class CheckpointRequests:
 
     def __init__(self, context: StreamTaskParts) -> None:
         self._context = context
-        self._call = context.background_call("asking for a checkpoint", "checkpoint")
+        self._call = context.background_call("requesting a checkpoint", "checkpoint")
         self._requested = ""
         context.processor.timers.schedule_every(
             context.options.checkpoint_repeat_ms, self._request_again, "is the sequence full?"

@@ -2,7 +2,7 @@
 
 Owns the order of disk and memory: a change is durable before memory shows it, so answers to other
 processes never exceed the state after a restart. The parts of the task report events of its
-sequences here; `StreamTaskState` saves what results, and queues the other effects for the task.
+sequences here; `StreamTaskState` saves the results, and queues the other effects for the task.
 Belongs to the task's mailbox thread.
 """
 
@@ -228,7 +228,7 @@ class StreamTaskState:
         old: tuple[str, ...] = (),
         new: tuple[str, ...] = (),
     ) -> None:
-        """Save what an event results in, make it current, and queue the other effects."""
+        """Save the result of an event, make it current, and queue the other effects."""
         commit = commit or self.commit
         if SequenceEffect.SAVE_SEQUENCES in step.effects:
             self._folder.write_sequences(step.sequences)

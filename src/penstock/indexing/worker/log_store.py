@@ -239,7 +239,7 @@ class TaskLogs:
         return self._lanes.submit("task logs", lambda: self._copy(task_id, folder))
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
-        """Return a part of a task's log, also of a running one; see `TaskLogReader`."""
+        """Return a part of a task's log, even of a running task; see `TaskLogReader`."""
         for base in self._base_folders:
             try:
                 return self._live(f"{base}/{checked_id(task_id)}", offset, bytes_max)

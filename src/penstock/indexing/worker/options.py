@@ -22,7 +22,7 @@ class WorkerOptions:
         forget_delay_ms: How long the folder of a forgotten task is kept.
         category: Category for the selection of workers.
         version: Reported to the overlord, which may require a minimum.
-        shutdown_grace_ms: Time after which a peon that was asked to end is killed.
+        shutdown_grace_ms: Time after which a peon that received a signal to end is killed.
         task_bytes_max: A task whose folder is larger has failed; None means unlimited.
         size_interval_ms: Time between two measurements of the folders.
         waiters_max: Maximum number of long polls at a time.

@@ -106,7 +106,7 @@ class PeonTask(Protocol):
         ...
 
     def stop(self) -> None:
-        """Make `run` return soon; from any thread, also before `run` and after its end.
+        """Make `run` return soon; from any thread, even before `run` and after its end.
 
         A task that cannot continue from its folder then returns FAILED, with a message that it was
         stopped.

@@ -7,7 +7,7 @@ Each method returns what it changed as a `TaskUpdate`, and the worker handles a 
 |---|---|
 | cannot be started | retried without a limit: a full machine is not a failure of the task |
 | wrote the result of the task | the task has ended, though the process may take a moment longer |
-| ended, and the task was asked to end | the task has failed for that reason |
+| ended, and the task had to end | the task has failed for that reason |
 | died, and the started task cannot continue from its folder | the task has failed |
 | died otherwise | restarted after a delay; after too many deaths the task has failed |
 | does not end when asked | killed after `shutdown_grace_ms`, and the reason mentions it |
@@ -112,7 +112,7 @@ class RunningTask:
         return self._take_update()
 
     def request_end(self, reason: str) -> TaskUpdate:
-        """End the task at once, for a reason; asking again changes nothing."""
+        """End the task at once, for a reason; repeated calls change nothing."""
         if self._ending is None:
             self._begin_end(reason)
         return self._take_update()
@@ -124,7 +124,7 @@ class RunningTask:
             return TaskUpdate()
         return self.request_end(
             f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
-            " raise the limit, or give the task less to do at a time"
+            " raise the limit, or give the task less work at a time"
         )
 
     def terminate(self) -> None:
@@ -180,7 +180,7 @@ class RunningTask:
         self._worker.processor.timers.schedule_after(
             self._worker.options.shutdown_grace_ms,
             lambda: self._kill(process),
-            "a peon was asked to end",
+            "a request to end a peon",
         )
 
     def _kill(self, process: PeonProcess) -> None:
@@ -195,7 +195,7 @@ class RunningTask:
 
     def _launch(self) -> None:
         try:
-            # The address of the previous peon; readers must not take it for that of the new one.
+            # The address of the previous peon; readers must not use it as that of the new one.
             self.folder.write_json("location.json", {})
             self.folder.write_json(WAITS, {})
             self._process = self._worker.launcher.launch(self._id, self.folder.path)
@@ -261,7 +261,7 @@ class RunningTask:
         self._worker.processor.timers.schedule_after(
             self._worker.options.shutdown_grace_ms,
             lambda: self._kill(process),
-            "a peon has no task any more",
+            "a peon no longer has a task",
         )
 
     def _read_waits(self) -> None:

@@ -19,7 +19,7 @@ Invariants:
 | task | how it got there | next |
 |---|---|---|
 | running | assigned, or found at the start of the worker | ended |
-| ended | its peon wrote the result; it was asked to end; it died too often | forgotten |
+| ended | its peon wrote the result; it had to end; it died too often | forgotten |
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class RunningTasks:
 
     def stop(self) -> None:
         """Ask all peons to stop."""
-        # Peons that end from now on were asked to: the next worker restarts them.
+        # Peons end on request from now on: the next worker restarts them.
         self._stopping = True
         self._long_poll.close()
         for running in self._state.running.values():
@@ -299,7 +299,7 @@ class RunningTasks:
         self._measuring.measure(self._state.running, self._measured)
 
     def _measured(self, task_id: str, running: RunningTask, size_bytes: int) -> None:
-        # Another task with the same id may run by now.
+        # Another task with the same id may already run.
         if self._state.running.get(task_id) is running and not self._stopping:
             self._apply(task_id, running, running.hold_to_limit(size_bytes))
 
@@ -416,7 +416,8 @@ class Worker:
     def shutdown(self, task_id: str) -> None:
         """End a task at once, or forget one that ended; an unknown one is ignored.
 
-        The peon is asked first and killed after a while; the task is RUNNING until it has exited.
+        The peon gets a signal first and is killed after a while; the task is RUNNING until it has
+        exited.
         """
         self._answer(lambda: self._tasks.shutdown(task_id), "shutdown")
 
@@ -429,7 +430,7 @@ class Worker:
         self._answer(lambda: self._tasks.set_enabled(enabled), "enable or disable")
 
     def waits(self) -> list[DependencyWait]:
-        """Return what the worker and its tasks wait for, one entry for each dependency; any thread.
+        """Return the waits of the worker and its tasks, one entry for each dependency; any thread.
 
         Raises:
             Unavailable: The worker is starting, stopping or busy.

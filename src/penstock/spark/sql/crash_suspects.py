@@ -82,7 +82,7 @@ class CrashSuspects:
                     self._changed.notify_all()
 
     def ended(self, sql: str, parameters: Sequence[object], since_s: float) -> None:
-        """Note that Spark ended during a statement, which began at a monotonic time.
+        """Record that Spark ended during a statement, which began at a monotonic time.
 
         Several requests with one statement count once for each end.
         """

@@ -270,7 +270,7 @@ class ContentRepository:
         """
         if self._written.refuse():
             return
-        with ExitStack() as steps:  # each is taken whatever another one raises; the last one first
+        with ExitStack() as steps:  # each step runs even if another one raises; the last one first
             steps.callback(self._lock.release)
             steps.callback(self._files.close)
             steps.callback(self._written.close)

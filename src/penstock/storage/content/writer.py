@@ -10,7 +10,7 @@ Invariants:
 - A claim is finished once, or nothing of it exists. Leaving a writer's context aborts it.
 - A file has one writer at a time, and no writer after a restart: new files have new names.
 - An ended file is closed, but not while it has something to sync.
-- A file or a name counts as not synced until its sync has succeeded, whatever is raised.
+- A file or a name counts as not synced until its sync has succeeded, even after an exception.
 
 Threading: one thread at a time for each writer. `WrittenFiles` may be used from any thread; its
 mutex guards the tables and is not held during disk access.

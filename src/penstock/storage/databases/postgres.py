@@ -260,7 +260,7 @@ class PostgresReader:
     Args:
         connection: An open connection without a transaction.
         address: The name of the database in messages.
-        check: Called regularly, also while the server is silent; raises to end the read.
+        check: Called regularly, even while the server is silent; raises to end the read.
     """
 
     def __init__(
@@ -441,7 +441,7 @@ def opened(
         address: The database.
         user: The user.
         password: The user's password; not empty.
-        check: Called regularly, also while the server is silent, but not while the host's name is
+        check: Called regularly, even while the server is silent, but not while the host's name is
             resolved; raises to end the read.
         clock: Measures the time to connect.
 

@@ -112,7 +112,7 @@ class _TimeChunk:
         return self._of_sequence.get((request.space, request.sequence_name))
 
     def admits(self, row: PendingRow) -> bool:
-        """Return whether a pending segment would be visible beside the existing segments."""
+        """Return whether a pending segment would be visible together with the existing segments."""
         return self.chunk is None or row.version == self.chunk.version
 
     def next_place(self, request: AllocateRequest) -> tuple[str, int, int] | None:
@@ -285,7 +285,7 @@ class _Allocation:
         """Return whether a hidden chunk takes more segments under its version.
 
         It does if all of its segments were appended: those that a user marks used again become
-        visible beside the new ones. A partly restored core would hide the new ones with itself.
+        visible together with the new ones. An incomplete core would hide the new ones, too.
         """
         if version == APPEND_VERSION:
             return False

@@ -82,8 +82,8 @@ def choose(
     """
     taken: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     chosen: dict[int, Candidate] = {}
-    # The newest first: it must not lose rows because a replica of an older one has read too far;
-    # of the older one there usually is another replica that has not.
+    # Choose the newest sequence first: it must not lose rows to a replica of an older sequence that
+    # read too far. The older sequence usually has another replica that did not.
     numbers = sorted(range(len(sequences)), key=lambda n: _begin(sequences[n][0]), reverse=True)
     for number in numbers:
         left = sorted(sequences[number], key=lambda one: one.row_count, reverse=True)

@@ -1,8 +1,8 @@
 """Copies of all metadata for backups, without the parts that are not valid elsewhere.
 
-A copy is an SQLite file, whatever database it was made from, so it can be restored into either. It
-is one instant of the source: all tables are read in one transaction. Invariant: a copy names no
-process that ran when it was made. Leases, terms of leadership, locks, announced files and task
+A copy is an SQLite file, for a source of SQLite or PostgreSQL, so it can be restored into either.
+It shows one instant of the source: all tables are read in one transaction. Invariant: a copy names
+no process that ran when it was made. Leases, terms of leadership, locks, announced files and task
 roots are left out, and tasks that were active are marked failed; supervisors replace them from the
 committed offsets, which are of the same instant.
 """

@@ -140,8 +140,8 @@ _FORMAT_4 = """
 ALTER TABLE penstock_announced ADD COLUMN reading TEXT NOT NULL DEFAULT ''
 """
 
-# Whether a terminated supervisor has released its source; unknown for older ones, so that they are
-# asked to do it again, which does no harm.
+# Whether a terminated supervisor has released its source. It is unknown for older supervisors, so
+# these release their source again, which does no harm.
 _FORMAT_5 = """
 ALTER TABLE penstock_supervisors ADD COLUMN released BOOLEAN NOT NULL DEFAULT FALSE
 """
@@ -165,7 +165,7 @@ _ROWS_AT_ONCE_6 = 1000
 
 
 def _make_load_specs_relative(connection: Connection) -> None:
-    """Make the load specs of segments relative to the deep storage, whatever its root is or was.
+    """Make the load specs of segments relative to the deep storage, for any present or past root.
 
     Other load specs, such as those of tombstones or of Druid, are unchanged.
     """

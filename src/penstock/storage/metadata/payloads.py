@@ -48,7 +48,7 @@ def load(text: str) -> dict[str, object]:
 
 
 def load_spec(text: str) -> dict[str, object] | None:
-    """Return the load spec in a segment's payload, None if it has none; skips other fields."""
+    """Return the load spec in a segment's payload, None if it is absent; skips other fields."""
     spec = _read_placed(text).load_spec
     return cast("dict[str, object]", spec) if isinstance(spec, dict) else None
 

@@ -128,7 +128,7 @@ class Database:
             sqlite.refuse_other_file(self.name)
             sqlite.create_private(self.name)
         self._closed = False
-        self._rest_until_s = clock.monotonic_s()  # one word, read and written by any thread
+        self._rest_until_s = clock.monotonic_s()  # replaced in one step, by any thread
         self._pause = threading.Condition()  # used only for waits that a clock ends
         self._engine = (
             sqlite.make_engine(parsed, busy_timeout_ms)

@@ -218,8 +218,9 @@ class MetadataStore:
             datasource: The datasource of the rows.
             sequence_name: The sequence of the files; replicas use the same names.
             files: The files.
-            reading: The offsets of their events, so that no snapshot shows an event twice, whatever
-                other tasks announce or publish. Without it only replicas of the sequence are known.
+            reading: The offsets of their events, so that no snapshot shows an event twice, even if
+                other tasks announce or publish it. Without offsets, only replicas of the sequence
+                are recognized.
 
         Returns:
             False, and nothing is announced, if the sequence was published already or the task is
@@ -259,11 +260,11 @@ class MetadataStore:
     def begin_offsets(
         self, supervisor_id: str, offsets: Offsets, topic_id: str = ""
     ) -> dict[int, int]:
-        """Commit a first offset for each stream partition that has none, and return all of them.
+        """Commit a first offset for each stream partition without one, and return all offsets.
 
         Call it before tasks start on new stream partitions. Without a committed offset any start
-        is accepted, so a sequence that overtakes its predecessor would skip that one's events. The
-        topic's id is also committed if none is.
+        is accepted, so a sequence that overtakes its predecessor would skip the predecessor's
+        events. The topic's id is also committed, unless there is one.
 
         Raises:
             Conflict: The committed offsets are of a topic with another id.

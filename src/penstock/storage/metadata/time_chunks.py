@@ -137,8 +137,9 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
     chunks = _chunks(connection, _USED_SUMS, _USED, place)
     if longest == usual:
         return chunks
-    # They are few, and their starts fewer. A chunk has one start, so none is read in two parts. Ids
-    # are also in the condition, because a database might prefer an index of starts alone.
+    # Few segments are that long, and they have few distinct starts. All segments of a chunk have
+    # one start, so no chunk is split between batches. The condition also has their ids, because a
+    # database might choose an index that has only starts.
     begins = select(table.c.start_ms, table.c.id).where(
         table.c.datasource == datasource,
         _LENGTH > _USUAL_MS,
@@ -290,11 +291,11 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
 def _clashing(
     wanted: Iterable[tuple[Interval, str]], there: Iterable[tuple[Interval, str]]
 ) -> list[tuple[Interval, str]]:
-    """Return the time chunks that overlap others of their version: neither would hide the other.
+    """Return the time chunks that overlap another one of their version: neither hides the other.
 
-    With both visible the datasource could not be read. Of two unused ones, the longer one is
-    allowed. Appends have one version for all times, so a day and an hour of it may overlap. Pending
-    segments are ignored: their publish is refused instead (`publish.conflicts`).
+    If both were visible, the datasource could not be read. If both are unused, the longer one is
+    allowed. Appends have one version for all times, so a day and an hour within it may overlap.
+    Pending segments are ignored: their publish is refused instead (`publish.conflicts`).
     """
     at: defaultdict[str, IntervalIndex[Interval]] = defaultdict(IntervalIndex)
     for interval, version in there:

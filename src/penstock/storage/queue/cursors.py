@@ -132,7 +132,8 @@ class CursorStore:
             try:
                 self._write(name, min(position, durable))
             except BaseException:
-                # The file may have got its name; a restart must not find a cursor nobody created.
+                # The file may have got its name; a restart must not find a cursor that no caller
+                # created.
                 with suppress(NotFound):
                     self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
                     self._fs.fsync_folder(self._folder)

@@ -167,7 +167,7 @@ class DiskQueue:
             if self._log.closed:
                 return
             touched = self._log.end()
-        with ExitStack() as steps:  # each is taken whatever another one raises; the last one first
+        with ExitStack() as steps:  # each step runs even if another one raises; the last one first
             steps.callback(self._release)
             steps.callback(self.retention.finish)  # the next owner must not meet a running deletion
             steps.callback(self._syncer.close)

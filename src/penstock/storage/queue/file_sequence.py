@@ -217,7 +217,7 @@ class LogFileSequence:
             Unavailable: It could not be deleted.
         """
         self._has_unsynced_deletion = True
-        with suppress(NotFound):  # somebody deleted it
+        with suppress(NotFound):  # another process deleted it
             self._fs.unlink(self.path(base))
 
     def exists(self, base: int) -> bool:

@@ -348,7 +348,7 @@ class UnsyncedData:
         self.limit_s = max(self.limit_s, INTERVALS_MAX * interval_s)
 
     def appended(self, owner: object, since_s: float) -> float | None:
-        """Record that an owner has unsynced data, if it had none.
+        """Record that an owner has unsynced data; no effect if it is recorded already.
 
         Returns:
             The monotonic time at which to call `check`; None: that is planned.

@@ -252,7 +252,7 @@ class OpenFolder:
         return OpenFolder(self._fs, path, is_local=self.is_local)
 
     def shown(self, path: str) -> str:
-        """Return a path as a user writes it: a path of this machine, or a URL."""
+        """Return a path as users write it: a path of this machine, or a URL."""
         return path if self.is_local else self._fs.unstrip_protocol(path)
 
     def _entries(self, path: str, *, is_root: bool) -> list[Mapping[str, object]]:
@@ -307,7 +307,7 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
     if not where or "\0" in where:
         raise InvalidRequest(f"invalid path {where!r}: write a path or a URL")
     scheme, separator, _ = where.partition("://")
-    # A path from the root is no URL: a file may be called a::b.
+    # A path from the root is not a URL: a file may be named a::b.
     is_path = where.startswith("/") and not separator
     if not is_path:
         _check_scheme(where, scheme if separator else "", options or {})

@@ -95,8 +95,8 @@ class GetFile(FolderSource):
         if not self.keep_source and self.tracking is not TrackingMode.FILES:
             yield Problem(
                 "tracking",
-                "by times it is not known which files were taken, so none could be deleted "
-                "safely: track files, or keep sources",
+                "tracking by times does not record which files were taken, so none could be "
+                "deleted safely: track files, or keep sources",
             )
         if not self.keep_source:
             yield from change_problems("folder", self.folder)
@@ -177,7 +177,7 @@ class FetchFile(Processor):
         validator=read_options,
     )
     completion = Property(
-        choice("none", "delete", "move"), default="none", about="What happens to the source file."
+        choice("none", "delete", "move"), default="none", about="Action on the source file."
     )
     move_to = ExpressionProperty(
         STR, default="", about="Folder to which sources are moved, on the same file system."
@@ -248,7 +248,7 @@ def _bounded(source: OpenFolder, found: FoundFile) -> Iterator[Buffer]:
     size = 0
     for piece in source.pieces():
         size += memoryview(piece).nbytes
-        # The size at a URL may be unknown, and the kernel's files in /proc have none.
+        # The size at a URL may be unknown, and the kernel's files in /proc have no size.
         if source.is_local and size > max(found.size, PIECE_BYTES):
             raise Unavailable(f"{found.place}: grows while it is read; try again")
         yield piece

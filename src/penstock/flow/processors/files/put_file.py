@@ -203,7 +203,7 @@ class PutFile(Processor):
 
 
 def _exists(fs: FileSystem, path: str) -> bool:
-    """Return whether something has this name; a link without a target counts, too."""
+    """Return whether a file has this name; a link without a target counts, too."""
     # Unlike `Path.is_symlink`, it does not raise for a name that is too long.
     return fs.exists(path) or os.path.islink(path)  # noqa: PTH114
 

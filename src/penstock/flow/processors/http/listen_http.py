@@ -140,7 +140,7 @@ class RequestSink(Protocol):
         ...
 
     def wake(self) -> None:
-        """Handle that a request can be taken."""
+        """Handle a new request that can be taken."""
         ...
 
 

@@ -38,7 +38,8 @@ class ConvertRecord(RecordProcessor):
     refuse_others = Property(
         bool,
         default=False,
-        about="Whether fields that are missing in the schema are an error; else they are dropped.",
+        about="Whether fields that are missing in the schema are an error; otherwise they are "
+        "dropped.",
     )
 
     success = Relationship("Converted.")

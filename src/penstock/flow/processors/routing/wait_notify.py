@@ -7,8 +7,8 @@ A signal changes before the commit of the FlowFile that changed it, so each chan
 with the uuid of that FlowFile. If the FlowFile is processed again after a crash, its mark is
 found and nothing changes. After the commit the mark is removed and the count stays.
 
-Invariants: a FlowFile is counted once, and a count releases one FlowFile, at whatever point a
-crash happens. A signal with a count of zero and without marks is deleted.
+Invariants: a FlowFile is counted once, and a count releases one FlowFile, even after a crash at
+any point. A signal with a count of zero and without marks is deleted.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def read_intents(state: Mapping[str, str], new_name: str) -> PublishIntents:
 
     Args:
         state: Result of `PublishIntents.state`, or empty.
-        new_name: Name of the publisher, if the state has none.
+        new_name: Name of the publisher, if the state is empty.
 
     Raises:
         CorruptData: The state is invalid.
@@ -228,7 +228,7 @@ class TopicPublisher(Processor):
         self._broker.close()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Publish recorded batches, or else the next FlowFiles."""
+        """Publish recorded batches; if there are none, the next FlowFiles."""
         intents = read_intents(context.state.get(), secrets.token_hex(_PRODUCER_BYTES))
         if intents.batches:
             flowfiles = _begun(intents, session)
@@ -258,8 +258,8 @@ class TopicPublisher(Processor):
             context.yield_()
 
     def _wait_for_missing(self, intents: PublishIntents, context: ProcessContext) -> None:
-        # They may be penalized. After the longest penalty they must have been removed from the
-        # queue.
+        # They may be penalized. If they are missing after the longest penalty, they were removed
+        # from the queue.
         now_ms = context.clock.now_ms()
         if self._missing_since_ms is None:
             self._missing_since_ms = now_ms
@@ -291,7 +291,7 @@ class TopicPublisher(Processor):
         batches = [
             PublishBatch(0, topic, key, tuple(uuids)) for (topic, key), uuids in groups.items()
         ]
-        # A FlowFile larger than a batch was selected alone.
+        # A FlowFile larger than a batch was selected as the only one.
         is_large = self.by_lines and any(f.size > self.batch_bytes for f in flowfiles)
         return [batch.part(0, 0) for batch in batches] if is_large else batches
 
@@ -401,7 +401,7 @@ class TopicPublisher(Processor):
 class PublishTopic(TopicPublisher):
     """Publishes the content of FlowFiles to a topic: one message each, or one for each line.
 
-    Each message is published once, whichever process is killed: batches are numbered, and the
+    Each message is published once, even if a process is killed: batches are numbered, and the
     broker accepts a number once. While the broker is unavailable, FlowFiles stay in the queue.
     FlowFiles larger than a batch are published line by line in parts, which are read one at a time.
     """
@@ -448,7 +448,7 @@ def _begun(intents: PublishIntents, session: ProcessSession) -> list[FlowFile]:
 
 
 class _Selection:
-    """Accepts FlowFiles up to a number and a size; a larger FlowFile is accepted alone."""
+    """Accepts FlowFiles up to a number and a size; a larger FlowFile is accepted only by itself."""
 
     def __init__(self, count: int, size_bytes: int) -> None:
         self._count = count

@@ -1,4 +1,4 @@
-"""Addresses of this service's broker and overlord, for processors without an own address.
+"""Addresses of this service's broker and overlord, for processors without their own address.
 
 Owns the addresses. The start of the service sets them before a processor is scheduled. Processors
 are created from a flow's file, so they cannot receive the addresses as arguments.

@@ -81,7 +81,7 @@ def _week_day(day: int, first: int) -> int:
 
 
 def _month_day_rule(rule: MonthDayRule, length: int, first: int) -> int:
-    """Return the day that a rule selects; 0 or less if the month has none."""
+    """Return the day that a rule selects; 0 or less if the month has no such day."""
     if isinstance(rule, NearestWeekday):
         return _nearest(rule.day, length, first) if rule.day <= length else 0
     assert isinstance(rule, FromLast)
@@ -245,7 +245,7 @@ class ZoneClock:
         self.fixed_s: Final = None if offset is None else offset // _SECOND
 
     def steady_s(self, instant_s: int) -> int | None:
-        """Return the offset at an instant if the clock does not shift near it; else None.
+        """Return the offset at an instant if the clock does not shift near it; otherwise None.
 
         The result is cached, because most times are far from a shift.
         """

@@ -130,7 +130,7 @@ class ParsedFields:
     """Parsed fields of an expression.
 
     Attributes:
-        seconds: Values that match, in order; also for minutes, hours, months and years.
+        seconds: Values that match, in order; the same for minutes, hours, months and years.
         month_days: Days of the month; empty if only rules are given, or if the days of the week
             apply.
         month_day_rules: Further days of the month.
@@ -281,7 +281,7 @@ def _plain(field: CronField, item: _Part) -> set[int]:
         last = _value(field, item.group(match, "last"))
         named = not (match["first"].isdecimal() and match["last"].isdecimal())
         return _range(field, item, (first, last, step), named=named)
-    # A step of 0 means the value alone, and so does a name with steps. Quartz does the same, so
+    # A step of 0 means only the value, and so does a name with steps. Quartz does the same, so
     # flows that were written for it fire as before.
     if not step or not match["first"].isdecimal():
         return {first}

@@ -3,7 +3,7 @@
 A statement that writes is parsed without Spark, and its task may wait for hours, so a column that
 is certainly missing is reported before. Invariant: the answer is False only for a query that cannot
 return the column; if the text does not decide it (a `*` over a datasource, a pipe, an unknown
-form), the answer is True, and the task finds out.
+form), the answer is True, and the task detects it.
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ def _check_start(text: str, mark: str, what: str) -> None:
 
 
 def _masked(name: str, value: JsonValue) -> str | None:
-    """Return the literal of an argument with its secrets masked; None if it has none."""
+    """Return the literal of an argument with its secrets masked; None if it has no secrets."""
     given: dict[str, object] = {name: value}
     hidden = masked(given)
     if hidden == given:

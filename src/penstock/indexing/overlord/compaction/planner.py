@@ -46,7 +46,7 @@ DUE_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentTally:
-    """Bytes, segments and intervals of one kind."""
+    """Numbers of bytes, segments and intervals."""
 
     bytes: int = 0
     segments: int = 0
@@ -114,7 +114,9 @@ _DECIDED_MAX: Final = 1_000
 
 
 class WantedState:
-    """Judges compaction states; caches results, because many segments share few states.
+    """Compares compaction states with the configuration.
+
+    Results are cached, because many segments share few states.
 
     Args:
         config: The compaction configuration.
@@ -164,7 +166,7 @@ def _wanted_of(config: CompactionConfig) -> dict[str, object]:
 
 
 def _covers(found: object, wanted: object) -> bool:
-    """Return whether the found state contains the wanted one; other parts are ignored."""
+    """Return whether the found state contains the configured one; other parts are ignored."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             _covers(found.get(name), value) for name, value in wanted.items()

@@ -184,14 +184,18 @@ class CompactionSupervisors:
         return audit_of(changed(CompactionConfigs.read(self._metadata)))
 
     def _drop_other(self, datasource: str) -> None:
-        """Try to delete a configuration beside a supervisor whose spec is stored."""
+        """Try to delete the configuration of a datasource whose supervisor has a stored spec."""
         try:
             CompactionConfigs.drop(self._metadata, [datasource])
         except Fenced:
             raise  # The term is over: the caller retries on the next leader.
         except PenstockError as error:
             # The stored spec applies already; an error would wrongly report that nothing changed.
-            _log.warning("config of %s beside its supervisor stays stored: %s", datasource, error)
+            _log.warning(
+                "the configuration of %s, which has a supervisor, stays stored: %s",
+                datasource,
+                error,
+            )
 
 
 def _datasources(ids: Iterable[str]) -> list[str]:

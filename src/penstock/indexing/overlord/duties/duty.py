@@ -55,7 +55,7 @@ class Duty(Protocol):
         ...
 
     def run(self) -> None:
-        """Run one round. Blocks, on a lane; the next round retries what failed.
+        """Run one round. Blocks, on a lane; the next round retries failed work.
 
         Raises:
             PenstockError: The round was aborted.

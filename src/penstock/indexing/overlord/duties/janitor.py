@@ -4,8 +4,8 @@
 Files of segments that were marked unused stay, because deleting data is a user's decision.
 `OvershadowedSegments` marks segments unused that newer ones hide completely: it checks all
 intervals first and later only those that received segments, because a removed segment hides
-nothing. It marks what was hidden at a revision after which no segment of the interval changed,
-and checks again otherwise.
+nothing. It marks segments that were hidden at a revision after which no segment of the interval
+changed, and checks again otherwise.
 
 Threading: runs on its own lane; `OvershadowedSegments` has one owner. Invariant: an overlord
 that no longer leads removes nothing: each round begins with a write to the term's store, which
@@ -185,7 +185,7 @@ class JanitorDuty:
         self._overshadowed = OvershadowedSegments(metadata)
 
     def run(self) -> None:
-        """Run one round; the next round retries what failed. Raises as `sweep`."""
+        """Run one round; the next round retries failed work. Raises as `sweep`."""
         report = self.sweep()
         if report != SweepReport():
             _log.info("cleaned up: %s", report)

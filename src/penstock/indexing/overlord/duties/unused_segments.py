@@ -84,7 +84,7 @@ class UnusedSegmentsDuty:
         self._after: SegmentRow | None = None
 
     def run(self) -> None:
-        """Run one round; the next round retries what failed. Raises as `kill`."""
+        """Run one round; the next round retries failed work. Raises as `kill`."""
         report = self.kill()
         if report != KillReport():
             _log.info("deleted segments that were unused for long: %s", report)

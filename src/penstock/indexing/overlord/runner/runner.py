@@ -85,7 +85,7 @@ class TaskRunner:
         self._sync.poll(self._directory)
 
     def take_calls(self) -> list[WorkerCall[object]]:
-        """Return the calls to begin now; the events so far must have been handled."""
+        """Return the calls to begin now; all earlier events must have been handled."""
         self._sync.poll_due()
         return self.tasks.take_calls()
 

@@ -108,7 +108,7 @@ class PendingTasks:
         waiting = self._kinds.setdefault(task.kind, {}).setdefault(task.priority, {})
         newest = next(reversed(waiting.values()), task)
         waiting[task.id] = task
-        if newest.number > task.number:  # A worker returned it: it keeps its age.
+        if newest.number > task.number:  # A worker returned it: it keeps its position.
             self._unsorted.add((task.kind, task.priority))
 
     def remove(self, task_id: str) -> None:
@@ -227,7 +227,7 @@ def _place_of(kind: Kind, strategy: SelectStrategy) -> Hashable:
 
 
 def category_of(kind: Kind, categories: WorkerCategorySpec) -> str | None:
-    """Return the worker category of a kind of task, None if any worker will do."""
+    """Return the worker category of a kind of task; None: any worker."""
     config = categories.category_map.get(kind.type)
     if config is None:
         return None

@@ -106,5 +106,5 @@ def _against(task: PendingTask, seen: SurveyedWorker, rules: SelectionRules) -> 
     if task.availability_group in worker.groups:
         return "it has a replica of this task"
     if worker.room <= 0:
-        return "it is being handed other tasks"
+        return "other tasks are being assigned to it"
     return ""

@@ -102,7 +102,7 @@ class WorkerEligibility:
         if until_s is not None:
             return f"tasks failed there in a row, it gets none for {until_s - now_s:.0f} s"
         if worker.rests_until_s > now_s:
-            return "it did not answer a request to take a task: it is asked again soon"
+            return "it did not answer a request to take a task: the request is repeated soon"
         silent_ms = self._silent_ms(worker)
         # A poll may wait at the worker for this long before it is answered.
         fresh_ms = 10 * self._options.sync_interval_ms + self._options.question_ms

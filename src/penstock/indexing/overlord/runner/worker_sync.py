@@ -159,7 +159,7 @@ class WorkerSync:
     def poll_due(self) -> None:
         """Poll the workers whose turn it is, after the events of their last answers are handled.
 
-        An answer cannot show what happened after its request, so the request comes last.
+        An answer cannot show later events than its request, so the request comes last.
         """
         if self._due:
             due, self._due = self._due, []

@@ -1,4 +1,4 @@
-"""The runner's workers and pending tasks, and what the runner asks of its owner.
+"""The runner's workers and pending tasks, and its requests to its owner.
 
 State of the overlord's mailbox; no I/O. `RunnerTasks` is shared by the parts of the runner: they
 add events of tasks and calls of workers to it, and the task queue handles both at the end of each
@@ -75,7 +75,7 @@ class KnownWorker:
 
     @property
     def host(self) -> str:
-        """Host and port, if known, else its name."""
+        """Host and port, if known, otherwise its name."""
         return self.name if self.client is None else self.client.host
 
     @property
@@ -202,7 +202,7 @@ class RunnerTasks:
         self.worker(name).items[entry.task.id] = entry
 
     def clear(self, entry: QueuedTask) -> KnownWorker | None:
-        """Remove a task from its worker; return the worker, None if it has none."""
+        """Remove a task from its worker; return the worker, None if it has no worker."""
         if entry.worker is None:
             return None
         worker = self.workers[entry.worker]

@@ -31,7 +31,7 @@ class KafkaRecords:
     """Records of one partition in order, with their offsets; a value of None is a tombstone.
 
     `end` is the partition's end, if it was reached: no record lies between these records and `end`,
-    and the partition has none after it yet. The other fields have an entry for each record if whole
+    and none was appended after it yet. The other fields have an entry for each record if whole
     records were requested: keys, times in epoch milliseconds (negative: none), headers, if any.
     """
 

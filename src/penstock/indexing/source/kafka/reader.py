@@ -42,7 +42,7 @@ _HEADERS: Final = pa.map_(pa.string(), pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Keys, times and headers of records; null where a record has none.
+    """Keys, times and headers of records; null where a record lacks them.
 
     Times are epoch milliseconds. The name of a header is text, its value any bytes.
     """

@@ -1,1 +1,1 @@
-"""The specs of batch tasks: what a user may ask of a task, and the contradictions refused."""
+"""Specs of batch tasks: one module for each type, with the checks between fields."""

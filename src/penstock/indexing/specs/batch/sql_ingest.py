@@ -30,7 +30,7 @@ class SqlIngestSpec(BatchTask):
     """A SQL `INSERT` or `REPLACE`, as the SQL parser split the statement.
 
     `sql` is the whole statement, for display; `query` selects its rows, with a column `__time`.
-    `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; an INSERT has none.
+    `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; empty for an INSERT.
     `query` reads the first of `externs` by the name `__penstock_extern_1`, and so on.
     """
 

@@ -112,8 +112,8 @@ AnyGranularity = Annotated[
 class GranularitySpec(SpecModel):
     """The time chunks, the precision of the time, and whether equal rows are rolled up.
 
-    In batch tasks rows outside `intervals` are dropped; a stream has none. If `arbitrary`, the
-    intervals are the time chunks, and there is no segment granularity.
+    In batch tasks rows outside `intervals` are dropped; a stream has no intervals. If `arbitrary`,
+    the intervals are the time chunks, and there is no segment granularity.
     """
 
     type: Literal["uniform", "arbitrary"] = "uniform"

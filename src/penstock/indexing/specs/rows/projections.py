@@ -1,6 +1,6 @@
 """Druid's projections of a datasource, ``projections``: their form, and their validation.
 
-A projection is a set of aggregates that is kept beside the rows, so that a query for such
+A projection is a set of aggregates that is kept in addition to the rows, so that a query for such
 aggregates is answered faster. It changes neither answers nor ingestion: the router builds it from
 the existing segments (`spark.projections`). Projections are checked against the columns of the
 datasource when they are submitted, because nothing would report a mistake later.
@@ -132,7 +132,7 @@ def _named(value: object) -> object:
 
 
 class Projection(SpecModel):
-    """Aggregates kept beside the rows, built when a query first needs them.
+    """Aggregates kept in addition to the rows, built when a query first needs them.
 
     Only sums, minima, maxima and counts are kept; a query for other aggregates reads the rows.
     """

@@ -64,7 +64,9 @@ def read_jdbc(url: str) -> DatabaseAddress:
     except ValueError:  # Its text contains the alleged port, which may be a password.
         raise InvalidRequest(f"its port must be a number, and its host a name: {_FORM}") from None
     if "@" in parts.netloc:
-        raise InvalidRequest(f"must contain no user and no password: set them beside it. {_FORM}")
+        raise InvalidRequest(
+            f"must contain no user and no password: set them in their own fields. {_FORM}"
+        )
     if not _HOST.fullmatch(host) or not port:
         raise InvalidRequest(f"must name one host by its name or its address: {_FORM}")
     name = unquote(parts.path.removeprefix("/"))
@@ -78,7 +80,7 @@ def _with_parameters(address: DatabaseAddress, given: list[tuple[str, str]]) -> 
     values = dict(given)
     for name in values:
         if name in {"user", "password"}:
-            raise InvalidRequest(f"must not contain {name}: set it beside the URL, as {name}")
+            raise InvalidRequest(f"must not contain {name}: set it outside of the URL, as {name}")
         if name not in _PARAMETERS:
             hint = did_you_mean(name, list(_PARAMETERS))
             raise InvalidRequest(f"unsupported parameter {name!r:.40}{hint}; leave it out")

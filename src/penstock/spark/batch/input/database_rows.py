@@ -77,7 +77,7 @@ def fetch_rows(
 
     Args:
         wanted: The input.
-        password: Of its user.
+        password: Password of the database's user.
         new_file: Returns a path for a file of a name.
         bytes_max: Maximum size of a statement's rows, as text.
         row_bytes_max: Maximum size of one row.

@@ -93,7 +93,7 @@ def is_clash(error: BaseException) -> bool:
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return whether the server did not answer in time, so that others would wait in vain too."""
+    """Return whether the server did not answer in time: other calls would also wait too long."""
     return type(error).__name__ in _SILENT
 
 

@@ -6,13 +6,13 @@ returns the reason for a refusal, or None.
 - `refusal_of_basis`: a compaction, or another replace of rows that it has read, publishes these
   rows again. Segments that were hidden meanwhile would reappear, and segments that became
   visible would be hidden without being included.
-- `refusal_of_appends`: a pending segment is allocated beside the segments that are visible at
-  that time. If a time chunk becomes visible beside which it was not allocated, the append would
-  hide that chunk or be hidden by it.
+- `refusal_of_appends`: a pending segment is allocated so that it is visible together with the
+  segments that are visible at that time. If another time chunk becomes visible later, the append
+  would hide that chunk or be hidden by it.
 - `refusal_of_rewrites`: segments with partition numbers from 32768 on rewrite others of their
   version under locks on single segments. The group of one publish hides the root numbers from
-  its first to its last, so it must have been made of exactly the visible segments in that
-  range. Other root numbers stay beside it, and other tasks may append or rewrite there.
+  its first to its last, so it must replace exactly the visible segments in that range. Other root
+  numbers stay visible, and other tasks may append or rewrite there.
 
 Effects of concurrent replaces are not refused: segments appended under a replace's lock, which
 its commit carries over; the copy of an append under a replace's version; and segments marked
@@ -136,7 +136,7 @@ _NEXT_OF_APPENDS: Final = (
 def refusal_of_appends(
     connection: Connection, request: PublishRequest, rows: Sequence[SegmentRow]
 ) -> PublishOutcome | None:
-    """Return why the publish is refused, None if all its pending segments are beside visible ones.
+    """Return why the publish is refused, None if no pending and visible segments hide each other.
 
     Args:
         connection: The transaction.
@@ -308,7 +308,7 @@ def _check_range(
     old: Sequence[SegmentRow],
     there: Iterable[SegmentRow],
 ) -> None:
-    """Check that a group has exactly the root numbers of what it rewrites, without a gap."""
+    """Check that a group has exactly the root numbers of its old segments, without a gap."""
     members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
     mine = Counter(roots_of(row.partition_number, row.payload) for row in old)
     at = roots.start

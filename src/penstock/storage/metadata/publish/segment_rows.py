@@ -74,10 +74,10 @@ def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
 
 
 def without_lost_cores(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
-    """Return the rows, without a core set if that was marked unused meanwhile.
+    """Return the rows; those of a core set that was marked unused meanwhile then have none.
 
-    A segment was allocated beside a core set. If all of that was marked unused since, the appended
-    segment would wait for it forever.
+    An appended segment becomes visible once its core set is complete. If the entire core set was
+    marked unused since the allocation, the appended segment would wait for it forever.
     """
     lost = {
         key
@@ -100,7 +100,7 @@ def _core_in_use(connection: Connection, datasource: str, chunk: ChunkSummary) -
 def copy_of(
     row: SegmentRow, interval: Interval, version: str, partition_number: int, core_partitions: int
 ) -> SegmentRow:
-    """Return a row for the same file under another id, also in its payload."""
+    """Return a row for the same file under another id, which its payload has, too."""
     name = segment_id(row.datasource, interval, version, partition_number)
     payload = {
         **row.payload,
@@ -126,7 +126,7 @@ def copy_of(
 
 
 def with_core_partitions(row: SegmentRow, core_partitions: int) -> SegmentRow:
-    """Return the row as one of a larger core set, also in its payload."""
+    """Return the row as one of a larger core set, with that size in its payload, too."""
     spec = shard_spec(row)
     known = [key for key in _CORE_KEYS if key in spec]
     changed: JsonObject = {

@@ -111,7 +111,8 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
         # The offsets match, so these events are new: skipping the segment would lose them.
         return PublishOutcome(
             ok=False,
-            reason=f"segment {min(taken)!r} was published by another sequence: allocate anew",
+            reason=f"segment {min(taken)!r} was published by another sequence: allocate a new "
+            "segment id",
         )
     fresh = [row for row in planned.rows if row.id not in taken]
     insert_segments(connection, fresh, now_ms)
@@ -205,7 +206,7 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
         )
     if is_complete(connection, request.task_id):
         return PublishOutcome(
-            ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
+            ok=False, reason=f"task {request.task_id!r} has ended: it can no longer publish"
         )
     if request.supervisor_id is None:
         return refusal_of_rewrites(connection, request) or refusal_of_basis(connection, request)

@@ -108,8 +108,8 @@ class PublishOutcome:
     """Result of a publish.
 
     ok: committed now; `inserted` are the ids of the segments that did not exist before, including
-        copies under the version of a replace. `upgraded` are the copies that a replace made of the
-        pending segments of appending tasks.
+        copies under the version of a replace. `upgraded` are the copies of pending segments of
+        appending tasks that a replace created.
     retryable: nothing changed; an earlier sequence must publish first, so retry later.
     already_published: nothing changed; this sequence, with the same start and end, was committed
         before, by a replica or by this task before it was killed. Its rows are stored.

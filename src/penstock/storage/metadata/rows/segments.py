@@ -120,7 +120,7 @@ class AnnouncedOffsets:
         start: Start offsets of the sequence.
         end: End offsets of its files.
         topic_id: The id of the topic of the offsets; empty means any.
-        priority: Of the replicas that keep up, one with the highest priority is shown.
+        priority: A snapshot shows a replica with the highest priority among those that keep up.
         before: End offsets before the newest file was added; empty means unknown.
     """
 

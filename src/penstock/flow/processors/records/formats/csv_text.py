@@ -3,7 +3,7 @@
 Owns names, types and nested columns of CSV. Arrow does the parsing and the quoting.
 
 Without a schema, a column has the narrowest type that preserves every value: integers, numbers,
-booleans, else text; so ``007`` stays text. For that the content is read twice. A field that is
+booleans, otherwise text; so ``007`` stays text. For that the content is read twice. A field that is
 empty and not quoted is null.
 """
 
@@ -39,7 +39,8 @@ from penstock.flow.processors.records.formats.protocols import (
 _DOING: Final = "the content is not CSV"
 COLUMNS_MAX: Final = 10_000
 """Maximum number of columns: 100,000 take 2 GB and a minute for each 6 MB."""
-# From the narrowest; the fallback is text. The number of digits is that which the type preserves.
+# From the narrowest; the fallback is text. The number of digits is the number that the type
+# preserves.
 _NARROW: Final = (
     (r"^-?(?:0|[1-9]\d{0,17})$", pa.int64()),
     (r"^-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?(?:[eE][+-]?\d{1,2})?$", pa.float64()),

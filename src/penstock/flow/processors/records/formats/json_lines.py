@@ -159,7 +159,7 @@ def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
 
 
 def _parsed_as(chunk: bytes, known: pa.Schema, width: _Width | None = None) -> pa.Table | None:
-    """Return the records of a chunk if they have exactly these fields; else None."""
+    """Return the records of a chunk if they have exactly these fields; otherwise None."""
     if (width or _Width.of(known)).cells(chunk) > _CELLS_MAX:
         return None
     try:
@@ -250,7 +250,7 @@ def _check_depth(chunk: bytes) -> None:
         return  # such a part would be inside a long line
     start = 0
     while start < len(chunk):
-        # The last line end in reach: the lines before it are too short.
+        # The last line end in this range: the lines before it are too short.
         end = chunk.rfind(b"\n", start, start + 2 * DEPTH_MAX)
         if end < 0:
             end = chunk.find(b"\n", start + 2 * DEPTH_MAX)

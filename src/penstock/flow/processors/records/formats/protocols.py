@@ -2,8 +2,8 @@
 
 Owns the interfaces and the translation of Arrow's errors. Does not own any format.
 
-Invariant: records are processed as batches of columns. The size of a batch in bytes is limited,
-whatever the size of the content, except for a single record up to `record_max_bytes`.
+Invariant: records are processed as batches of columns. The size of a batch in bytes is limited for
+content of any size, except for a single record up to `record_max_bytes`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class ReadingOptions:
         csv_separator: Separator between the fields of a line.
         csv_header: Whether the first line contains the names.
         infer_types: Whether CSV without a schema has numbers and booleans, or only text.
-        refuse_others: Whether fields that are missing in the schema are an error; else they are
-            dropped.
+        refuse_others: Whether fields that are missing in the schema are an error; otherwise they
+            are dropped.
         record_max_bytes: Maximum size of a record; a longer one is an error.
     """
 

@@ -137,7 +137,7 @@ def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
-    """Return how many bytes the values of a batch take, also those that it has once for many."""
+    """Return how many bytes the values of a batch take, including shared ones."""
     has_dictionary = any(True for column in batch.columns for _ in dictionaries_of(column))
     if has_dictionary or any(map(repeats_values, batch.schema.types)):
         return int(pc.sum(bytes_of_rows(batch)).as_py() or 0)
