@@ -28,7 +28,7 @@ test: .venv/.ready-dev  ## Every test, from nothing
 	@scripts/setup zookeeper
 	@scripts/setup conformance
 	@scripts/setup wheel
-	@$(PY) -m pytest -n 5 --no-loadscope-reorder --maxfail 10 $(ARGS)
+	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
 	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)

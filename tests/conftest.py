@@ -62,6 +62,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # Spark (`shared_spark`) come in the middle of the rest: later than those above, and not last,
 # because everybody else would wait for the process that has them.
 LANES = ("system", "spark")
+# The first two processes take these lanes, whose tests often wait: the others run meanwhile.
+LANE_PROCESSES = ("gw0", "gw1")
+NICENESS = 4
 LATER = "system, later"
 LATER_FILES = frozenset(
     {
@@ -136,6 +139,8 @@ def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", None)
     if given is None and getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Shares())
+    if given is not None and given["workerid"] not in LANE_PROCESSES:
+        os.nice(NICENESS)
     if given is None or config.args != config.getini("testpaths"):
         return
     tests = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("test_*.py"))
