@@ -253,7 +253,7 @@ def test_a_name_that_means_nothing_is_found(text: str, is_stale: bool, tmp_path:
 # Names that the glossary replaces
 
 _REPLACED: Final = re.compile(
-    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone) \| [^|]+ \|$", re.MULTILINE
+    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone|module) \| [^|]+ \|$", re.MULTILINE
 )
 # Names that the table refuses, and where they are right.
 RIGHT: Final = {
@@ -274,11 +274,14 @@ def _plural(name: str) -> str:
     return f"{name}es" if name.endswith(("ch", "sh", "x")) else f"{name}s"
 
 
-def replaced_names(words: str, table: list[tuple[str, str, str]]) -> Iterator[str]:
+def replaced_names(
+    words: str, table: list[tuple[str, str, str]], *, is_module: bool = False
+) -> Iterator[str]:
     """Yield what the table says of the words of a name."""
     for name, instead, where in table:
         for form in {name, _plural(name)}:
-            if form == words or (where == "anywhere" and f" {form} " in f" {words} "):
+            is_within = where == "anywhere" and f" {form} " in f" {words} "
+            if is_within or (form == words and (is_module or where != "module")):
                 yield f"{form}: use {instead}"
 
 
@@ -320,12 +323,13 @@ def _named() -> list[Named]:
 def test_no_module_class_or_function_has_a_name_that_the_glossary_replaces() -> None:
     table = _REPLACED.findall(cohesion.GLOSSARY.read_text())
     assert len(table) > 80
-    found = [
-        f"{named.module}: {name}: {one}"
-        for named in _named()
-        for name in {*named.module.split("."), *named.classes, *named.functions} - RIGHT.keys()
-        for one in replaced_names(_words(name), table)
-    ]
+    found = []
+    for named in _named():
+        for name in {*named.classes, *named.functions} - RIGHT.keys():
+            found += [f"{named.module}: {name}: {o}" for o in replaced_names(_words(name), table)]
+        for name in named.module.split("."):
+            words = _words(name)
+            found += [f"{named.module}: {o}" for o in replaced_names(words, table, is_module=True)]
     assert not found, "\n".join(found)
 
 
@@ -366,12 +370,19 @@ def test_every_word_in_ing_of_the_glossary_is_used() -> None:
         ("running", True),
         ("_Running", True),
         ("running_task", False),
+        ("parts", False),
     ],
 )
 def test_a_replaced_name_is_found_as_words(name: str, is_refused: bool) -> None:
     table = [(one, "x", "anywhere") for one in ("desk", "way back", "wish")]
-    table.append(("running", "x", "alone"))
+    table += [("running", "x", "alone"), ("part", "x", "module")]
     assert bool(list(replaced_names(_words(name), table))) == is_refused
+
+
+def test_a_name_may_be_refused_for_modules_alone() -> None:
+    table = [("part", "x", "module")]
+    assert list(replaced_names("parts", table, is_module=True)) == ["parts: use x"]
+    assert not list(replaced_names("body parts", table, is_module=True))
 
 
 @pytest.mark.parametrize(

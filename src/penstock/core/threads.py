@@ -137,15 +137,15 @@ class Deaths:
         """
         end = self._end
         if end is None or not self.ends_process(death):
-            self._tell(death, owner, part)
+            self._notify(death, owner, part)
             return
         # The process ends even if the lines below fail, or take too long.
         try:
-            teller = threading.Thread(
-                target=self._tell, args=(death, owner, part), name="last words", daemon=True
+            notifier = threading.Thread(
+                target=self._notify, args=(death, owner, part), name="last words", daemon=True
             )
-            teller.start()
-            teller.join(_REPORT_LIMIT_S)
+            notifier.start()
+            notifier.join(_REPORT_LIMIT_S)
         except BaseException:  # noqa: BLE001 - no thread could start: only log
             _log(death)
         finally:
@@ -176,7 +176,7 @@ class Deaths:
             self._counts.clear()
             self._down.clear()
 
-    def _tell(self, death: Death, owner: object, part: str) -> None:
+    def _notify(self, death: Death, owner: object, part: str) -> None:
         with self._mutex:
             self._counts[part or death.name] += 1
             if owner is not None:

@@ -305,7 +305,7 @@ class PeonProcesses:
             ours.pop_all()
         try:
             self._watch.watch(
-                child.process.pid, words, lambda: self._post_event(self._heard, child)
+                child.process.pid, words, lambda: self._post_event(self._handle_event, child)
             )
         except BaseException:
             os.close(words)
@@ -322,11 +322,11 @@ class PeonProcesses:
         )
         return ChildCommand(argv, child_environment(os.environ), inherited=inherited)
 
-    def _post_event(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
+    def _post_event(self, handler: Callable[[PeonChild], None], child: PeonChild) -> None:
         """Report an event of a process to the mailbox; on the watch's thread."""
-        self._processor.post(lambda: heard(child), "peon %d did something", child.process.pid)
+        self._processor.post(lambda: handler(child), "peon %d did something", child.process.pid)
 
-    def _heard(self, child: PeonChild) -> None:
+    def _handle_event(self, child: PeonChild) -> None:
         if child.exit_code() is not None:
             # Remaining references to an ended process must not keep its pipe open.
             child.hang_up()

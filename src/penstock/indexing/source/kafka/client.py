@@ -152,7 +152,7 @@ class ConfluentLog:
             raise translated(error.args[0], self._place) from None
         end = None
         if any(map(Message.error, messages)):
-            end = self._heard([m for m in messages if m.error() is not None])
+            end = self._end_of_partition([m for m in messages if m.error() is not None])
             messages = [m for m in messages if m.error() is None]
         # The type stubs allow None, but a consumed message always has an offset.
         offsets = cast("list[int]", list(map(Message.offset, messages)))
@@ -172,7 +172,7 @@ class ConfluentLog:
             headers=cast("list[_Headers]", list(map(Message.headers, messages))),
         )
 
-    def _heard(self, events: list[Message]) -> int | None:
+    def _end_of_partition(self, events: list[Message]) -> int | None:
         """Return the reported end of the partition, if any; raise errors that are permanent."""
         end = None
         for event in events:
