@@ -499,7 +499,7 @@ def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
     submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
     (lock, line) = world.why("t3")
     assert (lock.kind, line.kind) == ("locks", "line")
-    assert "earlier tasks that want the same locks: 3, of which t0 is next" in line.text
+    assert "3 earlier tasks that request the same locks; t0 is next" in line.text
     submit(world, kill("urgent", priority=90))  # revokes nothing: asked for together with nothing
     for _ in range(7):
         for task_id in list(worker.says):

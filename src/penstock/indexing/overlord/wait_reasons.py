@@ -5,8 +5,8 @@ a publish, a retry or a dependency. `reasons_of` derives the reasons from `WaitF
 `retry_reasons` from the report of a running task. Both are pure: the task queue and the task
 service collect the facts, and the HTTP route reads the report. Why no worker can run a task is in
 `runner.slot_reasons`. `RefusalTracker` records for how long the requests of running tasks have been
-refused; any thread may use it, and its mutex is held for a few statements. A refused task asks
-again after a while; a pause without a request ends its wait.
+refused; any thread may use it, and its mutex is held for a few statements. A refused task repeats
+its request after a while; a pause without a request ends its wait.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class WaitReason:
     """One reason why a task waits.
 
     Attributes:
-        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that wants the
-            same locks. `slots`: for a worker with a free slot. `worker`: for its worker to report
-            that it runs. `publish`: for an earlier sequence to be published. `retry`: for the next
-            try of failed work, because a dependency does not answer. `dependency`: for a failing
-            dependency, as the running task reported to its worker.
+        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that requests
+            the same locks. `slots`: for a worker with a free slot. `worker`: for its worker to
+            report that it runs. `publish`: for an earlier sequence to be published. `retry`: for
+            the next try of failed work, because a dependency does not answer. `dependency`: for a
+            failing dependency, as the running task reported to its worker.
         text: Description for users.
         refused: The conflicting locks, for `locks`.
         slots: The reason of each worker, for `slots`.
@@ -95,7 +95,7 @@ class WaitFacts:
 
 
 def reasons_of(facts: WaitFacts) -> list[WaitReason]:
-    """Return what a task waits for; empty if it runs.
+    """Return the reasons why a task waits; empty if it runs.
 
     A running task may still wait for a retry, which its report contains: see `retry_reasons`.
     """
@@ -114,16 +114,16 @@ def _lock_reasons(facts: WaitFacts) -> list[WaitReason]:
     head, before = facts.line
     found = [WaitReason("locks", one.text(), refused=(one,)) for one in facts.refused]
     if before:
-        text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
+        text = f"{before} earlier tasks that request the same locks; {head} is next"
         found.append(WaitReason("line", text))
-    return found or [WaitReason("locks", "the answer of the lockbox")]
+    return found or [WaitReason("locks", "the overlord's decision on its locks")]
 
 
 def _worker_reason(facts: WaitFacts) -> WaitReason:
     active = facts.active
     if active.worker is not None:
         return WaitReason("worker", f"the worker {active.worker} to report that it runs")
-    text = slots_text(facts.slots) or "to be handed over in a moment"
+    text = slots_text(facts.slots) or "one is free, and the task is about to be assigned to it"
     # Tasks of supervisors cause the shortage, so their remedy is another one.
     if facts.shortage and not isinstance(active.task, StreamTaskSpec):
         text = f"{text}; {facts.shortage}"
@@ -195,7 +195,7 @@ class RefusalTracker:
             return int((now_s - wait.first_s) * 1000)
 
     def served(self, task_id: str) -> None:
-        """Delete the wait of a task whose request was granted, or failed for good."""
+        """Delete the wait of a task whose request was granted, or failed permanently."""
         with self._mutex:
             self._waits.pop(task_id, None)
 

@@ -107,7 +107,7 @@ class TaskRoutes:
         return JsonResponse({"task": task_id, "status": task_to_json(view)})
 
     def why(self, request: Request) -> Response:
-        """Return what a task waits for: nothing if it runs or has ended."""
+        """Return the reasons why a task waits; empty if it runs or has ended."""
         view = self._overlord.task(self._id(request))
         waits: list[WaitReason] = []
         if view.row.active:
@@ -124,7 +124,7 @@ class TaskRoutes:
             return []
         try:
             return retry_reasons(self._files.report(view.row.id))
-        except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
+        except PenstockError:  # It has just begun, or its peon is busy: its waits are unknown.
             return []
 
     def log(self, request: Request) -> Response:
