@@ -25,7 +25,7 @@ def kinds(facts: WaitFacts) -> list[str]:
 def test_a_waiting_task_waits_for_locks_and_for_the_tasks_before_it() -> None:
     assert kinds(WAITING) == ["locks"]
     (wait,) = reasons_of(replace(WAITING, line=("first", 2)))
-    assert (wait.kind, wait.text.endswith("2, of which first is next")) == ("line", True)
+    assert (wait.kind, wait.text.startswith("2 earlier tasks")) == ("line", True)
 
 
 def test_a_pending_task_waits_for_a_slot_and_the_text_has_the_shortage() -> None:

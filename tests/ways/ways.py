@@ -196,18 +196,20 @@ def batch_task(folder: Path, tracer: Tracer) -> Way:
 def message(folder: Path, tracer: Tracer) -> Way:
     """A message from PUB to FIN over NSQ's protocol."""
     options = BrokerOptions(folder=str(folder), http_port=0, tcp_port=0)
-    with RunningBroker(options) as broker:
-        with socket.create_connection(("127.0.0.1", broker.server.broker.tcp_port), 30) as client:
-            client.sendall(b"  V2SUB t c\nRDY 1\n")
-            _read_frame(client)
-            tracer.begin()
-            client.sendall(b"PUB t\n" + struct.pack(">I", 5) + b"hello")
-            frames = [_read_frame(client), _read_frame(client)]
-            given = next(body for kind, body in frames if kind == 2)
-            client.sendall(b"FIN " + given[10:26] + b"\nNOP\n")
-            client.sendall(b"CLS\n")
-            assert _read_frame(client) == (0, b"CLOSE_WAIT")
-        return tracer.way()
+    with (
+        RunningBroker(options) as broker,
+        socket.create_connection(("127.0.0.1", broker.server.broker.tcp_port), 30) as client,
+    ):
+        client.sendall(b"  V2SUB t c\nRDY 1\n")
+        _read_frame(client)
+        tracer.begin()
+        client.sendall(b"PUB t\n" + struct.pack(">I", 5) + b"hello")
+        frames = [_read_frame(client), _read_frame(client)]
+        given = next(body for kind, body in frames if kind == 2)
+        client.sendall(b"FIN " + given[10:26] + b"\nNOP\n")
+        client.sendall(b"CLS\n")
+        assert _read_frame(client) == (0, b"CLOSE_WAIT")
+        return tracer.way()  # before the connection ends, which is another way
 
 
 def _read_frame(client: socket.socket) -> tuple[int, bytes]:

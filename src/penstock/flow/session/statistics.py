@@ -1,11 +1,11 @@
-"""Counts of the work of sessions, and the counters that processors keep under names of their own.
+"""Counts of the work of sessions, and the counters of processors under their own names.
 
 Owns the value that is summed over sessions. Invariants: FlowFiles that were rolled back or retried
 do not count as in, out or removed. Their bytes read and written do count, because they were
 processed. A counter can be shown and sent as JSON: its name is Unicode text of bounded length, and
-its value a whole number of 64 bits; the code of a user's processor is checked for that. A processor
-has at most `NAMES_MAX` counters: counts under further names are added to `OTHERS`, and `REFUSED`
-counts these additions.
+its value a whole number of 64 bits; names and values from a user's processor are checked. A
+processor has at most `NAMES_MAX` counters: counts under further names are added to `OTHERS`, and
+`REFUSED` counts these additions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ IDLE = SessionStatistics()
 
 NAMES_MAX: Final = 1_000
 OTHERS: Final = "(other counters)"
-"""Counter with the sum of what was counted under names beyond the limit."""
+"""Counter with the sum of the counts under names beyond the limit."""
 REFUSED: Final = "(refused names)"
 """Counter of the additions to `OTHERS`."""
 _RESERVED: Final = frozenset({OTHERS, REFUSED})
@@ -98,7 +98,7 @@ class Counters:
         Args:
             name: Up to 200 characters. A processor has at most 1,000 counters; further names are
                 counted together.
-            count: A whole number of 64 bits, also one of NumPy.
+            count: A whole number of 64 bits, including NumPy's.
 
         Raises:
             InvalidRequest: The name or the count cannot be shown.

@@ -5,8 +5,8 @@ a publish, a retry or a dependency. `reasons_of` derives the reasons from `WaitF
 `retry_reasons` from the report of a running task. Both are pure: the task queue and the task
 service collect the facts, and the HTTP route reads the report. Why no worker can run a task is in
 `runner.slot_reasons`. `RefusalTracker` records for how long the requests of running tasks have been
-refused; any thread may use it, and its mutex is held for a few statements. A refused task asks
-again after a while; a pause without a request ends its wait.
+refused; any thread may use it, and its mutex is held for a few statements. A refused task repeats
+its request after a while; a pause without a request ends its wait.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class WaitFacts:
 
 
 def reasons_of(facts: WaitFacts) -> list[WaitReason]:
-    """Return what a task waits for; empty if it runs.
+    """Return the reasons why a task waits; empty if it runs.
 
     A running task may still wait for a retry, which its report contains: see `retry_reasons`.
     """
@@ -114,16 +114,16 @@ def _lock_reasons(facts: WaitFacts) -> list[WaitReason]:
     head, before = facts.line
     found = [WaitReason("locks", one.text(), refused=(one,)) for one in facts.refused]
     if before:
-        text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
+        text = f"{before} earlier tasks that request the same locks; {head} is next"
         found.append(WaitReason("line", text))
-    return found or [WaitReason("locks", "the answer of the lockbox")]
+    return found or [WaitReason("locks", "the overlord's decision on its locks")]
 
 
 def _worker_reason(facts: WaitFacts) -> WaitReason:
     active = facts.active
     if active.worker is not None:
         return WaitReason("worker", f"the worker {active.worker} to report that it runs")
-    text = slots_text(facts.slots) or "to be handed over in a moment"
+    text = slots_text(facts.slots) or "one is free, and the task is about to be assigned to it"
     # Tasks of supervisors cause the shortage, so their remedy is another one.
     if facts.shortage and not isinstance(active.task, StreamTaskSpec):
         text = f"{text}; {facts.shortage}"

@@ -5,7 +5,7 @@ content of the parts is not checked. Everything unrecognised is refused, so an a
 the form that Spark parses.
 
 The tables have the words of Spark SQL that are allowed in a query over a projection. Words that are
-not listed may have another meaning over groups than over rows. A function is listed if its result
+not listed may mean something else over groups than over rows. A function is listed if its result
 depends only on its arguments.
 """
 

@@ -58,7 +58,7 @@ class WorkerBlacklist:
         return True
 
     def expire(self, now_s: float) -> None:
-        """Remove workers whose time is over; their failures are counted from zero."""
+        """Remove workers whose time has expired; their failures are counted from zero."""
         for worker in [worker for worker, until_s in self._until_s.items() if until_s <= now_s]:
             self.succeeded(worker)
 
