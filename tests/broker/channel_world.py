@@ -346,7 +346,7 @@ class World:
         }
         await self.rest()
         # The server does it after a kill: the journals' last records may not be durable yet.
-        await sync_leftovers(self.topics, lambda: True)
+        await sync_leftovers(self.topics, lambda: True, self.clock)
         await asyncio.sleep(2.1)
         self.alive()
         for name, channel in self.topic.channels.items():
