@@ -1,9 +1,8 @@
 """Spark work of one call, which another thread can stop.
 
 `RunningCall` owns the tag of a call and its interrupt. The interrupt is repeated, because Spark
-ignores an interrupt for work that has not started and starts some interrupted work later. One
-thread for each stopped call does so; if it cannot start, the next `stop` starts it, or the thread
-of the time limit does its work. `stop` may be called from any thread.
+ignores an interrupt of work that has not started yet, and may start it later. `stop` may be called
+from any thread.
 
 `end_jobs` ends jobs that Spark starts after the operation has ended: Spark submits the jobs of
 broadcasts, subqueries and adaptive stages on its own threads, where no interrupt finds them any
@@ -60,6 +59,9 @@ _LATE_WAITED_S: Final = _LATE_S[:4]
 
 class RunningCall:
     """A call in progress; `stop` is thread-safe.
+
+    One thread for each stopped call repeats the interrupt. If it cannot start, the next `stop`
+    starts it, or the thread of the time limit does its work.
 
     Args:
         on_ignored: Called once if Spark ignores the interrupts for ten seconds, on any thread.
