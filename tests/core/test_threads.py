@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 
 import pytest
+from call_faults_kit import Faults
 
 from penstock.core import threads
 from penstock.core.errors import Closed, Unavailable
@@ -303,3 +304,18 @@ def test_an_executor_without_a_thread_is_not_made(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(Unavailable, match=r"'serial'.*can't start new thread.*ulimit -u"):
         SerialExecutor("serial")
+
+
+def test_an_executor_whose_shutdown_raised_is_shut_down_by_the_next_call() -> None:
+    """The second call waited without a limit for a thread that nothing told to end."""
+    executor, faults = SerialExecutor("serial"), Faults()
+    calls = executor._calls
+    executor._calls = faults.port(calls)
+    with faults.armed(MemoryError, 0):
+        executor.shutdown()
+    assert faults.raised
+    executor._calls = calls
+    end = threading.Thread(target=executor.shutdown, daemon=True)
+    end.start()
+    end.join(30)
+    assert not executor._thread.is_alive()

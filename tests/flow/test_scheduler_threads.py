@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -219,6 +220,35 @@ def test_a_thread_that_cannot_start_takes_no_slot(
     assert ran.wait(LIMIT_S)
     assert pool.threads == 1
     pool.close()
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_without_memory_work_runs_or_is_refused_and_takes_no_slot(*, is_idle: bool) -> None:
+    faults = Faults()
+    for at in itertools.count():
+        pool, ran, again = ThreadPool("test pool"), threading.Event(), threading.Event()
+        if is_idle:
+            pool.run(again.set)
+            while not pool._idle:  # it is soon
+                threading.Event().wait(0.001)
+            again.clear()
+        accepted = 0
+        with (
+            contextlib.suppress(Unavailable),
+            faults.armed_inside(["penstock.flow.scheduling.pool"], MemoryError, at),
+        ):
+            pool.run(ran.set)
+            accepted = 1
+        if accepted:
+            assert ran.wait(LIMIT_S), faults.raised
+        pool.run(again.set)
+        assert again.wait(LIMIT_S), faults.raised
+        assert pool.threads <= 1 + accepted, faults.raised
+        assert accepted or not ran.is_set(), faults.raised
+        pool.close()
+        if not faults.raised:
+            break
+    assert at
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from call_faults_kit import Faults
 
+from penstock.core import threads
+from penstock.core.threads import Deaths
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect import running_calls as running_module
 from penstock.spark.connect.running_calls import RunningCall
@@ -16,9 +20,14 @@ from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from penstock.spark.tables import TableSource
+
+
+CALLS = ("penstock.spark.connect.running_calls",)
 
 
 class Interrupted:
@@ -27,6 +36,8 @@ class Interrupted:
     def __init__(self) -> None:
         self.by: list[threading.Thread] = []
         self.again = threading.Event()
+        self.by_other = threading.Event()
+        self._made_by = threading.current_thread()
 
     def session(self) -> SparkSession:
         """Return what has as much of a session as a call needs."""
@@ -41,6 +52,8 @@ class Interrupted:
         if self.by:
             self.again.set()
         self.by.append(threading.current_thread())
+        if threading.current_thread() is not self._made_by:
+            self.by_other.set()
         return []
 
 
@@ -101,16 +114,138 @@ def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
         run()
 
 
-def test_a_call_is_interrupted_though_no_timer_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counted as stopped, and nothing stopped it."""
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat interrupts without a pause."""
+    monkeypatch.setattr(running_module, "_INTERRUPT_EVERY_S", 0.001)
+    monkeypatch.setattr(running_module, "_LATE_S", ())
+
+
+def refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_call_is_interrupted_though_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as stopped, and nothing stopped it; a second cancel did nothing at all."""
     running, spark = RunningCall(lambda: None), Interrupted()
-
-    def refuse(_timer: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with running.tagged(spark.session()):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError):
-                running.stop("it was cancelled")
-        assert spark.by == [threading.current_thread()]
+            for calls in (1, 2):
+                with pytest.raises(RuntimeError):
+                    running.stop("it was cancelled")
+                assert spark.by == [threading.current_thread()] * calls
+        spark.by.clear()
+        running.stop("it was cancelled once more")
+        assert spark.by_other.wait(30)
+    running.end()
+
+
+@pytest.mark.usefixtures("soon")
+def test_the_time_limit_interrupts_a_call_though_no_other_thread_can_start(
+    monkeypatch: pytest.MonkeyPatch, deaths: Deaths
+) -> None:
+    running, spark = RunningCall(lambda: None), Interrupted()
+    with (
+        running.limited(0.01, "it takes too long"),
+        running.tagged(spark.session()),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(threading.Thread, "start", refuse)
+        assert spark.by_other.wait(30)
+        assert spark.again.wait(30)
+    running.end()
+    (thread,) = set(spark.by)
+    thread.join(30)
+    assert deaths.counts() == {"time limit": 1}  # it could not plan the report
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("is_limit", [False, True])
+def test_without_memory_a_call_is_interrupted_until_it_ends(
+    *, is_limit: bool, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next cancel took it that interrupts were repeated."""
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 0.0)
+    faults = Faults()
+    for at in itertools.count():
+        running, spark = RunningCall(lambda: None), Interrupted()
+        stop = running._overdue if is_limit else running.stop
+
+        def stop_without_memory(at: int = at, stop: Callable[[str], None] = stop) -> None:
+            with faults.armed_inside(CALLS, MemoryError, at):
+                stop("it was cancelled")
+
+        thread = threading.Thread(target=stop_without_memory, daemon=True)
+        with running.tagged(spark.session()):
+            thread.start()
+            if not is_limit:
+                thread.join(30)
+            running.stop("it was cancelled once more")
+            assert spark.by_other.wait(30), faults.raised
+            spark.again.clear()
+            assert spark.again.wait(30), faults.raised
+            with pytest.raises(EngineFailure):
+                running.check()
+        running.end()
+        thread.join(30)  # that of the time limit interrupts the call itself if it must
+        if not faults.raised:
+            break
+    assert at > 3
+    assert not deaths.counts()
+
+
+@pytest.mark.usefixtures("soon")
+def test_the_thread_that_interrupts_starts_again_after_an_exception(
+    deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "pause_s", lambda _in_a_row: 0.0)
+    running, spark, failures = RunningCall(), Interrupted(), [None, MemoryError("no room")]
+    interrupt = running._interrupt
+
+    def fail_once() -> None:
+        if failures and (error := failures.pop(0)) is not None:
+            raise error
+        interrupt()
+
+    monkeypatch.setattr(running, "_interrupt", fail_once)
+    with running.tagged(spark.session()):
+        running.stop("it was cancelled")
+        assert spark.by_other.wait(30)
+    running.end()
+    assert deaths.counts() == {"query end": 1}
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_report_that_raised_is_made_again(
+    deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Spark of queries was not ended, and the query kept a core of it."""
+    monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.001)
+    reported, failures = threading.Event(), [MemoryError("no room")]
+
+    def report() -> None:
+        if failures:
+            raise failures.pop()
+        reported.set()
+
+    running, spark = RunningCall(report), Interrupted()
+    with running.tagged(spark.session()):
+        running.stop("it was cancelled")
+        assert reported.wait(30)
+    running.end()
+    assert deaths.counts() == {"query end": 1}
+
+
+def test_a_stop_that_raises_leaves_no_other_query_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the process waited for the query behind it."""
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    service = SqlService(nowhere, cast("TableSource", SimpleNamespace()), VirtualClock())
+    with service.registered(SqlQuery("SELECT 1")), service.registered(SqlQuery("SELECT 2")):
+        first, second = service._running.values()
+        monkeypatch.setattr(first, "stop", lambda _reason: refuse(threading.current_thread()))
+        with pytest.raises(RuntimeError):
+            service.finish(0)
+        assert second.stopped
+        monkeypatch.undo()

@@ -438,8 +438,8 @@ class SerialExecutor(Executor):
         self._thread.expect_end()
         with self._mutex:
             if not self._ended:
+                self._calls.put(None)  # first: if it raises, the next call puts it
                 self._ended = True
-                self._calls.put(None)
         if wait:
             self._thread.join()
 

@@ -107,9 +107,10 @@ class ThreadPool:
                 self._made += 1
             else:
                 self._idle -= 1
-            name = f"{self._name} {self._made}"
+            number = self._made
         try:
             if make:
+                name = f"{self._name} {number}"
                 body = partial(self._serve, task)
                 thread = OwnedThread(name, body, may_return=True, part=self._name)
                 thread.start()

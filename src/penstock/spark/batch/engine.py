@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import (
     CorruptData,
     Dependency,
@@ -106,8 +107,10 @@ class SparkBatchEngine:
         with self._mutex:
             self._cancelled.add(task_id)
             found = list(self._running.get(task_id, ()))
+        steps = CleanupSteps()
         for running in found:
-            running.stop(_cancelled(task_id))
+            steps.take(running.stop, _cancelled(task_id))
+        steps.finish()
 
     def close(self) -> None:
         """End the Spark sessions."""

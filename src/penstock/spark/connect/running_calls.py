@@ -17,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock.core.threads import JobTimer
+from penstock.core.cleanup import CleanupSteps
+from penstock.core.threads import JobTimer, OnDeath, OwnedThread
 from penstock.indexing.engine import EngineFailure
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ _LATE_WAITED_S: Final = _LATE_S[:4]
 class RunningCall:
     """A call in progress; `stop` is thread-safe.
 
+    One thread for each stopped call repeats the interrupt. If it cannot start, the next `stop`
+    starts it, or the thread of the time limit does its work.
+
     Args:
         on_ignored: Called once if Spark ignores the interrupts for ten seconds, on any thread.
     """
@@ -70,22 +74,37 @@ class RunningCall:
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._ended = threading.Event()
         self._operations: set[str] = set()  # interrupted operations of Spark
+        # Held to start the two threads: `stop` and `end` are called from any thread.
+        self._mutex = threading.Lock()
+        self._ender: OwnedThread | None = None
+        self._ignored: JobTimer | None = None
 
     def stop(self, reason: str) -> None:
-        """Interrupt the work; only the reason of the first call counts."""
-        if not self.stopped:  # otherwise interrupts are repeated already
+        """Interrupt the work; only the reason of the first call counts.
+
+        Raises:
+            RuntimeError: No thread can be started to repeat the interrupt; the next call of `stop`
+                and the time limit try again.
+        """
+        is_first = not self.stopped
+        if is_first:
             self.stopped = reason
-            try:
-                if self._on_ignored is not None:
-                    _later(_IGNORED_AFTER_S, self._end_ignoring)
-            finally:
-                self._interrupt()
+        if self._ended.is_set():
+            return
+        steps = CleanupSteps()
+        if is_first or self._ender is None:  # otherwise interrupts are repeated already
+            steps.take(self._interrupt)
+        steps.take(self._start_ender)
+        steps.take(self._plan_report)
+        steps.finish()
 
     def end(self) -> None:
         """Mark the end of the call; if it was stopped, later work of Spark is ended."""
         self._ended.set()
+        if self._ignored is not None:
+            self._ignored.cancel()
         if self.stopped:
-            self._end_late(_LATE_S)
+            self._start_ender()
 
     def end_late_work(self) -> None:
         """End late work of a stopped call, and wait for that.
@@ -121,7 +140,7 @@ class RunningCall:
             self.stop(reason)
             yield
             return
-        timer = JobTimer("time limit", seconds, lambda: self.stop(reason))
+        timer = JobTimer("time limit", seconds, lambda: self._overdue(reason))
         timer.start()
         try:
             yield
@@ -143,35 +162,63 @@ class RunningCall:
         finally:
             spark.removeTag(self._tag)
 
-    def _end_ignoring(self) -> None:
-        if not self._ended.is_set() and self.session is not None and self._on_ignored is not None:
-            self._on_ignored()
+    def _overdue(self, reason: str) -> None:
+        """Stop the work, on the thread of the time limit, which also repeats the interrupt."""
+        try:
+            self.stop(reason)
+        except BaseException:
+            if self._ender is None:
+                self._end_work()
+            raise
+
+    def _start_ender(self) -> None:
+        """Start the thread that ends the work, unless it was started."""
+        with self._mutex:
+            if self._ender is None:
+                ender = OwnedThread(
+                    "query end", self._end_work, on_death=OnDeath.RESTART, may_return=True
+                )
+                ender.start()
+                self._ender = ender
+
+    def _end_work(self) -> None:
+        """Repeat the interrupt until the call ends; then end work that Spark starts late."""
+        while not self._ended.wait(_INTERRUPT_EVERY_S):
+            with contextlib.suppress(RuntimeError, MemoryError):  # tried again
+                self._plan_report()
+            self._interrupt()
+        session = self.session
+        if session is None:
+            return
+        for seconds in _LATE_S:
+            threading.Event().wait(seconds)
+            self._end_operations(session)
 
     def _interrupt(self) -> None:
-        if self._ended.is_set():
-            return
         session = self.session
-        if session is not None:
+        if session is not None and not self._ended.is_set():
             with contextlib.suppress(Exception):  # it may have ended, or Spark may be lost
                 self._operations.update(session.interruptTag(self._tag))
-        _later(_INTERRUPT_EVERY_S, self._interrupt)
 
-    def _end_late(self, waits_s: Sequence[float]) -> None:
-        """End work that Spark started after the end of the call, once after each wait."""
-        session = self.session
-        if session is None or not waits_s:
-            return
+    def _plan_report(self) -> None:
+        """Plan the report that Spark ignores the interrupts, unless it is planned.
 
-        def now() -> None:
-            self._end_operations(session)
-            self._end_late(waits_s[1:])
+        It has a thread of its own, because an interrupt may wait for Spark without a limit.
+        """
+        with self._mutex:
+            if self._on_ignored is not None and self._ignored is None:
+                timer = JobTimer("query end", _IGNORED_AFTER_S, self._report_ignored)
+                timer.start()
+                self._ignored = timer
 
-        _later(waits_s[0], now)
+    def _report_ignored(self) -> None:
+        if not self._ended.is_set() and self.session is not None and self._on_ignored is not None:
+            try:
+                self._on_ignored()
+            except BaseException:
+                self._ignored = None  # it is planned again
+                raise
 
     def _end_operations(self, session: SparkSession) -> None:
         for operation in tuple(self._operations):
             end_jobs(session, operation)
-
-
-def _later(seconds: float, call: Callable[[], None]) -> None:
-    JobTimer("query end", seconds, call).start()

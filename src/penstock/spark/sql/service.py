@@ -33,6 +33,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from penstock.core.cleanup import CleanupSteps
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, StorageUnavailable
 from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
@@ -324,10 +325,12 @@ class SqlService:
         """
         self._is_finishing = True
         until_s = self._clock.monotonic_s() + grace_s
+        steps = CleanupSteps()
         for running in tuple(self._running.values()):
-            running.wait(max(0.0, until_s - self._clock.monotonic_s()))
+            steps.take(running.wait, max(0.0, until_s - self._clock.monotonic_s()))
         for running in tuple(self._running.values()):
-            running.stop(_STOPPED)
+            steps.take(running.stop, _STOPPED)
+        steps.finish()
 
     def close(self) -> None:
         """End the Spark sessions."""
