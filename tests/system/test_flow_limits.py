@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from flow_limits import NOBODY, open_folder
+from limit_kit import check_refused
 
 CHILD = Path(__file__).with_name("flow_limits.py")
 
@@ -102,10 +103,11 @@ def test_a_start_finds_what_was_acknowledged_under_a_limit(folder: str, kind: st
             check=True, stdout=stream, stderr=stream, timeout=150,
         )  # fmt: skip
     notes = Notes.read((Path(folder) / "notes").read_text())
-    said = log.read_text()[-2_000:]
+    said = log.read_text()
     assert notes.there, said
-    # A swap file that cannot be written raises nothing: its FlowFiles stay in memory.
-    assert notes.raised or kind == "threads" or "too many open files" in said, said
+    # A swap file that cannot be written raises nothing: its FlowFiles stay in memory. A thread that
+    # cannot be started only delays a sync.
+    check_refused(notes.raised, said)
     found = found_in(folder)
     if notes.stopped:
         assert notes.there - notes.unsure <= found <= notes.there | notes.unsure, said
