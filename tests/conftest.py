@@ -131,12 +131,42 @@ class Shares:
             terminalreporter.write_line(f"{process} ended after {ended_s:.0f} s: {shown}")
 
 
+# A part of Penstock proves with faults at each call of its ports that no exception leaves it half
+# changed: `make test` runs a fixed sample of the cases, `make soak ARGS="faults"` all.
+PROOF = re.compile(r"test_\w*faults\.py")
+SAMPLE_S_MAX = 60.0
+
+
+class Proofs:
+    """Sums the time of each file with a sample of faults, and reports those that take too long."""
+
+    def __init__(self) -> None:
+        self._took_s: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of one phase of a test."""
+        file = report.nodeid.partition("::")[0]
+        if PROOF.fullmatch(Path(file).name):
+            self._took_s[file] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the files, without failing: the machine may have had other work."""
+        for file, took_s in self._took_s.most_common():
+            if took_s > SAMPLE_S_MAX:
+                terminalreporter.write_line(
+                    f"{file} took {took_s:.0f} s: a sample of faults may take {SAMPLE_S_MAX:.0f} s,"
+                    " so run fewer cases of it"
+                )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have each process of `make test` begin with another folder when it collects.
 
     In a new clone each would else compile every test, and all of them the same one at a time.
     """
     given = getattr(config, "workerinput", None)
+    if given is None:
+        config.pluginmanager.register(Proofs())
     if given is None and getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Shares())
     if given is not None and given["workerid"] not in LANE_PROCESSES:

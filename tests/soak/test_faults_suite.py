@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
@@ -105,3 +106,20 @@ def test_the_module_of_each_part_exists(part: str) -> None:
     module, _, function = PARTS[part].partition(":")
     text = Path(TESTS, f"{module}.py").read_text(encoding="utf-8")
     assert re.search(rf"^(def )?(.*, )?{function or 'PAIRS'}( = |\(|, .* = )", text, re.MULTILINE)
+
+
+def test_a_run_names_files_whose_samples_take_too_long(request: pytest.FixtureRequest) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    assert conftest is not None
+    proofs, lines = conftest.Proofs(), list[str]()
+    for nodeid, duration in (
+        ("tests/flow/test_queue_faults.py::test_one", 40.0),
+        ("tests/flow/test_queue_faults.py::test_two[a]", 21.5),
+        ("tests/flow/test_session_faults.py::test_one", 59.0),
+        ("tests/flow/test_queue_model.py::test_one", 90.0),
+    ):
+        proofs.pytest_runtest_logreport(SimpleNamespace(nodeid=nodeid, duration=duration))
+    proofs.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
+    assert [line.partition(":")[0] for line in lines] == [
+        "tests/flow/test_queue_faults.py took 62 s"
+    ]

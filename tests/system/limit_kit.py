@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -64,11 +65,6 @@ class LimitedRole:
 
     def start(self) -> None:
         """Start the process, and wait until it answers."""
-        paths = (str(Path(__file__).parent / "limiting"), os.environ.get("PYTHONPATH", ""))
-        variables = {
-            "PYTHONPATH": os.pathsep.join(one for one in paths if one),
-            "PENSTOCK_TEST_LIMITED": str(self._folder),
-        }
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
@@ -78,7 +74,7 @@ class LimitedRole:
                 ],
                 stdout=stream,
                 stderr=stream,
-                env=os.environ | variables,
+                env=limitable(self._folder),
             )
         self.started.append(self.process)
         self.url = ""
@@ -124,30 +120,62 @@ class LimitedRole:
         return self.log.read_text(errors="replace")[-4_000:]
 
 
+def limitable(folder: Path) -> dict[str, str]:
+    """Return the environment of a process that can be limited to no more threads.
+
+    Args:
+        folder: The folder that it writes.
+    """
+    paths = (str(Path(__file__).parent / "limiting"), os.environ.get("PYTHONPATH", ""))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(one for one in paths if one),
+        "PENSTOCK_TEST_LIMITED": str(folder),
+    }
+
+
 @contextlib.contextmanager
-def limited(process: subprocess.Popen[Any], kind: str) -> Iterator[None]:
-    """Take nearly all that is left of something from a process."""
-    place = Path(f"/proc/{process.pid}")
+def limited(
+    process: subprocess.Popen[Any], kind: str, *, spare_bytes: int = 0, spare_files: int = 1
+) -> Iterator[None]:
+    """Take nearly all that is left of something from a process.
+
+    Args:
+        process: The process. For `threads`, it has the module of the folder `limiting`.
+        kind: `memory`, `files` or `threads`.
+        spare_bytes: More memory than it has.
+        spare_files: More descriptors than it has.
+    """
     if kind == "threads":
+        limits = Path(f"/proc/{process.pid}/limits")
         process.send_signal(signal.SIGUSR1)
-        until(lambda: bool(re.search(r"Max processes +0 ", (place / "limits").read_text())))
+        until(lambda: bool(re.search(r"Max processes +0 ", limits.read_text())))
         yield
         if process.poll() is None:
             process.send_signal(signal.SIGUSR2)
         return
-    if kind == "memory":
-        used = int((place / "statm").read_text().split()[0]) * resource.getpagesize()
-        what, most = resource.RLIMIT_AS, used
-    else:
-        taken = {int(one.name) for one in (place / "fd").iterdir()}
-        what, most = resource.RLIMIT_NOFILE, max(taken) + 1
+    what = resource.RLIMIT_AS if kind == "memory" else resource.RLIMIT_NOFILE
     before = resource.prlimit(process.pid, what)
-    resource.prlimit(process.pid, what, (most, before[1]))
     try:
+        if kind == "memory":
+            statm = Path(f"/proc/{process.pid}/statm").read_text()
+            used = int(statm.split()[0]) * resource.getpagesize()
+            resource.prlimit(process.pid, what, (used + spare_bytes, before[1]))
+        else:
+            limit_files(process, spare_files)
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, what, before)
+
+
+def limit_files(process: subprocess.Popen[Any], spare: int) -> None:
+    """Limit the descriptors of a process to those that it has, and some more."""
+    taken = {int(one.name) for one in Path(f"/proc/{process.pid}/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in taken)
+    most = next(itertools.islice(free, spare, None))
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, hard))
 
 
 @dataclass
@@ -168,6 +196,26 @@ class Asked:
         else:
             self.failed += 1
         return answer.ok
+
+
+_REFUSED: Final = re.compile(
+    r"MemoryError|Cannot allocate memory|[Tt]oo many open files|can't start new thread"
+)
+
+
+def check_refused(failed: int, said: str) -> None:
+    """Insist that a limit made something fail.
+
+    Args:
+        failed: Number of requests that failed.
+        said: Log of the process.
+    """
+    assert failed or was_refused(said), said[-4_000:]
+
+
+def was_refused(said: str) -> bool:
+    """Return whether a log reports that a limit made something fail."""
+    return bool(_REFUSED.search(said))
 
 
 def until(condition: Callable[[], bool], role: LimitedRole | None = None) -> None:

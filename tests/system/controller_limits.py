@@ -1,0 +1,84 @@
+"""A process with a running flow, for `test_controller_limits.py`: controller, scheduler, sessions.
+
+    python controller_limits.py FOLDER
+
+Its flow makes FlowFiles with content, passes them on, and counts and sums up their numbers where
+they end. Its components start after a line of input. It prints the count whenever that grows, until
+it is killed. As in a process of Penstock's own, a thread that dies ends it, and so does an
+exception of the main thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
+
+import controller_kit
+from controller_kit import World, apply, number_in, state_of
+
+from penstock.core.threads import DEATHS
+from penstock.flow.controller.controller import ControllerOptions
+from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.storage.disk import OsFileSystem
+
+TOTAL: Final = 400
+CONTENT_BYTES: Final = 20_000
+FLOW: Final = f"""
+name: line
+processors:
+  Make: {{type: Numbers, properties: {{total: {TOTAL}, batch: 4, with_content: true}}}}
+  Pass: {{type: Pass, concurrent_tasks: 4}}
+  End: {{type: Tally, properties: {{with_content: true}}}}
+connections:
+  - {{from: Make.success, to: Pass, back_pressure_count: 40}}
+  - {{from: Pass.success, to: End, back_pressure_count: 40}}
+"""
+_LOOK_S: Final = 0.02
+
+
+def content_of(number: int) -> bytes:
+    """Return a content that starts with the number."""
+    return b"%d " % number + b"x" * CONTENT_BYTES
+
+
+def run(folder: str) -> None:
+    """Run the flow, and print how much of it has ended."""
+    controller_kit.content_of = content_of
+    options = ControllerOptions(scheduler=SchedulerOptions(start_retry_ms=500))
+    controller = World(OsFileSystem(), folder, options=options).open()
+    if not controller.applied.flow.processors:
+        apply(controller, FLOW)
+    print(0, 0, flush=True)
+    sys.stdin.readline()
+    controller.start()
+    printed = -1
+    while True:
+        state = state_of(controller, "End")
+        count, total = number_in(state, "count"), number_in(state, "sum")
+        if count > printed:
+            print(count, total, flush=True)
+            printed = count
+        threading.Event().wait(_LOOK_S)
+
+
+def main() -> None:
+    """Run until the end of the process."""
+    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
+    logging.basicConfig(level=logging.WARNING)
+    try:
+        run(sys.argv[1])
+    except BaseException:
+        logging.getLogger("flow").exception("the flow ends")
+    finally:
+        os._exit(DEAD_THREAD)
+
+
+if __name__ == "__main__":
+    main()
