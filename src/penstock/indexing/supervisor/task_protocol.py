@@ -386,7 +386,7 @@ class TaskProtocol:
     # Tasks behind their replicas
 
     def bring_in_line(self, group: TaskGroup) -> None:
-        """Send lagging tasks what their replicas have agreed, unless an agreement does so."""
+        """Send lagging tasks the checkpoints of their replicas, unless these are agreeing."""
         if not group.is_agreeing and any(
             group.lags(replica) for replica in group.replicas.values()
         ):

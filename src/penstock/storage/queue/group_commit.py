@@ -513,7 +513,7 @@ class SyncThreads:
             # One plan at a time: `call_at` keeps the earlier of two for a callback.
             self.call_at(at_s, self._check_age)
         except (Closed, MemoryError):
-            # Without memory the next append plans it; closed threads have synced everything.
+            # If memory runs out, the next append plans it. Closed threads have synced everything.
             self.unsynced.check_planned = False
         except BaseException:
             self.unsynced.check_planned = False
