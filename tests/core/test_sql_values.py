@@ -81,7 +81,10 @@ SMALL = [
 
 @pytest.mark.parametrize("sql", LARGE.values(), ids=LARGE)
 def test_a_value_that_is_too_large_is_refused(sql: str) -> None:
-    message = rf"\(\) takes about \d+ bytes of memory, line 1, column \d+, and {VALUE_BYTES_MAX}"
+    message = (
+        r"\(\) takes about \d+ bytes of memory, line 1, column \d+;"
+        rf" the limit is {VALUE_BYTES_MAX}"
+    )
     with pytest.raises(InvalidRequest, match=message):
         read_statement(sql)
 
@@ -95,9 +98,9 @@ def test_the_error_has_the_value_the_place_the_limit_and_the_remedy() -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_statement("SELECT 1,\n  array_repeat('ab', 1000 * 1000 * 10)")
     assert str(caught.value) == (
-        "array_repeat() takes about 80000000 bytes of memory, line 2, column 3, and 33554432 are"
-        " the limit, because Spark holds a value in memory several times: ask for a smaller value,"
-        " or for rows: range(1, 1000000) makes a row of each number"
+        "array_repeat() takes about 80000000 bytes of memory, line 2, column 3; the limit is"
+        " 33554432, because Spark holds a value in memory several times: request a smaller value,"
+        " or rows: range(1, 1000000) returns a row for each number"
     )
 
 

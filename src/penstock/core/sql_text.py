@@ -82,7 +82,7 @@ _OPERATOR_WORDS: Final = frozenset(
         "COLLATE",
     }
 )
-# Words that begin a clause, that cannot follow such a keyword, and that a name may follow.
+# Words that begin a clause, may be followed by a name, and cannot follow such a keyword.
 _CLAUSES: Final = frozenset({"WHERE", "HAVING", "GROUP", "ORDER", "LIMIT", "OFFSET"})
 _AFTER_CLAUSES: Final = frozenset(
     {

@@ -25,9 +25,7 @@ VALUE_BYTES_MAX: Final = 32 << 20
 _ELEMENT_BYTES: Final = 8
 _PARTITION_BYTES: Final = 1_000  # a task of Spark takes about as much in its driver
 _PARENTHESES_MAX: Final = 50  # within each other, of those that are estimated
-_REMEDY: Final = (
-    "ask for a smaller value, or for rows: range(1, 1000000) makes a row of each number"
-)
+_REMEDY: Final = "request a smaller value, or rows: range(1, 1000000) returns a row for each number"
 # Functions and types whose result is about as large as their arguments together.
 _KEEPING: Final = frozenset(
     {"concat", "concat_ws", "upper", "ucase", "lower", "lcase", "initcap", "trim", "ltrim", "rtrim"}
@@ -138,7 +136,7 @@ class _Estimate:
         name = self._found[at].name.lower()
         raise InvalidRequest(
             f"{name}() takes about {size:.0f} bytes of memory,"
-            f" {place(self._sql, self._found[at].position)}, and {VALUE_BYTES_MAX} are the limit,"
+            f" {place(self._sql, self._found[at].position)}; the limit is {VALUE_BYTES_MAX},"
             f" because Spark holds a value in memory several times: {_REMEDY}"
         )
 

@@ -386,7 +386,7 @@ class SerialExecutor(Executor):
         self._name = name
         self._mutex = threading.Lock()
         self._ended = False
-        # Each call, and what cancels it if the thread dies before.
+        # Each call, and the function that cancels it if the thread dies before.
         self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[], object]] | None]
         self._calls = SimpleQueue()
         self._thread = OwnedThread(name, self._run)

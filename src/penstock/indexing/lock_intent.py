@@ -1,4 +1,4 @@
-"""An interval that a task has to lock before it may start, as its spec says.
+"""An interval that a task must lock before it may start, according to its spec.
 
 The lockbox chooses the type of lock from the task's context. Specs are read without the lockbox.
 """

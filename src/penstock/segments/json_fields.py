@@ -16,7 +16,7 @@ class JsonFields:
         place: Its name in messages, such as ``segment.shardSpec``.
 
     Raises:
-        InvalidRequest: From every method: a field is missing or has the wrong type.
+        InvalidRequest: Raised by every method: a field is missing or has the wrong type.
     """
 
     __slots__ = ("_place", "_value")

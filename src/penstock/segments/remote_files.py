@@ -41,7 +41,7 @@ class RemoteFiles:
     """The files below a URL.
 
     Args:
-        url: Such as ``s3://bucket/folder``; secrets come from the environment, as fsspec defines.
+        url: A URL such as ``s3://bucket/folder``. fsspec reads secrets from the environment.
     """
 
     def __init__(self, url: str) -> None:

@@ -316,7 +316,7 @@ def _time(clock: Clock) -> Finding:
         return Finding(
             "time",
             DoctorVerdict.FAILED,
-            f"the clock says {text}, before this release was made",
+            f"the clock shows {text}, before this release was made",
             "set the clock: timedatectl set-ntp true",
         )
     return Finding("time", DoctorVerdict.OK, text)

@@ -1,4 +1,4 @@
-"""Columns as the text that Spark takes for them, and for a schema. Pure."""
+"""Columns and schemas as text in Spark's notation. Pure."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ClientEvent(Symbol):
 class ClientEffect(Symbol):
     """A step that follows from an event."""
 
-    # Of commands; those that can fail end the connection, or report one of the other events.
+    # Steps that follow from commands. A step that fails ends the connection, or reports an event.
     NEGOTIATE = "agree on settings; reports the outcome as an event"
     AUTHENTICATE = "query the auth server, and answer"
     SUBSCRIBE = "check permissions and join the channel; reports SUBSCRIBED"
@@ -88,7 +88,7 @@ class ClientEffect(Symbol):
     PUBLISH = "append the message, and answer"
     MULTI_PUBLISH = "append the messages, and answer"
     DEFERRED_PUBLISH = "append the message with a delay, and answer"
-    # Of other events.
+    # Steps that follow from other events.
     RESTART_HEARTBEAT = "schedule the next heartbeat"
     SEND_SETTINGS = "send the answer to IDENTIFY"
     START_TLS = "do the TLS handshake; reports the outcome as an event"

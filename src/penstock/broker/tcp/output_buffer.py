@@ -32,7 +32,7 @@ class OutputBuffer:
     """Output side of one connection.
 
     Args:
-        session: Knows the compression; learns when the connection ends.
+        session: Has the compression; is notified when the connection ends.
         memory: Memory budget to which pending output is added.
 
     Attributes:

@@ -5,13 +5,14 @@ the mutex. Does not own when FlowFiles are put, taken or swapped.
 
 Invariants:
 
-- All state is read and changed with `mutex` held, except by methods that say otherwise.
+- All state is read and changed with `mutex` held, except by methods whose docstrings specify
+  otherwise.
 - `is_full` is updated with every change of a count, so that it can be read without the mutex.
 - A thread that waits on `mutex` waits for a write or a sweep of one swap file, which always ends.
-- No FlowFile is lost if a call raises, because of a port or a lack of memory. FlowFiles whose keys
-  could not be computed are in `returned`. They are counted like the others, and added to their
-  store by the next call. That call also ends a write to a swap file that an exception left
-  unfinished.
+- No FlowFile is lost if a call raises, for example because the swap store fails or memory runs out.
+  FlowFiles whose keys could not be computed are in `returned`. They are counted like the others,
+  and added to their store by the next call. That call also ends a write to a swap file that an
+  exception left unfinished.
 
 The state has a mutex instead of mail, because sessions on many threads put and poll, for a few
 microseconds each.

@@ -96,7 +96,7 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
         summary: Its summary.
         packed_done: Rows that no longer hold a FlowFile, see `pack_rows`; empty: none.
         gone: Number of those rows that refer to each resource claim.
-        damaged: Whether the file is to be kept aside once all its rows are done.
+        damaged: Whether the file must be kept aside once all its rows are done.
     """
 
     name: str

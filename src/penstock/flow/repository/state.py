@@ -56,7 +56,7 @@ class KnownFile:
         done: Rows that no longer hold a FlowFile.
         left: Number of the other rows.
         gone: Number of the rows in `done` that refer to each resource claim.
-        damaged: Whether the file is to be kept aside once all its rows are done.
+        damaged: Whether the file must be kept aside once all its rows are done.
     """
 
     __slots__ = ("damaged", "done", "gone", "left", "name", "summary")

@@ -212,7 +212,7 @@ class LifecycleDriver:
     # Stopping
 
     def _drain(self, component: ScheduledComponent) -> None:
-        """Report that a component which stops is notified and has no run, once that is so."""
+        """Report, once it is true, that a stopping component is notified and has no run."""
         if component.state.is_stopping and component.method is None and not component.runs:
             self.report(component, ComponentEvent.DRAINED)
 

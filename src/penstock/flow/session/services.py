@@ -98,7 +98,7 @@ class SessionServices:
 
 
 class _Rotation:
-    """Rotation of the inputs. Without a lock: concurrent threads only make it less even."""
+    """Rotation of the inputs. It needs no lock: concurrent threads only make it less even."""
 
     __slots__ = ("next",)
 

@@ -368,7 +368,7 @@ class IngestTask:
 
 
 def _log_errors(job: Job, errors: Sequence[ParseError], count: int) -> None:
-    """Log the rows that could not be parsed, if the spec asks for it."""
+    """Log the rows that could not be parsed, if the spec requests it."""
     if job.logs_parse_errors:
         log_parse_errors(
             [f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count

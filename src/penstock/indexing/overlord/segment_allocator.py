@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore, PendingRow
 
 
-# Without weeks: a week crosses the ends of months and years, so it would block the next month's
-# time chunk.
+# Weeks are left out: a week crosses the ends of months and years, so it would block the next
+# month's time chunk.
 _FINER: Final = tuple(one for one in NAMED_GRANULARITIES if one.name != "WEEK")
 
 

@@ -302,7 +302,7 @@ def aggregate(lag: Mapping[int, int], how: str) -> float:
 
 
 class Idleness:
-    """Measures for how long no message has come to one stream."""
+    """Measures how long one stream has had no new message."""
 
     def __init__(self) -> None:
         self._latest: dict[int, int] | None = None

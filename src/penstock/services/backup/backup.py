@@ -243,7 +243,7 @@ class Backup:
             # A topic that was recreated under its name is another topic, with other messages.
             only_held = self._id_of(topic) != self._read(f"{DATA}/topics/{topic}/{_TOPIC_ID}")
             logs = [n for n in self._walk(f"topics/{topic}", live=not only_held) if _is_log(n)]
-            # The newest first: the others are full, and do not change any longer.
+            # Copy the newest first: the others are full, and no longer change.
             names += sorted(logs, reverse=True)
         self._copy("topics: messages", names)
 

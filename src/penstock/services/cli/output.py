@@ -35,7 +35,7 @@ Row = Mapping[str, object]
 _NUMBER_SHOWN = 30
 _ESCAPING = "penstock-escapes"
 _BYTE_ORDER_MARK = "\ufeff"  # which some editors write before a text
-# Of the server, which parses YAML: the place in the file.
+# The place in a file of YAML, in messages of the server, which parses it.
 _YAML_PLACE = re.compile(r"line (\d+), column (\d+): ")
 
 

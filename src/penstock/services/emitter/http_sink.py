@@ -103,7 +103,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
 class HttpSink:
     """Posts records to one URL.
 
-    The condition's mutex guards the batches, and is held for a few lines that wait for nothing.
+    The condition's mutex guards the batches, and is held for a few lines that never wait.
 
     Args:
         options: Options of sending.
@@ -129,7 +129,7 @@ class HttpSink:
             )
         self._options = options
         self._clock = clock
-        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._chance = chance or random.Random()  # only spreads load  # noqa: S311
         self._post = send
         self._batches = EventBatches(options.batches)
         self._changed = threading.Condition()

@@ -258,7 +258,7 @@ class LeaderSelector:
                 if not self.is_leader:
                     logger.warning("term %d could not be renewed in time: %s", term.number, error)
                     return True
-                logger.info("term %d is to be renewed, trying again: %s", term.number, error)
+                logger.info("term %d was not renewed, trying again: %s", term.number, error)
                 self.waits.failed(_RENEW, error, dependency=Dependency.METADATA)
                 continue
             self.waits.ended(_RENEW)

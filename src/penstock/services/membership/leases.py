@@ -271,7 +271,7 @@ class LeaseDirectory:
         waits: Callable[[], Sequence[DependencyWait]] = tuple,
     ) -> None:
         self._store = store
-        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._chance = chance or random.Random()  # only spreads load  # noqa: S311
         self._terms = terms
         self._waits = waits
 
@@ -345,7 +345,7 @@ class LeaseDiscovery:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._chance = chance or random.Random()  # only spreads load  # noqa: S311
         self._faults = 0
         self._waits = WaitTable(clock)
         self._calls = CallThread(clock)

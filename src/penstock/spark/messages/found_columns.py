@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from penstock.spark.topic.splits import Split
 
 _CUT_INTO: Final = 8
-# Of zstd, for files that are read once and deleted.
+# Level of zstd for files that are read once and deleted.
 _COPY_LEVEL: Final = 1
 _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
     "string": "string",

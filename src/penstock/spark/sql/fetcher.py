@@ -225,7 +225,7 @@ class Fetcher:
             raise self._unsent(error) from error
 
     def _unsent(self, error: ValueError) -> InvalidRequest:
-        # Such as an empty map, whose keys have no type.
+        # For example, the keys of an empty map have no type.
         types = ", ".join(field.dataType.simpleString() for field in self._fields)
         return InvalidRequest(
             f"a column of the result has a type that cannot be sent ({types}): cast it to another"

@@ -12,8 +12,8 @@ Conversion of a JSON value:
     boolean   true and false, also as text
     array     lists of these; any other value as a list of one
 
-Null, a missing field and, except for strings, empty text become null. Of a duplicate key the last
-value counts. Everything else makes the message bad: nothing is replaced or dropped silently.
+Null, a missing field and, except for strings, empty text become null. If a key occurs twice, its
+last value counts. Everything else makes the message bad: nothing is replaced or dropped silently.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def translate_transform_errors(schema: DataSchema) -> Iterator[None]:
             raise
         which = f"transform {names[0]!r}" if len(names) == 1 else f"one of the transforms {names}"
         raise SparkRefusal(
-            f"{which} fails on a row, as its expression says: {error}. Make it null instead, or"
-            " leave such rows out with the filter"
+            f"{which} fails on a row, because its expression raises an error: {error}. Return null "
+            "instead, or leave out such rows with the filter"
         ) from error
 
 

@@ -11,12 +11,12 @@ Invariants:
 - No announced file contains events of a published sequence or of a complete task.
 - Each offset of a supervisor and topic is in at most one selected announcement.
 - No announcement with committed offsets is selected: its events are in segments.
-- Nothing else is left out, except replicas that fall behind, and what a replica of higher
+- Nothing else is left out, except replicas that fall behind, and rows that a replica of higher
   priority has not announced yet.
 
-A replica keeps up with another if it reaches as far as that one did before its newest
-announcement. A higher priority therefore delays at most the events of one announcement, and a
-replica that stops is no longer shown once another one has announced twice.
+A replica keeps up with another one if it has reached the end that the other one had before its
+newest announcement. A higher priority therefore delays at most the events of one announcement, and
+a replica that stops is no longer shown once another one has announced twice.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def load_announced_offsets(text: str) -> AnnouncedOffsets | None:
 
 
 def _preferred(by_progress: Sequence[Candidate]) -> Candidate:
-    """Return the candidate of the highest priority that keeps up; of several, the furthest."""
+    """Return the candidate of the highest priority that keeps up; if several, the furthest."""
     furthest = by_progress[0]
     keeping_up = (one for one in by_progress if one.keeps_up_with(furthest))
     return max(keeping_up, key=lambda one: one.priority)

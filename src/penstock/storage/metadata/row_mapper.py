@@ -80,7 +80,7 @@ class RowMapper(Generic[R]):
         self._kind = kind
         fields = _stored(kind, names)
         wanted = ["start_ms" if name == "interval" else name for name in fields]
-        # Rows of long lists are read in the order of the fields: nothing is to be picked then.
+        # Rows of long lists are read in the order of the fields, so no values need to be picked.
         self._pick: Callable[[Row[tuple[object, ...]]], Iterable[object]] = (
             iter if wanted == names else itemgetter(*map(names.index, wanted))
         )

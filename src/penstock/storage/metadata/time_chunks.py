@@ -1,11 +1,10 @@
 """Queries over the time chunks of a datasource in the metadata store.
 
-`read_chunks` and its helpers summarize segments by interval and version. Of most segments they
-read only aggregates of those that overlap an interval; of chunks in which segments rewrite
-others they read each partition number, and the payload of the rewriting segments, which lists
-what they replace. `shown_if_used` returns which unused segments would be visible if they were
-marked used. It leaves out those that would make rows visible twice or the datasource
-unreadable.
+`read_chunks` and its helpers summarize segments by interval and version. They read only aggregates
+of most segments that overlap an interval. In chunks where segments rewrite others, they read each
+partition number, and the payloads of the rewriting segments, which list the replaced numbers.
+`shown_if_used` returns which unused segments would be visible if they were marked used. It leaves
+out those that would make rows visible twice or the datasource unreadable.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Invariants:
 - The block's checksum continues from the header's state and leaves out both checksum fields: a CRC
   over data followed by its own CRC would be a constant and protect nothing.
 - A block is valid only with the tag of its file and with consecutive offsets; so bytes of a block
-  inside a message, or left over on a recycled disk page, are never taken for a block.
+  inside a message, or left over on a recycled disk page, are never mistaken for a block.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class PutFile(Processor):
         **WRITES_REASON,
     }
 
-    success = Relationship("Written; or skipped, because an existing file is to be kept.")
+    success = Relationship("Written, or skipped because an existing file must be kept.")
     failure = Relationship("Not written; penalized if a retry may help.")
 
     folder = ExpressionProperty(STR, about="Folder, or a URL such as s3://bucket/folder.")

@@ -114,7 +114,7 @@ class CompactionRoutes:
         named = self._datasource(request)
         if config.datasource != named:
             raise InvalidRequest(
-                f"is {config.datasource!r}, but the path says {named!r}", place="dataSource"
+                f"is {config.datasource!r}, but the path has {named!r}", place="dataSource"
             )
         author, comment = author_and_comment(request)
         result_of(self._service.configure(config, _entry(config.datasource, author, comment)))

@@ -111,7 +111,7 @@ def translated(error: BaseException, name: str, said: str) -> PenstockError | No
     if state == "25006":
         return InvalidRequest(f"{name} is read-only ({said}): use the server that accepts writes")
     if type(error).__name__ == "DataError" or state.startswith("22"):
-        # Such as a NUL within a text; the server works, and would refuse the same again.
+        # For example, a NUL within a text: the server works, and would refuse it again.
         return InvalidRequest(f"the database cannot store or search for such a value: {said}")
     return MetadataUnavailable(f"{name}: {said}: check the database server and try again")
 

@@ -27,7 +27,7 @@ _CLASH = {
 
 
 def refuse_other_file(path: str) -> None:
-    """Refuse a short file that SQLite would take for an empty database, and overwrite.
+    """Refuse a short file that SQLite would treat as an empty database and overwrite.
 
     Raises:
         InvalidRequest: The file is not a database of SQLite.

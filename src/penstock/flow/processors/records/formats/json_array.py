@@ -150,7 +150,7 @@ class ListLines:
         return out.tobytes()
 
     def _count_records(self, inner: _Flags, ends: _Flags) -> None:
-        """Refuse commas without an object between them, some of which the lines would not show."""
+        """Refuse commas without an object between them: the lines would not show all of these."""
         seen = self._in_record + np.cumsum(inner, dtype=np.int64)
         at_ends = seen[ends]
         self._in_record = int(seen[-1])
