@@ -19,9 +19,9 @@ from ways import RUNNERS, SOURCE, WAYS, trace
 LIMITS = {
     "a task from POST to its end": (75, 0),
     "a flow": (78, 0),
-    "a streaming task": (86, 0),
-    "a batch task": (83, 0),
-    "a message from PUB to FIN": (44, 0),
+    "a streaming task": (85, 0),
+    "a batch task": (84, 0),
+    "a message from PUB to FIN": (42, 0),
 }
 
 
