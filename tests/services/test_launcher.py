@@ -349,6 +349,9 @@ def test_a_lack_of_descriptors_at_a_restart_ends_no_other_child(
 def test_a_lack_of_descriptors_delays_the_probe_of_a_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Or the start would be noticed as complete at the next report only.
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 3_600.0)
+    monkeypatch.setattr(launcher, "_IDLE_WAIT_S", 3_600.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = "import signal; signal.pause()"
         probed = dataclasses.replace(plan("spark", script), ready_port=server.getsockname()[1])

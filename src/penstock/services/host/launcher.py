@@ -170,7 +170,8 @@ class Launcher:
                 self._start(child)
         self._probe_ports()
         self._end_troubled()
-        self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
+        if self._was_ready or not all(child.ready for child in self._children):
+            self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
         self._reap()
         if not self._was_ready:
             self._report_start()
