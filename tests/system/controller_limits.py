@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
 
 import controller_kit
 from controller_kit import World, apply, number_in, state_of
-from penstock.flow.scheduling.options import SchedulerOptions
 
 from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import ControllerOptions
+from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.services.host.restart_policy import DEAD_THREAD
 from penstock.storage.disk import OsFileSystem
 
