@@ -465,18 +465,15 @@ def test_whatever_is_overwritten_costs_only_what_it_touches(
         i for i, end in enumerate(ends) if at < end and at + len(garbage) > end - len(records[i])
     }
     sure = [i for i in range(len(bodies)) if i not in touched]
-    ids = [int(i) for item in found if isinstance(item, NsqdRecords) for i in item.ids]
-    # An id may itself be what was overwritten, with another one.
-    untouched = [i for i in ids if i - 1 in sure]
-    assert untouched == sorted(untouched)
-    given_whole = {
-        int(i): body
+    given_whole = [
+        (int(i), body)
         for item in found
         if isinstance(item, NsqdRecords) and not item.doubtful
         for i, body in zip(item.ids, item.bodies.to_pylist(), strict=True)
-    }
-    for i in sure:
-        assert given_whole[i + 1] == bodies[i]
+    ]
+    # Others may be among them: what was overwritten may have become another record's id.
+    rest = iter(given_whole)
+    assert all((i + 1, bodies[i]) in rest for i in sure)
 
 
 def test_reading_a_real_file_system_folder_twice_gives_the_same() -> None:

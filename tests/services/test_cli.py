@@ -480,7 +480,7 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
     path = "/druid/indexer/v1/supervisor/x/stats"
     server.answers[path] = (200, {})
     assert run(["supervisor", "stats", "x"]) == exit_codes.OK
-    assert "no task" in capsys.readouterr().out
+    assert "no running task" in capsys.readouterr().out
     totals = {"processed": 1_200, "processedBytes": 9_000, "thrownAway": 3, "unparseable": 2}
     rates = {"1m": {"processed": 20.5}, "5m": {}, "15m": {}}
     counted = {
