@@ -62,7 +62,7 @@ def test_a_deposed_leader_that_still_writes(monkeypatch):
 
 def test_a_publish_without_a_lock_on_it(monkeypatch):
     monkeypatch.setattr(lockbox, "require_covered", lambda *_args, **_given: None)
-    assert finds("has no lock on it", range(5, 15), BUSY)
+    assert finds("has no lock on it", range(9, 15), BUSY)
 
 
 def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
