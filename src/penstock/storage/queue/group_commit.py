@@ -492,7 +492,7 @@ class SyncThreads:
                 self._changed.notify()
 
     def note_append(self, owner: object, now_s: float) -> None:
-        """Record that an owner has unsynced data since now, if it had none."""
+        """Record that an owner has unsynced data since now; no effect if it is recorded already."""
         at_s = self.unsynced.appended(owner, now_s)
         # If memory runs out, the next append plans it. Closed threads have synced everything.
         with suppress(Closed, MemoryError):
