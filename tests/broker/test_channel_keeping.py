@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -132,37 +133,65 @@ def test_what_a_full_disk_does_not_take_waits_merged() -> None:
 def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> None:
     disk, clock = Disk(), VirtualClock()
 
-    async def before() -> None:
-        _, topic, channel = await opened()
-        topic.append(0, [b"x"] * 4, 4)
-        await asyncio.wrap_future(topic.queues[0].request_sync())
-        channel.state.deliver(0, 0, 4, 1, 0, 1_000)
-        channel.state.finish(1, np.arange(4))
-        await channel.keep()
-
     async def after() -> None:
-        topics, _, _ = await opened()
+        topics, _, _, _ = await opened(disk, clock)
         assert topics.left_unsynced
         await sync_leftovers(topics, lambda: True, clock)
         assert not topics.left_unsynced
 
     async def at_last() -> None:
-        _, _, channel = await opened()
+        _, _, _, channel = await opened(disk, clock)
         assert channel.state.progress[0].floor == 4
 
-    async def opened() -> tuple[Topics, Topic, Channel]:
-        store = ChannelStore(disk, clock, ChannelOptions(), DeadLetterTopics())
-        options = DiskQueueOptions(sync_in_background=False)
-        topics = Topics.open("/t", queue_options=options, channels=store, fs=disk, clock=clock)
-        changes = TopicChanges(topics)
-        change_inline(changes)
-        topic = await changes.create("t", 1)
-        return topics, topic, await changes.find_or_create_channel(topic, "c")
-
-    run_stepped(clock, before())
+    run_stepped(clock, finish_four(disk, clock))
     disk = disk.kill_process()
     run_stepped(clock, after())
     for seed in range(10):
         left, disk = disk, copy.deepcopy(disk).crash(seed)
         run_stepped(clock, at_last())
         disk = left
+
+
+def test_leftovers_of_a_topic_that_is_deleted_between_two_attempts_are_dropped() -> None:
+    """The journal of its channel was tried again until the broker stopped."""
+    disk, clock = Disk(), VirtualClock()
+    attempts = itertools.count()
+
+    async def after() -> None:
+        topics, changes, topic, _ = await opened(disk, clock)
+        assert topics.left_unsynced
+        await asyncio.wrap_future(topic.queues[0].request_sync())
+        disk.fail_next("fsync")
+        syncing = asyncio.create_task(sync_leftovers(topics, lambda: next(attempts) < 99, clock))
+        await asyncio.sleep(0.5)  # virtual: the first attempt has failed, the second is planned
+        assert not syncing.done()
+        await changes.delete("t")
+        await syncing
+        assert not topics.left_unsynced
+
+    run_stepped(clock, finish_four(disk, clock))
+    disk = disk.kill_process()
+    run_stepped(clock, after())
+
+
+async def finish_four(disk: CrashableFileSystem, clock: VirtualClock) -> None:
+    """Append four messages durably, and finish them on a channel whose journal is not synced."""
+    _, _, topic, channel = await opened(disk, clock)
+    topic.append(0, [b"x"] * 4, 4)
+    await asyncio.wrap_future(topic.queues[0].request_sync())
+    channel.state.deliver(0, 0, 4, 1, 0, 1_000)
+    channel.state.finish(1, np.arange(4))
+    await channel.keep()
+
+
+async def opened(
+    disk: CrashableFileSystem, clock: VirtualClock
+) -> tuple[Topics, TopicChanges, Topic, Channel]:
+    """Open the topics on a disk, with a topic and its channel."""
+    store = ChannelStore(disk, clock, ChannelOptions(), DeadLetterTopics())
+    options = DiskQueueOptions(sync_in_background=False)
+    topics = Topics.open("/t", queue_options=options, channels=store, fs=disk, clock=clock)
+    changes = TopicChanges(topics)
+    change_inline(changes)
+    topic = await changes.create("t", 1)
+    return topics, changes, topic, await changes.find_or_create_channel(topic, "c")

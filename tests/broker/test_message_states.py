@@ -117,7 +117,7 @@ class AgainstTable(RuleBasedStateMachine):
         first, last = message_id.of(partition, 0), message_id.of(partition, offset)
         return [number for number in self.states if first <= number < last]
 
-    def find_due(self) -> None:
+    def make_due_ready(self) -> None:
         due = [n for n in self.in_state(S.DEFERRED) if self.deadlines[n] <= self.now]
         self.happened(E.DUE, due)
 
@@ -148,7 +148,7 @@ class AgainstTable(RuleBasedStateMachine):
         self.now += ms
         self.state.expire(self.now)
         self.stale = {key: until for key, until in self.stale.items() if until > self.now}
-        self.find_due()
+        self.make_due_ready()
         late = [n for n in self.in_state(*OWNED) if self.deadlines[n] <= self.now]
         self.happened(E.TIMED_OUT, late)
         self.deadlines.update(dict.fromkeys(late, self.now))
@@ -188,7 +188,7 @@ class AgainstTable(RuleBasedStateMachine):
 
     def due(self, limit: int) -> list[Redelivery]:
         found = self.state.due(self.now, limit)
-        self.find_due()
+        self.make_due_ready()
         ready = sorted((self.deadlines[n], n) for n in self.in_state(S.READY))
         assert [one.id for one in found] == [number for _, number in ready[:limit]]
         return found

@@ -130,6 +130,21 @@ def test_one_turn_is_one_write_and_nothing_follows_the_close() -> None:
     run_stepped(VirtualClock(), story())
 
 
+def test_output_that_is_pending_when_the_connection_is_lost_is_dropped() -> None:
+    async def story() -> None:
+        memory, wire = MemoryBudget(1 << 20), Wire()
+        out = OutputBuffer(ClientSession(0), memory)
+        out.begin(wire)
+        out.send(b"a")
+        out.end()
+        out.resume()  # reports the memory that it holds
+        assert memory.held_bytes == 0
+        await asyncio.sleep(0)
+        assert wire.written == []
+
+    run_stepped(VirtualClock(), story())
+
+
 def test_a_client_that_does_not_read_is_held_for_and_gets_no_deliveries() -> None:
     async def story() -> None:
         memory, wire, rooms = MemoryBudget(1 << 30), Wire(), []

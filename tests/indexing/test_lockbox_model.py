@@ -420,7 +420,8 @@ def test_left_out_is_only_what_goes_together_with_it(
     found = list(table.conflict_candidates(wish))
     assert (set(found), len(found)) == (matters, len(matters))
     assert set(table.overlapping(asked)) == {one for _, one in over}
-    assert set(table.replace_locks(asked)) == {o for _, o in over if o.lock.type is REPLACE}
+    replacing = {o for _, o in over if o.lock.type is REPLACE}
+    assert set(table.overlapping_replace_locks(asked)) == replacing
     mine = {one for name, one in over if name == wish.task_id}
     assert set(table.held_over(wish.task_id, asked)) == mine
 

@@ -347,7 +347,7 @@ def test_an_append_learns_who_replaces_around_it(term: Term) -> None:
 
     def action(locks: SectionLocks) -> list[HeldLock | None]:
         locks.require(APPEND)
-        return locks.replace_locks([inside, outside, inside])
+        return locks.replace_lock_holders([inside, outside, inside])
 
     future = term.boxes.critical(appending, action, segments=[inside, outside])
     term.run()

@@ -124,37 +124,37 @@ def replicated(*priorities, workers=None):
 
 
 def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
-    assert replicated(1, 0).turnover((1, 0)) == ReplicaChanges((), ())
-    assert replicated().turnover((1, 1, -2)) == ReplicaChanges((1, 1, -2), ())
-    assert replicated(1, 0).turnover((2, 1)) == ReplicaChanges((2,), ("t1",))
+    assert replicated(1, 0).replica_changes((1, 0)) == ReplicaChanges((), ())
+    assert replicated().replica_changes((1, 1, -2)) == ReplicaChanges((1, 1, -2), ())
+    assert replicated(1, 0).replica_changes((2, 1)) == ReplicaChanges((2,), ("t1",))
     # Of equal ones the furthest stays, but one with a worker before all others.
-    assert replicated(0, 0).turnover((0,)) == ReplicaChanges((), ("t0",))
-    assert replicated(0, 0, workers={0}).turnover((0,)) == ReplicaChanges((), ("t1",))
+    assert replicated(0, 0).replica_changes((0,)) == ReplicaChanges((), ("t0",))
+    assert replicated(0, 0, workers={0}).replica_changes((0,)) == ReplicaChanges((), ("t1",))
 
 
 def test_a_turnover_ends_the_work_if_nobody_who_has_a_worker_stays():
     one = replicated(1, 0)
-    assert one.is_at_end_with(one.turnover((3, 2)))
-    assert not one.is_at_end_with(one.turnover((3, 1)))
+    assert one.is_at_end_with(one.replica_changes((3, 2)))
+    assert not one.is_at_end_with(one.replica_changes((3, 1)))
     # The one that is wanted has no worker yet, and may get none beside the other.
     one = replicated(1, 0, workers={1})
-    assert one.is_at_end_with(one.turnover((1,)))
+    assert one.is_at_end_with(one.replica_changes((1,)))
     one = replicated(1, 0, workers=())
-    assert not one.is_at_end_with(one.turnover((2,)))
+    assert not one.is_at_end_with(one.replica_changes((2,)))
 
 
 priorities = st.lists(st.integers(-2, 2), max_size=10)
 
 
 @given(priorities, priorities, st.sets(st.integers(0, 9)))
-def test_a_turnover_is_no_larger_than_it_must_be(there, wanted, workers):
+def test_no_more_replicas_change_than_must(there, wanted, workers):
     one = replicated(*there, workers=workers)
-    turnover = one.turnover(wanted)
-    gone = [one.replicas[task_id].task.server_priority for task_id in turnover.surplus]
-    after = Counter(there) - Counter(gone) + Counter(turnover.missing)
+    changes = one.replica_changes(wanted)
+    gone = [one.replicas[task_id].task.server_priority for task_id in changes.surplus]
+    after = Counter(there) - Counter(gone) + Counter(changes.missing)
     assert after == Counter(wanted)
-    assert not set(gone) & set(turnover.missing)
-    assert list(turnover.missing) == sorted(turnover.missing, reverse=True)
+    assert not set(gone) & set(changes.missing)
+    assert list(changes.missing) == sorted(changes.missing, reverse=True)
 
 
 # the machine

@@ -13,9 +13,9 @@ import pytest
 import cohesion
 from ways import RUNNERS, SOURCE, WAYS, trace
 
-# The most that some runs measured, and one: the order of threads decides whether a task's log is
-# uploaded, and the broker's timers run, during the way. Decision 64 has the aims, which are 35, 60,
-# 45, 45 and 30 modules and no pairs. `python tests/ways/ways.py` prints the figures.
+# The maximum of several measured runs, plus one: the order of threads decides whether a task's log
+# is uploaded, and the broker's timers run, during the way. Decision 64 has the aims, which are 35,
+# 60, 45, 45 and 30 modules and no pairs. `python tests/ways/ways.py` prints the figures.
 LIMITS = {
     "a task from POST to its end": (75, 0),
     "a flow": (78, 0),

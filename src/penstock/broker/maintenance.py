@@ -47,23 +47,24 @@ _LEFTOVER_RETRIES: Final = RetryPolicy(1_000, 60_000)
 
 
 async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Clock) -> None:
-    """Fsync leftovers, if there are any, until all are durable; slow, beside other work.
+    """Fsync the queues and journals that a killed broker left unsynced, if any, in the background.
 
-    A queue or journal that cannot be synced does not delay the others.
+    Retries until all are durable or deleted. A queue or journal that cannot be synced
+    does not delay the others.
 
     Args:
         topics: The topics, which know whether the previous broker was killed.
-        going_on: Returns whether to continue; otherwise the next start begins again.
+        going_on: Returns false to stop; the next start repeats the work.
         clock: For the log.
     """
     if not topics.left_unsynced:
         return
-    trouble = RateLimitedLog(_logger, clock)
+    failure_log = RateLimitedLog(_logger, clock)
     queues = [(topic, queue) for topic in topics for queue in topic.queues]
     channels = [(topic, channel) for topic in topics for channel in topic.channels.values()]
     for attempt in itertools.count(1):
-        queues = await run_on_thread(partial(_sync_queues, queues, going_on, trouble))
-        channels = [one for one in channels if not await _sync_channel(*one, going_on, trouble)]
+        queues = await run_on_thread(partial(_sync_queues, queues, going_on, failure_log))
+        channels = [one for one in channels if not await _sync_channel(*one, going_on, failure_log)]
         if not going_on():
             return
         if not queues and not channels:
@@ -75,9 +76,9 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Cl
 def _sync_queues(
     queues: Iterable[tuple[Topic, MessageQueue]],
     going_on: Callable[[], bool],
-    trouble: RateLimitedLog,
+    failure_log: RateLimitedLog,
 ) -> list[tuple[Topic, MessageQueue]]:
-    """Fsync queues, beside the event loop; return those that are not durable yet."""
+    """Fsync queues on another thread; return those that are not durable yet."""
     left: list[tuple[Topic, MessageQueue]] = []
     for topic, queue in queues:
         if going_on() and queue.durable < queue.latest:
@@ -86,13 +87,14 @@ def _sync_queues(
             except Closed:
                 pass  # the topic was deleted meanwhile
             except PenstockError as error:
-                trouble.warning("%s: not synced yet: %s", topic.folder, error)
-                left.append((topic, queue))
+                if not topic.closed:
+                    failure_log.warning("%s: not synced yet: %s", topic.folder, error)
+                    left.append((topic, queue))
     return left
 
 
 async def _sync_channel(
-    topic: Topic, channel: Channel, going_on: Callable[[], bool], trouble: RateLimitedLog
+    topic: Topic, channel: Channel, going_on: Callable[[], bool], failure_log: RateLimitedLog
 ) -> bool:
     """Fsync the journal of a channel; return whether it is durable or was deleted."""
     if not going_on():
@@ -100,8 +102,9 @@ async def _sync_channel(
     try:
         await channel.keep(durable=True)
     except PenstockError as error:
-        if topic.channels.get(channel.name) is channel:
-            trouble.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
+        # The channels of a deleted topic are closed, but still belong to it.
+        if topic.channels.get(channel.name) is channel and not topic.closed:
+            failure_log.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
             return False
     return True
 

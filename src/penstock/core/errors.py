@@ -3,8 +3,8 @@
     PenstockError
       InvalidRequest   correct the request; nothing was changed
       NotFound         the named thing does not exist
-      Conflict it exists already, or its state forbids the request Unavailable try again later;
-      nothing was changed; names the dependency that fails
+      Conflict         it exists already, or its state forbids the request
+      Unavailable      try again later; nothing was changed; names the dependency that fails
         Fenced         another leader took over: stop leading; clients ask the new one
         Full           a limit is reached: wait until some of the contents are removed
       Closed           the component was closed; create a new one

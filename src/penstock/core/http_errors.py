@@ -171,7 +171,8 @@ def error_of_answer(
     Args:
         status: The answer's status.
         content: Its body.
-        request: Name of the request, for an answer without a description.
+        request: Name of the request, for the text of 401 and 404, and of answers without a
+            description.
         detail: The broker's description in a header, because its bodies are NSQ's codes.
         options: The client's options.
         server: As in `error_from`.

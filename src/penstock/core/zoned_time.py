@@ -82,9 +82,9 @@ class ZonedClock:
     def __init__(self, zone: str) -> None:
         self.zone: Final = zone
         self._zone = _zone_of(zone)
-        self._of_year = functools.lru_cache(_YEARS_KEPT)(self._find_stretches)
+        self._of_year = functools.lru_cache(_YEARS_KEPT)(self._find_shift_periods)
 
-    def stretches(self, year: int) -> ShiftPeriods:
+    def shift_periods(self, year: int) -> ShiftPeriods:
         """Return the periods of a year of UTC."""
         return self._of_year(year)
 
@@ -115,7 +115,7 @@ class ZonedClock:
         at = max(found.starts[number], wall_ms - found.ahead_ms[number])
         return min(max(at, START_OF_TIME_MS), END_OF_TIME_MS)
 
-    def _find_stretches(self, year: int) -> ShiftPeriods:
+    def _find_shift_periods(self, year: int) -> ShiftPeriods:
         month = (year - 1970) * 12
         start = max(start_of_month(month) - _MARGIN_MS, START_OF_TIME_MS)
         end = min(start_of_month(month + 12) + _MARGIN_MS, END_OF_TIME_MS)

@@ -74,7 +74,7 @@ class EventMail(Generic[E]):
 
 
 class IgnoredEvents:
-    """Receiver of events that nobody needs."""
+    """Receiver that ignores all events."""
 
     def put(self, event: object) -> None:
         """Ignore an event."""

@@ -159,9 +159,9 @@ def zoned_starts(ms: npt.NDArray[np.int64], zoned: ZonedBuckets) -> npt.NDArray[
 def _starts_in_year(
     ms: npt.NDArray[np.int64], zoned: ZonedBuckets, year: int
 ) -> npt.NDArray[np.int64]:
-    stretches = zoned.clock.stretches(year)
-    shifts: npt.NDArray[np.int64] = np.array(stretches.starts)
-    ahead: npt.NDArray[np.int64] = np.array(stretches.ahead_ms)
+    periods = zoned.clock.shift_periods(year)
+    shifts: npt.NDArray[np.int64] = np.array(periods.starts)
+    ahead: npt.NDArray[np.int64] = np.array(periods.ahead_ms)
     number = np.searchsorted(shifts, ms, side="right") - 1
     shown = ms + ahead[number]
     if zoned.is_within_day:
@@ -169,9 +169,9 @@ def _starts_in_year(
         # A bucket that would begin before the last shift begins where the shift's own bucket does.
         cut = starts < shifts[number]
         for at in np.unique(number[cut]).tolist():
-            starts[cut & (number == at)] = zoned.bounds(stretches.starts[at])[0]
+            starts[cut & (number == at)] = zoned.bounds(periods.starts[at])[0]
         return starts
-    come: npt.NDArray[np.int64] = np.maximum(shown, np.array(stretches.come_ms)[number] - 1)
+    come: npt.NDArray[np.int64] = np.maximum(shown, np.array(periods.come_ms)[number] - 1)
     # Between two of these wall times, a day apart, no bucket begins.
     into_day = (zoned.origin_ms or 0) % DAY_MS
     days = (come - into_day) // DAY_MS

@@ -282,7 +282,7 @@ class Channel:
                 if offset is not None:
                     self.state.seek(partition, offset)
             for subscriber in self.subscribers.values():
-                self._ready_consumers.update(subscriber)  # no message is in flight for it any more
+                self._ready_consumers.update(subscriber)  # no message is in flight for it now
         finally:
             self.schedule()
 

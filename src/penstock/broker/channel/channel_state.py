@@ -274,18 +274,18 @@ class RedeliveryQueue:
 
     @property
     def ready(self) -> int:
-        """Number of messages that `find_due` has found due."""
+        """Number of messages that `make_due_ready` has made ready."""
         return len(self._ready_ids)
 
     @property
     def next_ms(self) -> int | None:
-        """Earliest due time of messages that `find_due` has not found due yet."""
+        """Earliest due time of messages that `make_due_ready` has not made ready yet."""
         while self._later and not self._stands(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     def is_ready(self, number: int) -> bool:
-        """Return whether `find_due` has found a message due."""
+        """Return whether `make_due_ready` has made a message ready."""
         return number in self._ready_ids
 
     def put(self, number: int, due_ms: int, attempts: int) -> None:
@@ -297,7 +297,7 @@ class RedeliveryQueue:
         heapq.heappush(self._later, (due_ms, number, self._ticket))
 
     def shift(self, step_ms: int) -> None:
-        """Shift the due times of messages that were not found due yet."""
+        """Shift the due times of messages that are not ready yet."""
         self._later = [
             (due_ms + step_ms, number, ticket)
             for due_ms, number, ticket in self._later
@@ -307,8 +307,8 @@ class RedeliveryQueue:
         for due_ms, number, _ in self._later:
             self._known[number] = (due_ms, self._known[number][1])
 
-    def find_due(self, now_ms: int) -> None:
-        """Find messages that are due now."""
+    def make_due_ready(self, now_ms: int) -> None:
+        """Make messages ready that are due now."""
         while self._later and self._later[0][0] <= now_ms:
             entry = self._later[0]
             if self._stands(entry):
@@ -454,7 +454,7 @@ class ChannelState:
 
     def due(self, now_ms: int, limit: int) -> list[Redelivery]:
         """Return the first due messages, ordered by due time and id; do not remove them."""
-        self.retries.find_due(now_ms)
+        self.retries.make_due_ready(now_ms)
         return self.retries.first(limit)
 
     def redeliver(
@@ -518,7 +518,7 @@ class ChannelState:
 
     def expire(self, now_ms: int) -> dict[int, int]:
         """Requeue timed-out messages, due at once; return their number by client."""
-        self.retries.find_due(now_ms)
+        self.retries.make_due_ready(now_ms)
         self._stale.expire(now_ms)
         self._begun += 1
         held = self.in_flight.expire(now_ms)
@@ -528,7 +528,7 @@ class ChannelState:
         self.timed_out_count += len(held.ids)
         self._take_back(held, now_ms)
         self._done += 1
-        self.retries.find_due(now_ms)
+        self.retries.make_due_ready(now_ms)
         owners, counts = np.unique(held.owners, return_counts=True)
         return dict(zip(owners.tolist(), counts.tolist(), strict=True))
 

@@ -106,7 +106,7 @@ def _limit_to_existing(state: ChannelState, starts: Sequence[int], ends: Sequenc
         if offset >= progress.next or offset in progress.done:
             gone.append(number)
     state.retries.remove(gone)
-    state.retries.find_due(0)
+    state.retries.make_due_ready(0)
     return was_cut
 
 

@@ -174,7 +174,7 @@ class NsqImport:
 
 
 def _state(share: BacklogShare, given_out: int, total: int) -> ChannelState:
-    """Return the state of a channel: delivered messages wait, unwanted ones are finished."""
+    """Return the state of a channel: delivered messages wait, unneeded ones are finished."""
     waiting = np.flatnonzero(share.wanted[:given_out])
     parts = [
         journal_records.next_(0, given_out),

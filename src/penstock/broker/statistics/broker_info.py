@@ -55,8 +55,8 @@ def health(broker: Broker) -> str:
     return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 
-def publish_numbers(broker: Broker) -> Json:
-    """Return the numbers of waiting and refused publishes and readers."""
+def publish_statistics(broker: Broker) -> Json:
+    """Return the numbers of waiting and refused publishes, and of waiting readers."""
     return {
         "held_bytes": broker.budget.held_bytes,
         "waiting_publishers": broker.budget.waiting,

@@ -19,7 +19,7 @@ from penstock.broker.statistics.broker_info import (
     held,
     http_connections,
     memory,
-    publish_numbers,
+    publish_statistics,
     unsynced,
 )
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
@@ -66,7 +66,7 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
     tail["producers"] = (
         await _producers(broker, selection, lambda c: _json_client(c, selection.topic)) or None
     )
-    tail["publishing"] = publish_numbers(broker)
+    tail["publishing"] = publish_statistics(broker)
     tail["held"] = held(broker)
     tail["http"] = http_connections(broker)
     tail["loop_stall_ms"] = broker.loop_stalls.to_json()

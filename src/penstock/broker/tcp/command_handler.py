@@ -32,22 +32,19 @@ from penstock.core.errors import PenstockError
 from penstock.core.state_machine import Transition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+
+    import pyarrow as pa
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import Codec
     from penstock.broker.protocol.negotiation import NegotiatedSettings, NegotiationLimits
+    from penstock.broker.publisher import PublishReceipt
     from penstock.broker.tcp.authorizer import Authorizer
     from penstock.broker.tcp.connection import Outcome, TcpConnection
+    from penstock.broker.topics.topic import Topic
 
     Step = Callable[[TcpConnection, c.Command], Outcome]
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from penstock.broker.publisher import PublishReceipt
-    from penstock.broker.tcp.connection import TcpConnection
-    from penstock.broker.topics.topic import Topic
 
 
 class CommandHandler:

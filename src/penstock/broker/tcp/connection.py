@@ -6,7 +6,7 @@ fsync, authentication) delays only the commands behind it. Does not own the rece
 (`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
 subscription (`consumer`) or the memory of large bodies (`publish_admission`).
 
-The state of the connection is in its session. Commands, and what follows from them, are events of
+The state of the connection is in its session. Commands and their consequences are events of
 `penstock.broker.protocol.connection_state`; the effects of those that are neither commands nor ends
 are carried out here.
 
@@ -165,7 +165,7 @@ class TcpConnection(asyncio.Protocol):
             self._take(data)
 
     def pause_writing(self) -> None:
-        """Note that the client reads too slowly."""
+        """Record that the client reads too slowly."""
         self.output.pause()
 
     def resume_writing(self) -> None:

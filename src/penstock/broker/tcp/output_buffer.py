@@ -139,13 +139,13 @@ class OutputBuffer:
             self.on_room()
 
     def pause(self) -> None:
-        """Note that the client reads too slowly."""
+        """Record that the client reads too slowly."""
         self._paused = True
         self._paused_since_s = asyncio.get_running_loop().time()
         self._report_held()
 
     def resume(self) -> None:
-        """Note that the client has caught up."""
+        """Record that the client has caught up."""
         self._paused = False
         self._report_held()
         if self.on_room is not None:
@@ -173,9 +173,10 @@ class OutputBuffer:
                         self._transport.abort()
                 case ClientEffect.DROP_OUTPUT:
                     self._transport = None
+                    self._waiting, self._waiting_bytes = [], 0
                     self._memory.hold(self, 0)
                 case _:
-                    raise AssertionError(f"{effect} is no effect of an end")
+                    raise AssertionError(f"{effect} is not an effect of an end")
 
     def _report_held(self) -> None:
         self._memory.hold(self, self._waiting_bytes + self.unread_bytes)

@@ -87,7 +87,7 @@ class RunningFlow:
         self._file = file
         self.held: frozenset[str] = frozenset()
         self._guard = guard
-        self._holds = False  # and the guard was not told yet that they are started again
+        self._holds = False  # the guard has not been notified yet that they start again
         self._planner = planner
         self._scheduler = scheduler
         self._parts = parts

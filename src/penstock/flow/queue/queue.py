@@ -189,7 +189,7 @@ class QueuePoll:
         found: list[FlowFile],
         limit: int,
     ) -> None:
-        """Take FlowFiles; whatever is raised, each one taken is in one of the lists."""
+        """Take FlowFiles; even after any exception, each one taken is in one of the lists."""
         queue_state = self._queue_state
         while len(kept) < limit:
             queue_state.admit_due()
@@ -216,7 +216,7 @@ class QueuePoll:
         kept: list[FlowFile],
         expired: list[FlowFile],
     ) -> None:
-        """Pass FlowFiles to a filter; each one taken is in one of the lists, whatever it raises."""
+        """Pass FlowFiles to a filter; each one taken is in one of the lists, even if it raises."""
         while len(kept) < self._queue_state.options.swap_threshold:
             batch: list[FlowFile] = []
             with self._mutex:
@@ -240,7 +240,7 @@ class QueuePoll:
             if self._filtering_thread == threading.get_ident():
                 raise Conflict(
                     f"queue {self._queue_state.queue_id}: a filter must not poll the queue that "
-                    "called it; decide by the FlowFile alone"
+                    "called it; decide only by the FlowFile"
                 )
             self._mutex.wait()
 

@@ -677,7 +677,7 @@ class SwapCursors:
         cursor.reorder(reordered)
 
     def changed(self, cursor: SwapCursor) -> None:
-        """Rank a cursor again after rows of it were removed; remove it if it has none."""
+        """Rank a cursor again after rows of it were removed; remove it if no rows are left."""
         if cursor in self._unread or cursor in self._resting:
             if not cursor.left:
                 for cursors in (self._unread, self._resting):
@@ -774,7 +774,7 @@ class SwapCursors:
         return False
 
     def resolve_first(self) -> bool:
-        """Read a window of the first cursor if it has none; return False if it has one."""
+        """Read a window of the first cursor unless it has one; return whether one was read."""
         cursor = self.first()
         if cursor.window or cursor.is_busy or cursor.is_read_ahead:
             return False

@@ -62,7 +62,11 @@ class SwapFolder:
         return f"{self._folder}/{name}"
 
     def check_folder(self, state: RepositoryState) -> list[RecoveryEvent]:
-        """Check the folder at start, when the state is durable.
+        """Check the folder at start, when the state is durable, and return events to report.
+
+        Creates the folder if it is missing, deletes temporary files, renames files that no record
+        mentions to `*.unknown`, and raises the next file number of the state above those of all
+        files. There is an event for each renamed file, and for each file that is missing.
 
         Raises:
             Unavailable: I/O error.

@@ -316,7 +316,7 @@ class Scheduler:
             try:
                 self._inbox.post(Woken(component))
             except BaseException as error:
-                self._inbox.fail(error)  # nothing would wake the component any more
+                self._inbox.fail(error)  # otherwise nothing would wake the component again
                 raise
 
     def _receive(self, event: SchedulerEvent) -> None:

@@ -3,7 +3,7 @@
 Owns which inputs may be polled now, and their rotation. Does not own the queues (`queue`), nor
 back-pressure that keeps a processor from being triggered (`scheduling`).
 
-Invariant: the session context of a processor is created anew when its connections change. All of
+Invariant: the session context of a processor is created again when its connections change. All of
 its sessions share it, from any thread.
 """
 

@@ -277,8 +277,7 @@ class SessionTransaction:
                 try:
                     callback()
                 except Exception:
-                    # Only here does user code run after the commit, which cannot be undone any
-                    # more.
+                    # Only here does user code run after the commit, which can no longer be undone.
                     _logger.exception(
                         "%s: a callback after a commit failed", self.context.processor
                     )

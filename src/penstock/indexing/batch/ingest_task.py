@@ -8,8 +8,8 @@
                while the segments that the task replaces are unchanged;
                ``losses-N.json`` counts the failed attempts
     covered    time chunks that are known only from the rows are locked too
-    placed ``publish.json`` has the segments to publish; nothing is read again from here on, because
-               a publish that succeeded has changed the visible segments
+    placed     ``publish.json`` has the segments to publish; nothing is read again from here on,
+               because a publish that succeeded has changed the visible segments
     published  all jobs in one transaction; if the task failed, the janitor deletes its files
 
 A peon that dies is restarted in the same folder: recorded steps are not repeated, and a publish

@@ -118,7 +118,7 @@ def _merge_method(metric: Aggregator, rows: Sequence[KeptRows]) -> MergeMethod:
 
 
 def _merge_methods(metric: Aggregator, rows: KeptRows) -> frozenset[MergeMethod]:
-    """Return how the metric can be derived from rows; any way if they have no values of it."""
+    """Return the ways to derive the metric from rows; any way if they have no values of it."""
     found: set[MergeMethod] = set()
     if rows.metrics is None:
         if metric.kind == "count" or _is_there(metric, rows):

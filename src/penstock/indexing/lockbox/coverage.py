@@ -50,7 +50,7 @@ class SectionLocks:
                     f" be of type {type}: acquire locks of one type"
                 )
 
-    def replace_locks(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
+    def replace_lock_holders(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
         """Return, for each segment, the holder of a REPLACE lock that contains it, or None."""
         known: dict[Interval, HeldLock | None] = {}
         for segment in segments:
@@ -59,7 +59,7 @@ class SectionLocks:
         return [known[segment.interval] for segment in segments]
 
     def _replacer(self, interval: Interval) -> HeldLock | None:
-        for group in self._table.replace_locks(interval):
+        for group in self._table.overlapping_replace_locks(interval):
             lock = group.lock
             if not lock.revoked and lock.interval.covers(interval):
                 return HeldLock(next(iter(group.tasks)), lock)

@@ -210,7 +210,7 @@ class LockTable:
         of_times = chain.from_iterable(index.overlapping(interval) for index in used)
         return chain(of_times, self._of_segments.overlapping(interval))
 
-    def replace_locks(self, interval: Interval) -> Iterator[LockGroup]:
+    def overlapping_replace_locks(self, interval: Interval) -> Iterator[LockGroup]:
         """Yield the lock groups whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 

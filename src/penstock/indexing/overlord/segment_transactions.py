@@ -41,7 +41,7 @@ def publish_segments(
     covering: dict[str, ReplaceLock] = {}
     if kind == "append":
         locks.require(LockType.APPEND)
-        holders = locks.replace_locks(action.segments)
+        holders = locks.replace_lock_holders(action.segments)
         covering = {
             segment.id: ReplaceLock(held.task_id, held.lock.version)
             for segment, held in zip(action.segments, holders, strict=True)
@@ -60,7 +60,7 @@ def keep_segments(
         Unavailable: The store does not answer.
     """
     versions = {}
-    for row, held in zip(rows, locks.replace_locks(rows), strict=True):
+    for row, held in zip(rows, locks.replace_lock_holders(rows), strict=True):
         if held is None or held.task_id != task.id:
             raise Conflict(
                 f"task {task.id} has no REPLACE lock that contains segment {row.id}: set"

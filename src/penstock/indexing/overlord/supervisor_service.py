@@ -226,7 +226,7 @@ class SupervisorService:
     def terminate_all(self) -> Future[int]:
         """Have the tasks of all supervisors publish, then delete them; return how many."""
         return self._change(
-            # Not a bound method: the term is looked up when the command runs.
+            # Not a bound method: the command determines the term when it runs.
             lambda: self._current.full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
             "terminate all supervisors",
         )

@@ -55,7 +55,7 @@ TASKS_PER_TRANSACTION: Final = 500
 
 
 class TaskSink(Protocol):
-    """The part of the task queue that the intake uses."""
+    """Part of the task queue that `TaskSubmissions` uses."""
 
     def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
         """Store new tasks; return an error for each refused task and None for each stored one."""

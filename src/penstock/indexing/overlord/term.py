@@ -293,7 +293,8 @@ class LeaderTerm:
             _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
 
     def _tasks_compared(self, _event: None) -> None:
-        if not self._is_stopped:  # A stopped term runs no supervisors, and all tasks have theirs.
+        # After `stop` no supervisor runs, so every task would look as if it had none.
+        if not self._is_stopped:
             self.supervisors.streams.tasks_compared()
 
     def _locks_changed(self, change: LocksChanged) -> None:

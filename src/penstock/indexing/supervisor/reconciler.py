@@ -96,8 +96,8 @@ class RollOver:
         replicas with a worker has a required priority, and successors have these priorities.
         """
         spec = self._state.spec
-        turnover = group.turnover(spec.io.server_priorities)
-        return self._is_strange(group) or group.is_at_end_with(turnover)
+        changes = group.replica_changes(spec.io.server_priorities)
+        return self._is_strange(group) or group.is_at_end_with(changes)
 
     def _is_strange(self, group: TaskGroup) -> bool:
         spec = self._state.spec
@@ -324,14 +324,14 @@ class Starts:
             known = group.state is GroupState.READING or group.is_unassigned
             if group.is_publishing or group.is_repair or not known or not self._is_needed(group):
                 continue
-            turnover = group.turnover(state.spec.io.server_priorities)
-            for priority in turnover.missing:
+            changes = group.replica_changes(state.spec.io.server_priorities)
+            for priority in changes.missing:
                 checkpoints = group.to_join(state.committed.offsets)
                 token = state.ports.new_token()
                 self._add(
                     make_replica(group.task, checkpoints, token=token, server_priority=priority)
                 )
-            for task_id in turnover.surplus:
+            for task_id in changes.surplus:
                 reason = "the spec now requires fewer or other replicas"
                 state.end_task(task_id, reason, TaskState.SUCCESS)
 

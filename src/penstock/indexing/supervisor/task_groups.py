@@ -109,7 +109,7 @@ TASK_GROUP_MACHINE: Final = StateMachine[GroupState, GroupEvent, GroupEffect](
         GroupEvent.END_KNOWN: Row(
             {
                 **{state: go(_S.PUBLISHING, _F.SET_END, _F.SET_DEADLINE) for state in _READS},
-                # The agreement goes on, because it has paused tasks.
+                # The agreement continues, because it has paused tasks.
                 **{state: go(_S.AGREEING_LATE, _F.SET_END, _F.SET_DEADLINE) for state in _AGREES},
             },
             # An agreed end never changes.
@@ -348,8 +348,8 @@ class TaskGroup:
             first -= 1
         return {number: self.checkpoints[number] for number in range(first, self.newest + 1)}
 
-    def turnover(self, wanted: Iterable[int]) -> ReplicaChanges:
-        """Return which replicas to start and end, given the wanted server priorities.
+    def replica_changes(self, wanted: Iterable[int]) -> ReplicaChanges:
+        """Return which replicas to start and end, given the required server priorities.
 
         Only existing replicas count, so one that was lost before it was seen is missing again.
         Among replicas of one priority, those with the most progress stay.
@@ -363,9 +363,9 @@ class TaskGroup:
                 surplus.append(task_id)
         return ReplicaChanges(tuple(sorted(missing.elements(), reverse=True)), tuple(surplus))
 
-    def is_at_end_with(self, turnover: ReplicaChanges) -> bool:
-        """Return whether a turnover would end its work: no replica with a worker would stay."""
-        staying = (r for task_id, r in self.replicas.items() if task_id not in turnover.surplus)
+    def is_at_end_with(self, changes: ReplicaChanges) -> bool:
+        """Return whether changes would end its work: no replica with a worker would stay."""
+        staying = (r for task_id, r in self.replicas.items() if task_id not in changes.surplus)
         return not self.is_unassigned and not any(replica.has_worker for replica in staying)
 
     def _begins_at(self, number: int, committed: Offsets) -> bool:

@@ -386,7 +386,7 @@ class TaskProtocol:
     # Tasks behind their replicas
 
     def align_replicas(self, group: TaskGroup) -> None:
-        """Send lagging tasks what their replicas have agreed, unless an agreement does so."""
+        """Send lagging tasks the checkpoints of their replicas, unless these are agreeing."""
         if any(group.lags(replica) for replica in group.replicas.values()):
             self.report(group, GroupEvent.LAGGING)
 

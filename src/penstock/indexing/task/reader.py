@@ -87,7 +87,7 @@ class StreamReader:
 
     @property
     def last_error(self) -> str:
-        """The last error, or what it waits for; empty if none."""
+        """The last error, or the reason why it waits; empty if none."""
         found = self._persist.last_error or self._poll.last_error
         return found or self._missing or self._end_reason
 

@@ -4,8 +4,8 @@
     attempt/<n>/report.json   the task's report; written before its result
     attempt/<n>/status.json   the result of the task, by its peon
     waits.json                dependencies that the task waits for, by its peon; emptied at start
-    shutdown.json why the task must end, by the worker, before it signals the peon status.json the
-    result of the task, by the worker: takes precedence
+    shutdown.json             why the task must end, by the worker, before it signals the peon
+    status.json               the result of the task, by the worker: takes precedence
 
 The worker restarts a peon in the same folder. Each start is an attempt with its own number, which
 the peon assigns while it holds the lock of the folder. Every file is replaced atomically. Owns

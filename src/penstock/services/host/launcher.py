@@ -139,7 +139,7 @@ class Launcher:
         self._report_at_s = clock.monotonic_s() + _REPORT_FIRST_S
         self._stop_signals = 0
         self._selector = selectors.DefaultSelector()
-        self._trouble = RateLimitedLog(logger, clock)
+        self._failure_log = RateLimitedLog(logger, clock)
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or `request_stop`; every child has ended afterwards.
@@ -330,7 +330,7 @@ class Launcher:
             try:
                 probe = socket.socket()
             except OSError as error:
-                self._trouble.warning(
+                self._failure_log.warning(
                     "port %d of %s cannot be probed: %s", port, child.plan.name, error.strerror
                 )
                 continue

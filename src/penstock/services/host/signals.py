@@ -2,7 +2,7 @@
 
 Owns the handlers while entered. A handler of Python runs between two lines of the main thread, and
 must not take a mutex; a byte on a pipe is safe. Python writes that byte for every signal that has a
-handler, also for those of other code, which are ignored.
+handler. Bytes of signals that other code handles are ignored.
 """
 
 from __future__ import annotations

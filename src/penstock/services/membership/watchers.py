@@ -243,7 +243,7 @@ class RoleWatchers:
             return list(self._watchers.values())
 
     def of(self, role: str) -> tuple[RoleWatcher, bool]:
-        """Return the watcher of a role, and whether it is new, so that nobody polls it yet."""
+        """Return the watcher of a role, and whether it is new: a new one is not polled yet."""
         with self._mutex:
             found = self._watchers.get(role)
             if found is not None:

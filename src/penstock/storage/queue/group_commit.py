@@ -492,9 +492,9 @@ class SyncThreads:
                 self._changed.notify()
 
     def note_append(self, owner: object, now_s: float) -> None:
-        """Record that an owner has unsynced data since now, if it had none."""
+        """Record that an owner has unsynced data since now; no effect if it is recorded already."""
         at_s = self.unsynced.appended(owner, now_s)
-        # Without memory the next append plans it; closed threads have synced everything.
+        # If memory runs out, the next append plans it. Closed threads have synced everything.
         with suppress(Closed, MemoryError):
             self._plan_check(at_s)
 
@@ -510,7 +510,7 @@ class SyncThreads:
         self._workers.shutdown()
 
     def _check_end(self, ended: Future[None]) -> None:
-        """End the process if work raised: what it left half done nobody continues."""
+        """End the process if work raised, because no other thread completes that work."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             DEATHS.report(Death(self._name, error, OnDeath.END_PROCESS))
 

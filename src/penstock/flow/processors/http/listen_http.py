@@ -11,8 +11,8 @@ event loop; only `begin_stop` may be called from other threads.
 
 Invariants: 200 is sent only when the FlowFile survives a power loss; after any other status the
 sender may repeat the request. Bodies and requests are bounded in number and size. A request
-that was answered 503 before it was taken is never taken. Each request is answered, though the
-answer to another one raises, or the notice of its own answer is lost.
+that was answered 503 before it was taken is never taken. Each request is answered, even if
+the answer to another one raises, or the notice of its own answer is lost.
 """
 
 from __future__ import annotations
@@ -96,13 +96,11 @@ class ReceivedRequest:
     """Request whose body has arrived.
 
     Args:
-        body: Its bytes, at the start position.
-        attributes: Attributes for its FlowFile.
         answered: Called after the answer, on the thread that gives it.
 
     Attributes:
-        body: The bytes.
-        attributes: The attributes.
+        body: The bytes, at the start position.
+        attributes: Attributes for its FlowFile.
         taken: The answer: whether its FlowFile is durable; None: there is none yet.
     """
 
@@ -121,7 +119,7 @@ class ReceivedRequest:
 
 
 def answer_all(requests: Iterable[ReceivedRequest], *, taken: bool) -> None:
-    """Answer each request, though the answer to another one raises."""
+    """Answer each request, even if the answer to another one raises."""
     steps = CleanupSteps()
     for request in requests:
         steps.take(request.answer, taken=taken)

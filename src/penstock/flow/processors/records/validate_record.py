@@ -65,7 +65,7 @@ U = TypeVar("U", bound=RecordGroup)
 
 @dataclass(frozen=True, slots=True)
 class ValidRecords(Generic[U]):
-    """Records that fit: as they came, and with the types of the schema."""
+    """Records that fit: unchanged, and with the types of the schema."""
 
     unit: U
     batch: pa.RecordBatch
@@ -73,7 +73,7 @@ class ValidRecords(Generic[U]):
 
 @dataclass(frozen=True, slots=True)
 class InvalidRecord(Generic[U]):
-    """Record that does not fit: as it came, its index in the unit, and the reason."""
+    """Record that does not fit: unchanged, its index in the unit, and the reason."""
 
     unit: U
     index: int
