@@ -351,7 +351,7 @@ def test_a_lack_of_descriptors_at_the_first_start_ends_it_with_the_reason(tmp_pa
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), ChildPlan("b", lack)])
-    with pytest.raises(Unavailable, match="its start failed: .*Too many open files"):
+    with pytest.raises(Unavailable, match=r"its start failed: .*Too many open files"):
         rig.launcher.run()
     assert rig.lines == ["stopping"]
 
