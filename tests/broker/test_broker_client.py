@@ -16,7 +16,7 @@ from broker_harness import RunningBroker
 
 from penstock.broker.http_client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.core.http_errors import ClientOptions
+from penstock.core.http_errors import ClientRemedies
 from penstock.storage.queue.blocks import (
     BLOCK_HEADER_BYTES,
     LogBytes,
@@ -214,16 +214,16 @@ def test_errors_name_the_request_and_the_mend(
     assert latest(client) == [0]
 
 
-def test_a_missing_token_is_reported_with_the_option_of_the_caller(options: BrokerOptions) -> None:
-    named = ClientOptions("set the property broker_token", "broker_url names it")
+def test_a_missing_token_is_reported_with_the_remedy_of_the_caller(options: BrokerOptions) -> None:
+    named = ClientRemedies("set the property broker_token", "broker_url names it")
     with RunningBroker(replace(options, token="secret")) as broker:
         with BrokerClient(broker.url) as client, pytest.raises(InvalidRequest) as caught:
             client.create_topic("t")
-        assert str(caught.value).endswith("give --token-file, or set PENSTOCK_TOKEN")
+        assert str(caught.value).endswith("pass the argument token")
         wrong = pytest.raises(InvalidRequest, match="wrong: set the property broker_token")
-        with BrokerClient(broker.url, options=named) as client, wrong:
+        with BrokerClient(broker.url, remedies=named) as client, wrong:
             client.create_topic("t")
-        with BrokerClient(broker.url, token="secret", options=named) as client:
+        with BrokerClient(broker.url, token="secret", remedies=named) as client:
             client.create_topic("t")
 
 

@@ -10,7 +10,7 @@ from penstock.core import errors
 from penstock.core.errors import CorruptData, Dependency, PenstockError
 from penstock.core.http_errors import (
     BodyTooLarge,
-    ClientOptions,
+    ClientRemedies,
     error_body,
     error_of_answer,
     status_and_code,
@@ -25,6 +25,7 @@ RAISED = {  # where the client's class is not the server's
     errors.NotReachable: errors.Unavailable,
     errors.StorageUnavailable: errors.Unavailable,
 }
+REMEDIES = ClientRemedies(token="set the option token", address="set url")
 KINDS = [
     kind
     for kind in (*vars(errors).values(), BodyTooLarge)
@@ -36,7 +37,8 @@ KINDS = [
 def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]) -> None:
     error = kind("f", 0, "torn") if issubclass(kind, CorruptData) else kind("no room")
     status, _ = status_and_code(error)
-    raised = error_of_answer(status, json.dumps(error_body(error)).encode(), "GET /x")
+    body = json.dumps(error_body(error)).encode()
+    raised = error_of_answer(status, body, "GET /x", remedies=REMEDIES)
     assert (type(raised), str(raised)) == (RAISED.get(kind, kind), str(error))
 
 
@@ -52,8 +54,9 @@ def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]
         (408, errors.Unavailable),
         (409, errors.Conflict),
         (413, errors.InvalidRequest),
-        (418, PenstockError),
+        (418, errors.InvalidRequest),
         (429, errors.Full),
+        (431, errors.InvalidRequest),
         (500, PenstockError),
         (502, errors.Unavailable),
         (503, errors.Unavailable),
@@ -63,7 +66,7 @@ def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]
 def test_an_answer_without_a_code_is_judged_by_its_status(
     status: int, kind: type[PenstockError]
 ) -> None:
-    assert type(error_of_answer(status, b"gone", "GET /x")) is kind
+    assert type(error_of_answer(status, b"gone", "GET /x", remedies=REMEDIES)) is kind
 
 
 @pytest.mark.parametrize(
@@ -83,14 +86,14 @@ def test_all_failures_of_a_dependency_are_temporary_and_name_it(
     status: int, kind: type[PenstockError]
 ) -> None:
     body = b'{"message": "INTERNAL_ERROR"}'
-    error = error_of_answer(status, body, "GET /x", server=Dependency.BROKER)
+    error = error_of_answer(status, body, "GET /x", remedies=REMEDIES, server=Dependency.BROKER)
     assert type(error) is kind
     if isinstance(error, errors.Unavailable):
         assert error.dependency is Dependency.BROKER
     # A code states more than the status: the caller's answer is not repeated.
     damaged = error_body(CorruptData("f", 0, "torn"))
     answer = json.dumps(damaged).encode()
-    error = error_of_answer(500, answer, "GET /x", server=Dependency.BROKER)
+    error = error_of_answer(500, answer, "GET /x", remedies=REMEDIES, server=Dependency.BROKER)
     assert type(error) is PenstockError
 
 
@@ -109,6 +112,5 @@ def test_all_failures_of_a_dependency_are_temporary_and_name_it(
 def test_the_text_of_an_answer_has_the_remedy_in_the_terms_of_the_client(
     status: int, body: bytes, detail: str, text: str
 ) -> None:
-    options = ClientOptions(token="set the option token", address="set url")
-    error = error_of_answer(status, body, "GET /x", detail, options=options)
+    error = error_of_answer(status, body, "GET /x", detail, remedies=REMEDIES)
     assert text in str(error)

@@ -50,6 +50,17 @@ def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(world):
     assert {w.name: w.capacity for w in world.queue.runner.workers()} == {"small": 1, "large": 3}
 
 
+def test_a_turn_does_not_begin_within_another_one(world, monkeypatch):
+    """It handled the events of the outer turn, and dropped those that it could not handle."""
+    turns = world.queue._turns
+    with monkeypatch.context() as patch:
+        patch.setattr(turns, "_handle", lambda _report: turns.run(()))
+        with pytest.raises(AssertionError, match="a turn began within another one"):
+            world.add("a")
+    world.add("b")
+    assert "b" in world.queue.index.all()
+
+
 def test_no_task_goes_where_no_slot_is_free(world):
     worker = world.worker("w", capacity=1)
     world.add("a")

@@ -24,8 +24,9 @@ def kinds(facts: WaitFacts) -> list[str]:
 
 def test_a_waiting_task_waits_for_locks_and_for_the_tasks_before_it() -> None:
     assert kinds(WAITING) == ["locks"]
-    (wait,) = reasons_of(replace(WAITING, line=("first", 2)))
-    assert (wait.kind, wait.text.startswith("2 earlier tasks")) == ("line", True)
+    for before, start in (1, "1 earlier task that requests "), (2, "2 earlier tasks that request "):
+        (wait,) = reasons_of(replace(WAITING, line=("first", before)))
+        assert (wait.kind, wait.text) == ("line", f"{start}the same locks; first is next")
 
 
 def test_a_pending_task_waits_for_a_slot_and_the_text_has_the_shortage() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.mailbox import EventMail, MailboxProcessor
+from penstock.mailbox import EventMail, MailboxProcessor, event_mail
 
 
 class Owner:
@@ -53,6 +53,20 @@ def test_an_event_that_cannot_be_put_ends_the_loop(monkeypatch: pytest.MonkeyPat
         with pytest.raises(MemoryError):
             owner.events.put("a")
     with pytest.raises(MemoryError, match="no mail"):
+        owner.run()
+
+
+def test_an_event_whose_mail_cannot_be_made_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no command")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(event_mail, "partial", fail)
+        with pytest.raises(MemoryError):
+            owner.events.put("a")
+    with pytest.raises(MemoryError, match="no command"):
         owner.run()
 
 

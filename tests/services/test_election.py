@@ -23,6 +23,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
+from penstock.services.http_client import COMMAND_LINE
 from penstock.services.membership.election import (
     TERM_TTL_MS,
     LeaderSelector,
@@ -437,7 +438,8 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
 
 
 def test_who_asks_the_wrong_overlord_may_ask_again() -> None:
-    error = error_of_answer(307, b'{"error": "ask h:2", "errorCode": "notLeader"}', "POST /action")
+    body = b'{"error": "ask h:2", "errorCode": "notLeader"}'
+    error = error_of_answer(307, body, "POST /action", remedies=COMMAND_LINE)
     assert isinstance(error, Unavailable)
     assert str(error) == "ask h:2"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.options import resolution
 from penstock.services.options.table import Options
@@ -68,7 +68,7 @@ sys.exit(entry.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("signal", 0), ("part", DEAD_THREAD)])
+@pytest.mark.parametrize(("how", "code"), [("signal", 0), ("part", RESTART_REQUESTED)])
 def test_a_process_that_a_part_of_it_ends_asks_for_a_restart(
     how: str, code: int, tmp_path: Path
 ) -> None:
@@ -126,5 +126,5 @@ def test_a_process_one_of_whose_threads_dies_ends_with_its_exit_code(
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     log = tmp_path / "data/log/flow.log"
     text = ended.stdout + ended.stderr + (log.read_text() if log.exists() else "")
-    assert ended.returncode == DEAD_THREAD, text
+    assert ended.returncode == RESTART_REQUESTED, text
     assert "a thread of the role ended unexpectedly (MemoryError('no room'))" in text

@@ -24,7 +24,7 @@ from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions
 from penstock.services.host.process import ChildCommand, listen, listen_with_retries
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
 
@@ -259,7 +259,7 @@ def test_a_child_whose_thread_died_is_started_again(tmp_path: Path) -> None:
     rig.on_line = on_line
     rig.launcher.run()
     ended = rig.lines[0]
-    assert ended.startswith(f"overlord ended (exit code {DEAD_THREAD}); restarting in 0.2 s")
+    assert ended.startswith(f"overlord ended (exit code {RESTART_REQUESTED}); restarting in 0.2 s")
     assert "ZeroDivisionError" in ended
 
 
@@ -344,6 +344,16 @@ def test_a_lack_of_descriptors_at_a_restart_ends_no_other_child(
     rig.launcher.run()
     assert before["b"] == after["b"]
     assert rig.lines[1].startswith("a cannot be started: no pipe can be opened (Too many open fi")
+
+
+def test_a_lack_of_descriptors_at_the_first_start_ends_it_with_the_reason(tmp_path: Path) -> None:
+    def lack(_ready_fd: int) -> ChildCommand:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), ChildPlan("b", lack)])
+    with pytest.raises(Unavailable, match=r"its start failed: .*Too many open files"):
+        rig.launcher.run()
+    assert rig.lines == ["stopping"]
 
 
 def test_a_lack_of_descriptors_delays_the_probe_of_a_port(

@@ -29,7 +29,7 @@ class Child:
         self.lacks_descriptors = False
         self.asked = 0
         self.open = 0
-        self.pulse = LivenessCheck(self.ask, OPTIONS)
+        self.pulse = LivenessCheck(self.ask, OPTIONS, self.clock)
         self.pulse.begin(0)
 
     def ask(self) -> Child | None:
@@ -86,11 +86,15 @@ def test_one_answer_makes_good_for_all_failures_before() -> None:
     assert child.hangs_after_s(35) is None
 
 
-def test_a_parent_without_descriptors_takes_nobody_for_hung_and_asks_again() -> None:
+def test_a_parent_without_descriptors_takes_nobody_for_hung_and_asks_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     child = Child()
     child.lacks_descriptors = True
     assert child.hangs_after_s(1_000) is None
     assert child.asked == pytest.approx(100, abs=2)
+    assert len(caplog.messages) == pytest.approx(1_000 / 60, abs=2)
+    assert caplog.messages[0] == "a liveness check is postponed: too many open files"
     child.lacks_descriptors, child.answer = False, None
     assert child.hangs_after_s(100) is not None
 
@@ -166,9 +170,18 @@ def test_something_else_is_no_sign_of_life(said: bytes) -> None:
 
 
 @pytest.mark.parametrize("call", ["__init__", "connect"])
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.ENOBUFS, "free memory of the host"),
+        (errno.ENOMEM, "free memory of the host"),
+        (errno.EADDRNOTAVAIL, "net.ipv4.ip_local_port_range"),
+    ],
+)
 def test_a_lack_of_descriptors_is_not_taken_for_silence(
-    monkeypatch: pytest.MonkeyPatch, call: str, number: int
+    monkeypatch: pytest.MonkeyPatch, call: str, number: int, remedy: str
 ) -> None:
     class Lacking(socket.socket):
         """Fails at one call, as with a limit of descriptors or of memory for sockets."""
@@ -180,5 +193,5 @@ def test_a_lack_of_descriptors_is_not_taken_for_silence(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setattr(socket, "socket", Lacking)
-        with pytest.raises(Unavailable, match=rf"port {port} cannot be probed: .*ulimit -n"):
+        with pytest.raises(Unavailable, match=rf"port {port} cannot be probed: .*{remedy}"):
             greet(port)

@@ -121,7 +121,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_module, "_LATE_S", ())
 
 
-def refuse(_thread: threading.Thread) -> None:
+def refuse(_thread: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
@@ -158,7 +158,24 @@ def test_the_time_limit_interrupts_a_call_though_no_other_thread_can_start(
     running.end()
     (thread,) = set(spark.by)
     thread.join(30)
-    assert deaths.counts() == {"time limit": 1}  # it could not plan the report
+    assert deaths.counts() == {"time limit": 1}  # it could not start the other thread
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_report_that_cannot_be_planned_is_no_error_of_the_cancel_and_is_planned_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.001)
+    reported = threading.Event()
+    running, spark = RunningCall(reported.set), Interrupted()
+    with running.tagged(spark.session()):
+        with monkeypatch.context() as patch:
+            patch.setattr(threads.JobTimer, "start", refuse)
+            running.stop("it was cancelled")
+            assert spark.by_other.wait(30)
+            assert not reported.is_set()
+        assert reported.wait(30)
+    running.end()
 
 
 @pytest.mark.usefixtures("soon")

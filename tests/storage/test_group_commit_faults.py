@@ -171,6 +171,21 @@ def test_an_append_that_could_not_be_counted_is_not_refused_and_is_synced() -> N
     assert at > 5
 
 
+def test_an_append_is_not_refused_if_its_sync_can_be_planned_in_no_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no plan")
+
+    with DiskQueue.open("/topic", fs=CrashableFileSystem(), clock=VirtualClock()) as queue:
+        with monkeypatch.context() as patch:
+            patch.setattr(Syncer, "wrote", fail)
+            patch.setattr(Syncer, "hurry", fail)
+            queue.append([b"a"])
+        assert caplog.messages == ["/topic: planning the sync of a stored append failed"]
+        assert (queue.latest, queue.sync()) == (1, 1)
+
+
 def test_the_check_of_the_age_goes_on_though_memory_ran_out_in_it() -> None:
     """The disk hung, and the alarm that nobody planned any more never came."""
     faults = Faults()

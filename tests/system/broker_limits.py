@@ -14,13 +14,13 @@ import sys
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer, run_broker
 from penstock.core.threads import DEATHS
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 
 def main() -> None:
     """Serve."""
-    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
+    DEATHS.end_process_by(lambda _death: os._exit(RESTART_REQUESTED))
 
     def say(server: BrokerServer) -> None:
         print(server.http_port, server.broker.tcp_port, flush=True)

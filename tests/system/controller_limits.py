@@ -25,7 +25,7 @@ from controller_kit import World, apply, number_in, state_of
 from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.storage.disk import OsFileSystem
 
 TOTAL: Final = 400
@@ -70,14 +70,14 @@ def run(folder: str) -> None:
 
 def main() -> None:
     """Run until the end of the process."""
-    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
+    DEATHS.end_process_by(lambda _death: os._exit(RESTART_REQUESTED))
     logging.basicConfig(level=logging.WARNING)
     try:
         run(sys.argv[1])
     except BaseException:
         logging.getLogger("flow").exception("the flow ends")
     finally:
-        os._exit(DEAD_THREAD)
+        os._exit(RESTART_REQUESTED)
 
 
 if __name__ == "__main__":

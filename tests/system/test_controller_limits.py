@@ -17,7 +17,7 @@ import pytest
 from controller_limits import TOTAL
 from limit_kit import limit_folder, limitable, limited, until, was_refused
 
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -88,7 +88,7 @@ def test_each_flowfile_of_a_flow_under_a_limit_ends_once(kind: str) -> None:
                     flow.begin()
                 until(lambda: flow.has_ended or was_refused(log.read_text()))
             until(lambda: flow.has_ended or flow.count >= TOTAL)
-            assert flow.process.returncode in {None, DEAD_THREAD}, log.read_text()
+            assert flow.process.returncode in {None, RESTART_REQUESTED}, log.read_text()
         with running(folder, log) as flow:
             flow.wait_open()
             flow.begin()

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import PenstockError
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -65,7 +65,7 @@ def test_a_broker_whose_sync_timer_dies_ends_and_starts_again(tmp_path: Path) ->
                 client.publish("events", [b"after"])  # wakes the thread
             except PenstockError:
                 break
-    assert process.returncode == DEAD_THREAD
+    assert process.returncode == RESTART_REQUESTED
     assert "sync timer ended unexpectedly (MemoryError())" in log.read_text()
     order.unlink()
     with broker(tmp_path / "data", log) as (process, url), BrokerClient(url) as client:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from limit_kit import Asked, LimitedRole, check_refused, limit_folder, limited, until, works_again
 
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -47,7 +47,7 @@ def check_limited(role: LimitedRole, failed: int) -> None:
     """Insist that the limit made something fail; a role that ended asks for a restart."""
     check_refused(failed, role.log.read_text())
     if role.has_ended:  # at once, or in order because its election failed
-        assert role.process.returncode == DEAD_THREAD, role.said()
+        assert role.process.returncode == RESTART_REQUESTED, role.said()
 
 
 def restart(role: LimitedRole) -> None:

@@ -17,19 +17,23 @@ import select
 import socket
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlencode, urlsplit
 
 import orjson
 
 from penstock.broker.message_bodies import encode_binary
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
-from penstock.core.http_errors import COMMAND_LINE, ClientOptions, detail_of, error_of_answer
+from penstock.core.http_errors import ClientRemedies, detail_of, error_of_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+
+_ARGUMENTS: Final = ClientRemedies(
+    "pass the argument token", "the argument base_url is the URL of the broker's HTTP port"
+)
 
 
 class Requests:
@@ -39,7 +43,7 @@ class Requests:
         base_url: URL such as ``http://127.0.0.1:4151``.
         token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer.
-        options: The options of the caller's user, for the remedies in errors.
+        remedies: Remedies in errors, in the terms of the caller's user.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
@@ -50,14 +54,14 @@ class Requests:
         base_url: str,
         token: str | None,
         timeout_s: float,
-        options: ClientOptions = COMMAND_LINE,
+        remedies: ClientRemedies = _ARGUMENTS,
     ) -> None:
         address = urlsplit(base_url)
         if address.scheme != "http" or not address.hostname:
             raise InvalidRequest(f"invalid broker address {base_url!r}: write http://host:port")
         self._base_url = base_url
         self._timeout_s = timeout_s
-        self._options = options
+        self._remedies = remedies
         self._connection = http.client.HTTPConnection(
             address.hostname, address.port or 80, timeout=timeout_s
         )
@@ -127,7 +131,7 @@ class Requests:
                 answer,
                 request,
                 detail,
-                options=self._options,
+                remedies=self._remedies,
                 server=Dependency.BROKER,
             )
         return response.headers, answer
@@ -203,7 +207,7 @@ class BrokerClient:
         base_url: URL such as ``http://127.0.0.1:4151``.
         token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer (long polls add their wait).
-        options: The options by which the caller's user gives token and URL, for errors.
+        remedies: Remedies in errors, in the terms of the caller's user.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
@@ -215,10 +219,10 @@ class BrokerClient:
         *,
         token: str | None = None,
         timeout_s: float = 30.0,
-        options: ClientOptions = COMMAND_LINE,
+        remedies: ClientRemedies = _ARGUMENTS,
     ) -> None:
         self.base_url = base_url
-        self._requests = Requests(base_url, token, timeout_s, options)
+        self._requests = Requests(base_url, token, timeout_s, remedies)
 
     def __enter__(self) -> Self:
         return self

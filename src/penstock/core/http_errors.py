@@ -66,12 +66,10 @@ _TABLE: Final = (
     _HttpError(PenstockError, 500, "general", PenstockError),
 )
 
-# Statuses that no error class has: of proxies, of NSQ, and of a server that refuses the caller.
+# Statuses that no error class has: of proxies and of NSQ. All further ones from 400 to 499, such as
+# 401 and 431, are `InvalidRequest`.
 _OTHER_STATUSES: Final[Mapping[int, type[PenstockError]]] = {
     307: Unavailable,  # an overlord that does not lead; a retry finds the leader
-    401: InvalidRequest,
-    403: InvalidRequest,
-    405: InvalidRequest,
     408: Unavailable,
     409: Conflict,
     502: Unavailable,
@@ -113,11 +111,16 @@ def error_from(
     kind = _BY_CODE.get(str(code))
     if kind is None:
         is_failure = server is not None and status >= 500
-        kind = Unavailable if is_failure else _BY_STATUS.get(status, PenstockError)
+        kind = Unavailable if is_failure else _kind_of_status(status)
     if issubclass(kind, Unavailable):
         named = Dependency(dependency) if dependency in _DEPENDENCIES else server
         return kind(message, dependency=named)
     return kind(message)
+
+
+def _kind_of_status(status: int) -> type[PenstockError]:
+    refused = InvalidRequest if 400 <= status < 500 else PenstockError
+    return _BY_STATUS.get(status, refused)
 
 
 class NotServed(NotFound):
@@ -125,8 +128,8 @@ class NotServed(NotFound):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """Names of a client's options, for the remedies in errors.
+class ClientRemedies:
+    """Remedies in a client's errors, in the terms of its user.
 
     Attributes:
         token: How to give the token.
@@ -135,12 +138,6 @@ class ClientOptions:
 
     token: str
     address: str
-
-
-COMMAND_LINE: Final = ClientOptions(
-    "give --token-file, or set PENSTOCK_TOKEN",
-    "--url names the API, and --broker-url the broker's HTTP port",
-)
 
 
 def error_body(error: PenstockError) -> dict[str, object]:
@@ -163,7 +160,7 @@ def error_of_answer(
     request: str,
     detail: str = "",
     *,
-    options: ClientOptions = COMMAND_LINE,
+    remedies: ClientRemedies,
     server: Dependency | None = None,
 ) -> PenstockError:
     """Return the error of an answer.
@@ -174,7 +171,7 @@ def error_of_answer(
         request: Name of the request, for the text of 401 and 404, and of answers without a
             description.
         detail: The broker's description in a header, because its bodies are NSQ's codes.
-        options: The client's options.
+        remedies: The client's remedies.
         server: As in `error_from`.
     """
     text = content.decode(errors="replace").strip()
@@ -192,10 +189,10 @@ def error_of_answer(
         text = str(described or nsq_code or text)
     if status == 401:
         text = (
-            f"{request}: the server requires a token, and it is missing or wrong: {options.token}"
+            f"{request}: the server requires a token, and it is missing or wrong: {remedies.token}"
         )
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
-        return NotServed(f"{request} is not served there: {options.address}")
+        return NotServed(f"{request} is not served there: {remedies.address}")
     elif detail:
         # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"

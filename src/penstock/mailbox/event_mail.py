@@ -62,10 +62,15 @@ class EventMail(Generic[E]):
     def put(self, event: E) -> None:
         """Handle an event by mail; no effect if the mailbox is quiesced or closed.
 
-        If the mail cannot be put, for example because memory ran out, the loop ends with that
-        error, which is also raised here.
+        If the mail cannot be made or put, for example because memory ran out, the loop ends with
+        that error, which is also raised here.
         """
-        self._processor.post(partial(self._handle, event), self._description, options=self._options)
+        try:
+            command = partial(self._handle, event)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._processor.post(command, self._description, options=self._options)
 
     def fail(self, error: BaseException) -> None:
         """End the loop with an error; no effect if the mailbox is quiesced or closed."""

@@ -14,14 +14,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable
-from penstock.core.http_errors import NotServed, detail_of, error_of_answer
+from penstock.core.http_errors import ClientRemedies, NotServed, detail_of, error_of_answer
 from penstock.core.printable import quoted
 
 JSON_TYPE = "application/json"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
+COMMAND_LINE: Final = ClientRemedies(
+    "give --token-file, or set PENSTOCK_TOKEN",
+    "--url names the API, and --broker-url the broker's HTTP port",
+)
+"""Remedies for users of the command line, by which processes get their options, too."""
 _CHUNK_BYTES = 64 << 10
 _CONTEXT = 20  # characters around an invalid one
 
@@ -135,7 +141,9 @@ class JsonClient:
         status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
             request = f"{method} {self.base_url}{path}"
-            error = error_of_answer(status, content, request, detail_of(answered))
+            error = error_of_answer(
+                status, content, request, detail_of(answered), remedies=COMMAND_LINE
+            )
             if isinstance(error, NotServed) and self._dependency is not None:
                 # The address was discovered, and another server has the port of one that ended.
                 text = f"another server listens at {self.base_url} now: try again"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
 from penstock.core.http_errors import detail_of, error_of_answer
-from penstock.services.http_client import JsonClient, json_body
+from penstock.services.http_client import COMMAND_LINE, JsonClient, json_body
 
 PATH = "/druid/v2/sql"
 
@@ -40,7 +40,8 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         text = b"".join(reply.chunks)
     if reply.status >= 300:
         detail = detail_of(reply.headers)
-        raise error_of_answer(reply.status, text, f"POST {api.base_url}{PATH}", detail)
+        request = f"POST {api.base_url}{PATH}"
+        raise error_of_answer(reply.status, text, request, detail, remedies=COMMAND_LINE)
     try:
         answer: object = json.loads(text)
     except ValueError:

@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
-from penstock.core.http_errors import ClientOptions, error_of_answer
+from penstock.core.http_errors import ClientRemedies, error_of_answer
 from penstock.core.intervals import Interval
 from penstock.spark.schema_text import ddl
 from penstock.spark.tables.columns import union_columns, wider
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 _TEXT_SHOWN: Final = 500
-_OPTIONS: Final = ClientOptions('set option("token", …)', 'option("url", …) names the router')
+_REMEDIES: Final = ClientRemedies('set option("token", …)', 'option("url", …) names the router')
 
 
 def files_path(datasource: str) -> str:
@@ -97,7 +97,7 @@ def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[Tab
 
 def _files(url: str, status: int, body: bytes) -> tuple[TableFile, ...]:
     if status != 200:
-        raise error_of_answer(status, body, f"GET {url}", options=_OPTIONS)
+        raise error_of_answer(status, body, f"GET {url}", remedies=_REMEDIES)
     try:
         return tuple(TableFile.from_json(file) for file in json.loads(body)["files"])
     except (ValueError, KeyError, TypeError):

@@ -64,7 +64,12 @@ class SchedulerInbox:
         If memory does not suffice for the mail, the scheduler's loop ends: after the loss of a
         run's end, for example, the component would never run again.
         """
-        self._processor.post(partial(self._receive, event), event.description)
+        try:
+            command = partial(self._receive, event)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._processor.post(command, event.description)
 
     def fail(self, error: BaseException) -> None:
         """End the scheduler's loop, because an event could not be reported."""

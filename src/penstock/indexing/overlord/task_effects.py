@@ -180,6 +180,7 @@ class TaskTurns:
         self.tasks: Final = runner.tasks
         self.stopped = False
         self._reports: deque[ReportedEvent] = deque()
+        self._is_running = False
         self._queued = queued
         self._known = known
         self._runner = runner
@@ -191,7 +192,13 @@ class TaskTurns:
         self._effects: Final = self._effect_methods()
 
     def run(self, reports: Iterable[ReportedEvent]) -> None:
-        """Handle events, and then what their effects cause."""
+        """Handle events, and then what their effects cause.
+
+        An effect must not begin a turn, which would consume the events of the current one: see
+        `add`.
+        """
+        assert not self._is_running, "a turn began within another one: report the event with `add`"
+        self._is_running = True
         try:
             self._reports.extend(reports)
             while self._reports or self.workers.has_unstored:
@@ -201,6 +208,7 @@ class TaskTurns:
                     self._reports.extend(self.workers.store_all())
         finally:
             self._reports.clear()
+            self._is_running = False
         self.workers.begin_calls()
 
     def add(self, report: ReportedEvent) -> None:

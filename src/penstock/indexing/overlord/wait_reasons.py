@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from penstock.core.errors import counted
 from penstock.indexing.lockbox.model import LockRefused
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, slots_text
 from penstock.indexing.overlord.task_index import RunnerState
@@ -114,8 +115,8 @@ def _lock_reasons(facts: WaitFacts) -> list[WaitReason]:
     head, before = facts.line
     found = [WaitReason("locks", one.text(), refused=(one,)) for one in facts.refused]
     if before:
-        text = f"{before} earlier tasks that request the same locks; {head} is next"
-        found.append(WaitReason("line", text))
+        tasks = counted(before, "earlier task that requests", "earlier tasks that request")
+        found.append(WaitReason("line", f"{tasks} the same locks; {head} is next"))
     return found or [WaitReason("locks", "the overlord's decision on its locks")]
 
 

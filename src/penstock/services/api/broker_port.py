@@ -16,6 +16,7 @@ from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, NotReachable
 from penstock.indexing.read_plan import Available, SeenTopic
 from penstock.services.answers import objects, whole
+from penstock.services.http_client import COMMAND_LINE
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
@@ -93,7 +94,9 @@ class HttpBrokerPort:
     def _client(self) -> Iterator[BrokerClient]:
         client: BrokerClient | None = getattr(self._clients, "client", None)
         if client is None:
-            client = BrokerClient(self._find(), token=self._token, timeout_s=TIMEOUT_S)
+            client = BrokerClient(
+                self._find(), token=self._token, timeout_s=TIMEOUT_S, remedies=COMMAND_LINE
+            )
             self._clients.client = client
         try:
             yield client

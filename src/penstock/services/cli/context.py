@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.http_client import JsonClient
+from penstock.services.http_client import COMMAND_LINE, JsonClient
 from penstock.services.options import resolution
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
@@ -93,7 +93,8 @@ class CommandOptions:
         # Imported here, because most commands do not need it and its imports.
         from penstock.broker.http_client import BrokerClient  # noqa: PLC0415
 
-        return BrokerClient(self.found_broker_url(), token=self.options().token)
+        token = self.options().token
+        return BrokerClient(self.found_broker_url(), token=token, remedies=COMMAND_LINE)
 
     def found_broker_url(self) -> str:
         """Return the URL of the broker; with `--url`, from the API."""

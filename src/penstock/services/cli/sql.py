@@ -29,7 +29,7 @@ from penstock.services.cli.output import (
     warn_lines,
 )
 from penstock.services.cli.tables import print_table
-from penstock.services.http_client import JsonClient, json_body
+from penstock.services.http_client import COMMAND_LINE, JsonClient, json_body
 from penstock.services.sql_client import ask
 
 HISTORY = Path("~/.penstock_history")
@@ -188,7 +188,8 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     }
     with api.stream("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
-            raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
+            content = b"".join(answer.chunks)
+            raise error_of_answer(answer.status, content, "the query", remedies=COMMAND_LINE)
         print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
         if answer.truncated:
             warn(_TRUNCATED)

@@ -10,8 +10,10 @@ is polled: until it is open, and then every few seconds, to check that the JVM i
 
 Invariants: a child that ends unexpectedly is restarted with the same sockets, and so is one that
 hangs, by its pulse, or reports a reason to restart it. A lack of descriptors delays a restart or a
-probe and ends no child. Children end when this process ends in any way. They are stopped stage by
-stage, in parallel within a stage, each with its own time limit, and are killed after it.
+probe and ends no child; before everything was ever ready, a child that cannot be started ends the
+launcher, so that its user sees the reason. Children end when this process ends in any way. They are
+stopped stage by stage, in parallel within a stage, each with its own time limit, and are killed
+after it.
 """
 
 from __future__ import annotations
@@ -145,7 +147,8 @@ class Launcher:
         """Run until SIGTERM, SIGINT or `request_stop`; every child has ended afterwards.
 
         Raises:
-            Unavailable: A child kept ending before everything was ever ready.
+            Unavailable: A child kept ending, or could not be started, before everything was ever
+                ready.
             InvalidRequest: A child reports an invalid option.
         """
         with SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:

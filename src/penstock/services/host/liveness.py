@@ -18,11 +18,13 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Unavailable
+from penstock.core.rate_limited_log import RateLimitedLog
 
 _logger = logging.getLogger(__name__)
 
@@ -63,15 +65,18 @@ class LivenessCheck:
         send_question: Sends a question; returns None if the child does not accept it. Raises
             Unavailable if this process cannot send any; that says nothing about the child.
         options: Intervals and limits.
+        clock: Limits the rate of warnings.
     """
 
     def __init__(
         self,
         send_question: Callable[[], LivenessQuestion | None],
         options: LivenessOptions | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._send_question = send_question
         self._options = options or LivenessOptions()
+        self._failure_log = RateLimitedLog(_logger, clock or SystemClock())
         self._question: LivenessQuestion | None = None
         self._sent_s = 0.0
         self._next_s: float | None = None
@@ -111,7 +116,7 @@ class LivenessCheck:
         try:
             self._question = self._send_question()
         except Unavailable as error:
-            _logger.warning("a liveness check is postponed: %s", error)
+            self._failure_log.warning("a liveness check is postponed: %s", error)
             self._next_s = now_s + self._options.every_s
             return
         self._sent_s = now_s
@@ -181,10 +186,18 @@ class Greeting:
         self._socket.close()
 
 
-# Errors of this process or of the machine, not of the server that is greeted.
-_SHORTAGES: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-)
+_FREE_MEMORY: Final = "free memory of the host"
+# Errors of this process or of the machine, not of the server that is greeted, and their remedies.
+_SHORTAGES: Final[Mapping[int, str]] = {
+    errno.EMFILE: "raise this process's limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs, or raise the host's limit of open files (fs.file-max)",
+    errno.ENOBUFS: _FREE_MEMORY,
+    errno.ENOMEM: _FREE_MEMORY,
+    errno.EADDRNOTAVAIL: (
+        "close connections of other programs, or widen the range of local ports"
+        " (net.ipv4.ip_local_port_range)"
+    ),
+}
 
 
 def greet(port: int) -> Greeting | None:
@@ -213,7 +226,6 @@ def greet(port: int) -> Greeting | None:
 
 
 def _shortage(port: int, error: OSError) -> Unavailable:
-    return Unavailable(
-        f"port {port} cannot be probed: {error.strerror}; raise the limit of open files "
-        "(ulimit -n), or close other programs"
-    )
+    remedy = _SHORTAGES.get(error.errno or 0)
+    text = f"port {port} cannot be probed: {error.strerror}"
+    return Unavailable(f"{text}; {remedy}" if remedy else text)

@@ -28,7 +28,7 @@ from typing import NoReturn
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.options.values import HostPort
 
 # From <sys/prctl.h>.
@@ -105,13 +105,13 @@ def leave(code: int, clock: Clock) -> NoReturn:
 
 
 def end_on_thread_death() -> None:
-    """End this process with `DEAD_THREAD` when a required thread ends, or a thread raises.
+    """End this process with `RESTART_REQUESTED` when a required thread ends, or a thread raises.
 
     For the entry point of a process. It ends at once, as by a kill: the recovery of the next start
     repairs the unfinished work of the dead thread, whereas an orderly stop could make it permanent.
     Log handlers flush each line, so nothing has to be flushed.
     """
-    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
+    DEATHS.end_process_by(lambda _death: os._exit(RESTART_REQUESTED))
 
 
 def listen(address: HostPort, option: str) -> socket.socket:

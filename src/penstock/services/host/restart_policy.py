@@ -23,9 +23,9 @@ ENDS_BEFORE_READY_MAX = 3
 FLOW_ENDS_MAX = 5
 # Exit code of a child with an invalid option: a restart would not help.
 INVALID_OPTIONS = 2
-# The exit code of a process that ended itself because one of its threads ended unexpectedly, or one
-# of its parts failed.
-DEAD_THREAD = 70
+# Exit code of a process that must be restarted: one of its threads ended unexpectedly, its overlord
+# could not stop its work at the end of a term, or its FlowFile repository refuses further commits.
+RESTART_REQUESTED = 70
 
 
 @dataclass(slots=True)

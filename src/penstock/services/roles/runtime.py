@@ -38,7 +38,7 @@ from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
-from penstock.services.host.restart_policy import DEAD_THREAD
+from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
@@ -238,8 +238,8 @@ def run_role(
 ) -> int:
     """Run a role until SIGTERM or SIGINT, or until one of its parts ends it.
 
-    Returns 0 after a signal. After `RoleContext.request_stop` it returns `DEAD_THREAD`, so that
-    supervisors which restart only failed processes restart it, too.
+    Returns 0 after a signal. After `RoleContext.request_stop` it returns `RESTART_REQUESTED`, so
+    that supervisors which restart only failed processes restart it, too.
 
     Args:
         name: The role.
@@ -296,7 +296,7 @@ def run_role(
             nonlocal exit_code
             pipe.wait()
             # Not later: a part that fails while the process stops as requested changes nothing.
-            exit_code = DEAD_THREAD if failed.is_set() else 0
+            exit_code = RESTART_REQUESTED if failed.is_set() else 0
             DEATHS.process_stops()
 
         lifecycle.join(wait)

@@ -84,7 +84,9 @@ class RunningCall:
 
         Raises:
             RuntimeError: No thread can be started to repeat the interrupt; the next call of `stop`
-                and the time limit try again.
+                and the time limit try again. If only the thread of the report that Spark ignores
+                the interrupts cannot be started, nothing is raised: the repeated interrupt starts
+                it later.
         """
         is_first = not self.stopped
         if is_first:
@@ -95,7 +97,8 @@ class RunningCall:
         if is_first or self._ender is None:  # otherwise interrupts are repeated already
             steps.take(self._interrupt)
         steps.take(self._start_ender)
-        steps.take(self._plan_report)
+        with contextlib.suppress(RuntimeError, MemoryError):  # `_end_work` tries again
+            self._plan_report()
         steps.finish()
 
     def end(self) -> None:

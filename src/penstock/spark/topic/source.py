@@ -52,7 +52,7 @@ from pyspark.sql.types import (
 
 from penstock.broker.http_client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
-from penstock.core.http_errors import ClientOptions
+from penstock.core.http_errors import ClientRemedies
 from penstock.core.intervals import parse_time
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
@@ -73,7 +73,7 @@ FORMAT: Final = "penstock.topic"
 SPLIT_BYTES: Final = 8 << 20
 
 _ID: Final = "id"
-_OPTIONS: Final = ClientOptions(
+_REMEDIES: Final = ClientRemedies(
     'set option("token", …)', 'option("url", …) names the HTTP port of the broker'
 )
 _EARLIEST: Final = -2
@@ -301,7 +301,7 @@ def _read_offsets(options: Mapping[str, str], *, durable: bool = True) -> TopicO
         raise InvalidRequest(
             f'{FORMAT}: set option("url", "http://127.0.0.1:4151") and option("topic", …)'
         )
-    client = BrokerClient(url, token=options.get("token"), options=_OPTIONS)
+    client = BrokerClient(url, token=options.get("token"), remedies=_REMEDIES)
     try:
         return client.offsets(topic, durable=durable)
     finally:

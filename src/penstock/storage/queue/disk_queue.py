@@ -17,7 +17,7 @@ Invariants, in addition to those of the log:
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
@@ -292,8 +292,9 @@ class DiskQueue:
             self._syncer.wrote(len(batch))
         except Exception:
             # A caller that got it would append the batch, which is stored, once more.
-            _logger.exception("%s: an append was not counted; a sync is planned", self._folder)
-            self._syncer.hurry()
+            with suppress(Exception):  # the next append plans the sync
+                self._syncer.hurry()
+            _logger.exception("%s: planning the sync of a stored append failed", self._folder)
         if durable and self._log.durable < written.end:
             self._syncer.request().result()
         return written

@@ -28,7 +28,7 @@ import msgspec
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, NotFound, Unavailable
-from penstock.core.http_errors import ClientOptions
+from penstock.core.http_errors import ClientRemedies
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.processor import (
@@ -143,7 +143,7 @@ def read_intents(state: Mapping[str, str], new_name: str) -> PublishIntents:
 POSITION: Final = "publish.position"
 _PRODUCER_BYTES: Final = 12
 _SPREAD: Final = 16
-_OPTIONS: Final = ClientOptions(
+_REMEDIES: Final = ClientRemedies(
     "set the property broker_token", "the property broker_url names the HTTP port of the broker"
 )
 _BATCH_MAX: Final = 10_000
@@ -219,7 +219,7 @@ class TopicPublisher(Processor):
         """
         url, token = SERVICE.addresses().broker(self.broker_url, self.broker_token)
         self._broker = BrokerClient(
-            url, token=token or None, timeout_s=self.timeout / 1000, options=_OPTIONS
+            url, token=token or None, timeout_s=self.timeout / 1000, remedies=_REMEDIES
         )
         self._missing_since_ms = None
 

@@ -18,7 +18,7 @@ import httpx
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.core.http_errors import ClientOptions, error_of_answer
+from penstock.core.http_errors import ClientRemedies, error_of_answer
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
@@ -26,7 +26,7 @@ from penstock.flow.processors.topics.publish_topic import POSITION, TopicPublish
 from penstock.flow.processors.topics.service_addresses import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"
-_OPTIONS: Final = ClientOptions(
+_REMEDIES: Final = ClientRemedies(
     "set the property overlord_token", "the property overlord_url names the overlord or the router"
 )
 _KNOWN_MS: Final = 30_000
@@ -127,7 +127,7 @@ class PutDatasource(TopicPublisher):
             # The FlowFiles wait, also for a token: only the answer's text is used.
             request = f"GET {self._overlord_url}{_PATH}{datasource}"
             status, body = answer.status_code, answer.content
-            raise Unavailable(str(error_of_answer(status, body, request, options=_OPTIONS)))
+            raise Unavailable(str(error_of_answer(status, body, request, remedies=_REMEDIES)))
         return _topic_in(answer.content, datasource)
 
 

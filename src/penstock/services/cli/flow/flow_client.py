@@ -22,6 +22,7 @@ from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, translate_read_errors, warn
+from penstock.services.http_client import COMMAND_LINE
 
 # The server waits up to half a minute for processors to stop before it refuses a change.
 TIMEOUT_S = 90.0
@@ -69,7 +70,8 @@ def request(
         problems = _problems(content)
         if problems:
             raise FlowRefused(problems)
-        raise error_of_answer(status, content, f"{method} {api.base_url}{path}")
+        request_line = f"{method} {api.base_url}{path}"
+        raise error_of_answer(status, content, request_line, remedies=COMMAND_LINE)
     return json.loads(content) if kind.startswith("application/json") else content.decode()
 
 

@@ -1,0 +1,30 @@
+"""Inbox of the scheduler: an event that cannot be delivered ends the loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.flow.scheduling import inbox as inbox_module
+from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
+from penstock.mailbox import MailboxProcessor
+
+
+class Event(SchedulerEvent):
+    description = "an event"
+
+
+def test_an_event_whose_mail_cannot_be_made_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[SchedulerEvent] = []
+    processor = MailboxProcessor(name="scheduler")
+    inbox = SchedulerInbox(processor, received.append)
+
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no command")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inbox_module, "partial", fail)
+        with pytest.raises(MemoryError):
+            inbox.post(Event())
+    with pytest.raises(MemoryError, match="no command"):
+        processor.run_mailbox_step()
+    assert not received
