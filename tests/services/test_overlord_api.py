@@ -355,7 +355,13 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
         ("GET", "/compaction/config/datasources/d", None, 404, "no compaction configuration"),
         ("DELETE", "/compaction/config/datasources/d", None, 404, "no compaction configuration"),
         ("GET", "/compaction/status/datasources/d", None, 404, "no compaction configuration"),
-        ("POST", "/compaction/config/datasources/d", b'{"dataSource": "e"}', 400, "but the path has"),
+        (
+            "POST",
+            "/compaction/config/datasources/d",
+            b'{"dataSource": "e"}',
+            400,
+            "but the path has",
+        ),
         ("POST", "/compaction/config/datasources/d", b'{"dataSourc": "d"}', 400, "dataSource"),
         (
             *("POST", "/compaction/config/cluster", b'{"compactionTaskSlotRatio": 2}'),
