@@ -1,7 +1,7 @@
 """A load, a backfill and compaction, while everything is killed in turn: not one event too many.
 
-Half a minute of 2,500 events a second, on PostgreSQL. ``PENSTOCK_INDEXING_MINUTES=10`` makes it ten
-minutes, ``PENSTOCK_INDEXING_RATE=5000`` doubles the rate. Where the test may mount a file system,
+A third of a minute of 2,500 events a second, on PostgreSQL. ``PENSTOCK_INDEXING_MINUTES=10`` makes
+it ten minutes, ``PENSTOCK_INDEXING_RATE=5000`` doubles the rate. Where the test may mount a file system,
 topics, tasks and segments are on a small one that is full for a while.
 """
 
@@ -35,7 +35,7 @@ from postgres_server import PostgresServer, require_binaries, running_server
 from penstock.broker.http_client import BrokerClient
 from penstock.services.sql_client import ask
 
-MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.5"))
+MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.3"))
 RATE_PER_S = int(os.environ.get("PENSTOCK_INDEXING_RATE", "2500"))
 # What a minute of the load takes on the disk three times over, and what a Penstock needs at all.
 DISK_MB = int(512 + MINUTES * RATE_PER_S / 10)
