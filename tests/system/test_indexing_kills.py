@@ -1,8 +1,8 @@
 """A load, a backfill and compaction, while everything is killed in turn: not one event too many.
 
 A third of a minute of 2,500 events a second, on PostgreSQL. ``PENSTOCK_INDEXING_MINUTES=10`` makes
-it ten minutes, ``PENSTOCK_INDEXING_RATE=5000`` doubles the rate. Where the test may mount a file system,
-topics, tasks and segments are on a small one that is full for a while.
+it ten minutes, ``PENSTOCK_INDEXING_RATE=5000`` doubles the rate. Where the test may mount a file
+system, topics, tasks and segments are on a small one that is full for a while.
 """
 
 from __future__ import annotations
