@@ -519,7 +519,8 @@ def test_answers_of_lookup_services() -> None:
     six = b'{"producers":[{"broadcast_address":"::1","tcp_port":4150}]}'
     assert parse_answer(200, six) == ["[::1]:4150"]
     assert parse_answer(404, b"") == []
-    for wrong in (b"", b"[]", b'{"producers":[{}]}', b'{"producers":1}', b'{"producers":["x"]}'):
+    wrongs = (b"", b"[]", b'{"producers":[{}]}', b'{"producers":1}', b'{"producers":["x"]}')
+    for wrong in (*wrongs, b"[" * 100_000):
         with pytest.raises(Unavailable):
             parse_answer(200, wrong)
     assert lookup_url("https://x:1/", "a#ephemeral") == "https://x:1/lookup?topic=a%23ephemeral"

@@ -114,3 +114,20 @@ def test_the_text_of_an_answer_has_the_remedy_in_the_terms_of_the_client(
 ) -> None:
     error = error_of_answer(status, body, "GET /x", detail, remedies=REMEDIES)
     assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":"x","errorCode":"unavailable","dependency":["a"]}',
+        b'{"error":"x","errorCode":"unavailable","dependency":{}}',
+        b'{"error":"x","errorCode":["unavailable"],"dependency":1}',
+        b'{"a":' * 100_000,
+        b"[" * 100_000,
+        b'{"error":' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+)
+def test_an_answer_of_another_kind_of_server_is_an_error_of_its_status(body: bytes) -> None:
+    error = error_of_answer(503, body, "GET /x")
+    assert isinstance(error, errors.Unavailable)
+    assert error.dependency is Dependency.OTHER

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 from broker_harness import RunningBroker
@@ -15,10 +19,15 @@ from penstock.broker.options import BrokerOptions
 from penstock.client import Consumer, Message
 from penstock.core import threads
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from penstock.core.loop_tasks import LoopThread
 from penstock.core.threads import Death, Deaths
 from penstock.flow.errors import ProcessError
-from penstock.flow.processor import PropertyValue
-from penstock.flow.processors.topics.consume_topic import ConsumeTopic, _Arrived
+from penstock.flow.processor import ProcessContext, PropertyValue
+from penstock.flow.processors.topics.consume_topic import (
+    ConsumeTopic,
+    TopicReceiver,
+    _Arrived,
+)
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -252,7 +261,7 @@ def test_a_consumer_that_cannot_be_replaced_is_replaced_at_the_next_restart(
         monkeypatch.setattr(Consumer, "start", fail_once)
         failing = MemoryError("no room")
         receiver._loop.post(lambda: failed._connections.task_failed("rotation", failing))
-        while errors or receiver._consumer in (failed, None):
+        while errors or receiver.failure or receiver._consumer in (failed, None):
             with suppress(ProcessError):
                 runner.run()
         publish(broker, "restarts", b"a", b"b")
@@ -313,3 +322,58 @@ def test_a_processor_whose_consumer_waits_to_restart_says_why_and_stops_at_once(
         (down,) = deaths.down()
         assert down.startswith("consumer ended unexpectedly")
     assert not deaths.down()
+
+
+class _Received:
+    """A message of `_ReceivesOnce`."""
+
+    def requeue(self) -> None:
+        pass
+
+
+class _ReceivesOnce:
+    """A consumer that receives messages once."""
+
+    def __init__(self) -> None:
+        self.known: list[weakref.ref[_Received]] = []
+        self._stopped = asyncio.Event()
+
+    def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        self._stopped.set()
+
+    async def take(self, count: int) -> Sequence[_Received]:
+        if self.known:
+            await self._stopped.wait()
+            return ()
+        messages = [_Received() for _ in range(count)]
+        self.known = [weakref.ref(message) for message in messages]
+        return messages
+
+
+def test_messages_that_were_taken_are_not_kept_until_they_would_be_held_too_long() -> None:
+    """Each message stayed in memory for 15 s, whatever the maximum in flight."""
+    loop, woken = LoopThread("consumer", asyncio.new_event_loop()), threading.Event()
+    consumers: list[_ReceivesOnce] = []
+
+    def consumer() -> Consumer:
+        consumers.append(_ReceivesOnce())
+        return cast("Consumer", consumers[-1])
+
+    context = cast("ProcessContext", SimpleNamespace(wake=woken.set))
+    receiver = TopicReceiver(loop, consumer, 4, 2, context)
+    loop.start()
+    try:
+        loop.run(receiver.start(), 20)
+        assert woken.wait(20)
+        messages = receiver.take()
+        assert len(messages) == 2
+        loop.run(asyncio.sleep(0), 20)  # until the consumer awaits the next ones
+        del messages
+        gc.collect()
+        assert [known() for known in consumers[0].known] == [None, None]
+        loop.run(receiver.stop(), 20)
+    finally:
+        loop.stop()

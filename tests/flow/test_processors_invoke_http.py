@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(status)
         if status == 302:
-            self.send_header("Location", "/200")
+            self.send_header("Location", self.headers.get("X-To", "/200"))
         answer = body * 2 or b"answer"
         self.send_header("Content-Type", "text/answer")
         self.send_header("Set-Cookie", "secret=1")
@@ -148,6 +148,11 @@ def test_an_answer_that_is_too_large_fails(base: str) -> None:
         "http://a:99999/",
         "file:///etc/passwd",
         "http://a\nb",
+        "http://127.0.0.1:99999/",
+        "http://xn--/",
+        "http://.",
+        "https://a..b/",
+        f"http://{'a' * 64}/",
     ],
 )
 def test_what_is_no_url_fails(url: str) -> None:
@@ -203,3 +208,11 @@ def test_without_an_input_it_asks_by_itself(base: str) -> None:
     with ProcessorRunner(InvokeHTTP, {"url": f"http://{base}/200"}, has_input=False) as runner:
         runner.run(2)
         assert runner.counts() == {"original": 2, "response": 2}
+
+
+@pytest.mark.parametrize("target", ["http://xn--/", "http://.", f"http://{'a' * 64}/", "http://["])
+def test_a_redirect_to_a_host_without_a_valid_name_fails(base: str, target: str) -> None:
+    with runner_of(follow_redirects=True, **{"X-To": target}) as runner:
+        runner.enqueue(url=f"http://{base}/302")
+        runner.run()
+        assert base in runner.sent("failure")[0].attributes["error.reason"]

@@ -121,3 +121,17 @@ def test_a_wrong_configuration_names_the_property(
     with pytest.raises(InvalidConfiguration) as refused:
         EvaluateJsonPath.configured(properties)
     assert [problem.place for problem in refused.value.problems] == [place]
+
+
+@pytest.mark.parametrize("destination", ["attributes", "content"])
+def test_a_result_that_nests_too_deeply_to_be_written_fails_alone(destination: str) -> None:
+    """orjson reads 1,024 levels and writes 254; the batch was rolled back without end."""
+    deep = b'{"a":' + b'{"a":' * 300 + b"1" + b"}" * 301
+    with ProcessorRunner(EvaluateJsonPath, {"p": "$.a", "destination": destination}) as runner:
+        for content in (b'{"a":1}', deep, b'{"a":2}'):
+            runner.enqueue(content)
+        runner.run()
+        [failed] = runner.sent("failure")
+        assert len(runner.sent("matched")) == 2
+    assert failed.content == deep
+    assert "path 'p' cannot be written as JSON" in failed.attributes["error.reason"]

@@ -405,6 +405,9 @@ def test_without_fastavro_the_error_says_how_to_install_it(
     [
         pa.table({"no name": [1]}),
         pa.table({"d": pa.array([1], pa.duration("s"))}),
+        pa.table({"d": pa.array([10**10], pa.decimal128(38, -5))}),
+        pa.table({"d": pa.array([None], pa.decimal128(5, 10))}),
+        pa.table({"a": [{"b": {"c": 1}}], "a_b": [{"c": 1}]}),
     ],
 )
 def test_what_avro_has_no_place_for_is_refused(table: pa.Table) -> None:
@@ -559,3 +562,31 @@ def test_memory_that_runs_out_is_not_the_contents_fault(
     monkeypatch.setattr(avro_format, "gathered_records", lambda *_: iter(fails, None))
     with pytest.raises(BadRecords, match=r"^the process ran out of its memory.*may be intact"):
         read(format_, data)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"type": "fixed", "name": "f", "size": 2**40},
+        {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2**40},
+        {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2**20},
+    ],
+)
+def test_types_of_avro_that_no_column_can_have_are_refused(field: dict[str, object]) -> None:
+    def bytes_of(schema: object) -> bytes:
+        text = orjson.dumps(schema)
+        head = b"Obj\x01\x02\x16avro.schema" + _long(len(text)) + text + b"\x00" + b"s" * 16
+        return head + b"\x02\x04\x02\x01" + b"s" * 16
+
+    record = {"type": "record", "name": "r", "fields": [{"name": "v", "type": field}]}
+    with pytest.raises(BadRecords):
+        list(avro_format.read_avro(source(bytes_of(record)), ReadingOptions()).batches)
+
+
+def _long(number: int) -> bytes:
+    """Return a non-negative number in Avro's encoding."""
+    left, found = number << 1, bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])

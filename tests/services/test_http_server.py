@@ -226,7 +226,8 @@ def test_a_body_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.M
     head = b"POST /task HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
     # Without the token the answer comes before the body.
     assert port.answer_to(head + b"\r\nabc").startswith(b"HTTP/1.1 401 ")
-    assert port.answer_to(head + b"Authorization: Bearer s\r\n\r\nabc") == b""
+    answer = port.answer_to(head + b"Authorization: Bearer s\r\n\r\nabc")
+    assert answer.startswith(b"HTTP/1.1 408 ")
     assert refused(port) == {"body_timeout": 2}
     assert port.bodies == []
 
@@ -494,3 +495,39 @@ def test_a_client_that_stops_reading_its_answer_is_cut_off(port: Port) -> None:
             assert port.is_served()
         # What the kernel holds still comes.
         assert read_to_the_end(client) < LARGE
+
+
+BAD_CHUNK = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
+
+
+def test_a_body_that_is_not_http_is_refused_once_and_its_request_is_not_answered_again(
+    port: Port,
+) -> None:
+    answer = port.answer_to(POST + BAD_CHUNK)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert refused(port) == {"malformed": 1}
+    with port.connect() as client:
+        client.sendall(POST + BAD_CHUNK[: -len(b"zz\r\n")])
+        assert port.reading.wait(30)  # the application awaits the rest of the body
+        client.sendall(b"zz\r\n")
+        with client.makefile("rb") as file:
+            answer = file.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert port.bodies == []
+    assert port.is_served()
+
+
+def test_a_later_body_that_is_not_http_is_not_answered_in_place_of_an_earlier_request(
+    port: Port,
+) -> None:
+    with port.connect() as client:
+        client.sendall(POST + b"Content-Length: 1\r\n\r\na")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(POST + BAD_CHUNK)
+        with client.makefile("rb") as file:
+            assert b"HTTP/1.1 400 " in file.read()
+    large = b"GET /large HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s\r\n\r\n"
+    assert b"HTTP/1.1 400 " not in port.answer_to(large + POST + BAD_CHUNK)
+    assert port.is_served()

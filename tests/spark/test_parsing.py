@@ -447,3 +447,34 @@ def test_fields_that_differ_one_after_the_other_cost_a_bounded_number_of_reads(
     parsed, reads = reads_of(messages, monkeypatch)
     assert reads <= 3 * 8
     assert parsed.rows.column(1_000).to_pylist() == [None] * LEAF_MESSAGES + [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"]}\\"\\\\":', b"}]")]
+)
+@pytest.mark.parametrize("levels", [1_022, 1_023, 1_024, 1_026, 2_000])
+def test_a_message_that_nests_deeply_has_one_fate_alone_and_beside_a_bad_one(
+    before: bytes, after: bytes, levels: int
+) -> None:
+    """In a field that no column has, Arrow reads any nesting, and orjson 1,024 levels."""
+    times = levels // (before.count(b"[") + before.count(b'{"'))
+    deep = b'{"text":"d","x":' + before * times + b"1" + after * times + b"}"
+    shape = RowShape((("text", FieldType.STRING),), None)
+    alone = check([deep], shape)
+    assert [bad.index for bad in alone.bad] == [0] * (levels > 1_023)
+    for other in (b'{"text":"1"}', b'{"text":'):
+        beside = check([other, deep, GOOD], shape)
+        assert [bad.reason for bad in beside.bad if bad.index == 1] == [
+            bad.reason for bad in alone.bad
+        ]
+    sliced = pa.array([GOOD, deep, GOOD], pa.binary()).slice(1)
+    assert len(MessageParser(shape).parse(sliced).bad) == len(alone.bad)
+
+
+def test_a_message_of_many_small_arrays_is_not_parsed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = b'{"text":"[","x":[' + b",".join([b"[1]"] * 3_000) + b"]}"
+    monkeypatch.setattr(MessageParser, "_one_by_one", None)
+    parsed = parse([wide, GOOD] * 100, RowShape((("text", FieldType.STRING),), None))
+    assert parsed.rows.column(0).to_pylist() == ["[", "a"] * 100

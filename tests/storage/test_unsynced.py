@@ -254,3 +254,22 @@ def test_an_append_during_a_check_starts_no_second_chain_of_checks(
         assert checks.acquire(timeout=30)
         clock.wait_for_waiting(1)
     assert not checks.acquire(blocking=False)
+
+
+def test_messages_of_a_failed_pass_count_as_not_synced_again(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sync() -> int:
+        raise Unavailable("no answer")
+
+    queue = Syncer(
+        sync, every_messages=3, interval_ms=2_000, pause_ms=0, clock=clock, threads=None, name="q"
+    )
+    queue.wrote(3)
+    assert (queue.failures, queue.unsynced_messages) == (1, 3)
+    queue.wrote(2)
+    assert (queue.failures, queue.unsynced_messages) == (1, 5), "retried after the interval"
+    clock.advance(2.0)
+    queue.wrote(1)
+    assert (queue.failures, queue.unsynced_messages) == (2, 6)
+    assert [r.getMessage() for r in caplog.records][:1] == ["q: cannot sync 3 messages: no answer"]

@@ -65,7 +65,9 @@ def parse_answer(status: int, body: bytes) -> list[str]:
         # Services before NSQ 1.0 put the answer into an envelope.
         data = document.get("data") or document
         return [_address(producer) for producer in data["producers"]]
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidRequest,
+    ) as error:  # fmt: skip
         raise Unavailable("its answer has no list of producers") from error
 
 

@@ -113,7 +113,9 @@ def error_from(
         is_failure = server is not None and status >= 500
         kind = Unavailable if is_failure else _kind_of_status(status)
     if issubclass(kind, Unavailable):
-        named = Dependency(dependency) if dependency in _DEPENDENCIES else server
+        named = server
+        if isinstance(dependency, str) and dependency in _DEPENDENCIES:
+            named = Dependency(dependency)
         return kind(message, dependency=named)
     return kind(message)
 
@@ -180,7 +182,7 @@ def error_of_answer(
     nsq_code: object = None
     try:
         raw = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for JSON that nests too deeply
         raw = None
     if isinstance(raw, dict):
         code, dependency = raw.get("errorCode"), raw.get("dependency")

@@ -119,7 +119,7 @@ class JsonClient:
             return content.decode(errors="replace")
         try:
             return json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise NotReachable(
                 f"{method} {self.base_url}{path} was answered with invalid JSON: check that"
                 " Penstock listens there"

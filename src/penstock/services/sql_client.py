@@ -44,7 +44,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         raise error_of_answer(reply.status, text, request, detail, remedies=COMMAND_LINE)
     try:
         answer: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     rows = answer if isinstance(answer, list) and all(isinstance(r, list) for r in answer) else []
     if not rows or not all(isinstance(name, str) for name in rows[0]):

@@ -338,7 +338,17 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if refusal is not _IDLE:  # the end of an idle connection is normal
             self.guard.refuse(refusal, self._client_text())
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        if cycle is None or (cycle.response_complete and not self._request.in_body):
+        if cycle is None:
+            self._answer_and_close(refusal)
+        elif self._request.in_body and cycle.scope is self.scope:
+            if cycle.response_started or self.pipeline:
+                self._close()  # this answer would become part of another one
+                return
+            # As at the end of a connection: the application must not answer this request again.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._answer_and_close(refusal)
+        elif cycle.response_complete:
             self._answer_and_close(refusal)
         else:
             # An earlier answer is being sent: clients would read this one as part of it.

@@ -141,7 +141,7 @@ class Handshake:
         if data != wire.OK:
             try:
                 document = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 document = None
         if not isinstance(document, Mapping):
             raise InvalidRequest(f"{self._address} answers IDENTIFY with {data[:80]!r}, not JSON")

@@ -146,7 +146,7 @@ class ProcessOverview:
         try:
             _, _, content = client.exchange("GET", "/status/ready")
             answer = json.loads(content)
-        except (NotReachable, ValueError) as error:
+        except (NotReachable, ValueError, RecursionError) as error:
             failure = (
                 error if isinstance(error, NotReachable) else NotReachable(f"no JSON: {error}")
             )

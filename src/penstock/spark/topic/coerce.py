@@ -38,6 +38,8 @@ KEYS_MAX: Final = 1_000_000
 """Maximum number of keys of a message, including those of nested objects."""
 KEYS_BYTES_MIN: Final = 5 * KEYS_MAX
 """No shorter message has more than `KEYS_MAX` keys: each takes at least `"":1,`."""
+DEPTH_MAX: Final = 1_024
+"""Maximum number of arrays and objects of a message that are open at once: the limit of orjson."""
 
 # orjson's message if an allocation fails, which does not show that the text is wrong.
 _NO_MEMORY: Final = "Not enough memory"

@@ -26,8 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from penstock.core.json_signs import count_openings_at_most, max_depth
 from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.coerce import (
+    DEPTH_MAX,
     KEYS_BYTES_MIN,
     UnparseableError,
     Value,
@@ -296,6 +298,25 @@ def _check_braces(
             raise NotCleanError
     if not ((data[starts] == _OPEN_BRACE).all() and (data[ends - 1] == _CLOSE_BRACE).all()):
         raise NotCleanError
+    _check_depth(data, starts, ends)
+
+
+def _check_depth(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.integer],
+    ends: npt.NDArray[np.integer],
+) -> None:
+    """Check the nesting, which Arrow does not limit in fields that the shape does not name."""
+    # A shorter message cannot open and close more.
+    long = np.flatnonzero(ends - starts > 2 * DEPTH_MAX)
+    if not len(long):
+        return
+    first = int(starts[0])
+    part = data[first : int(ends[-1])]
+    opened = count_openings_at_most(part, starts[long] - first, ends[long] - first)
+    for index in long[opened > DEPTH_MAX].tolist():
+        if max_depth(data[int(starts[index]) : int(ends[index])].tobytes()) > DEPTH_MAX:
+            raise NotCleanError
 
 
 def cut_out(

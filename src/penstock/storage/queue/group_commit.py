@@ -287,6 +287,7 @@ class Syncer:
             except BaseException as error:
                 with self._mutex:
                     self.failures += 1
+                    self.unsynced_messages += taken
                     if oldest_s is not None:
                         self._oldest_s = oldest_s
                     # Not at once, or a failing disk would be tried again and again.

@@ -389,7 +389,7 @@ def read_options(text: str) -> Mapping[str, object]:
         return {}
     try:
         options: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         options = None
     if not isinstance(options, dict) or len(options) > _OPTIONS_MAX:
         raise InvalidRequest('the options are not a JSON object: write one such as {"anon": true}')

@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 import httpx
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
@@ -143,7 +144,7 @@ class InvokeHTTP(Processor):
             httpx.HTTPError,
             InvalidRequest,
             ProcessError,
-            UnicodeEncodeError,  # from a header
+            UnicodeError,  # from a header, or from the host in a redirect
         ) as error:
             # Messages of httpx may contain the URL.
             text = str(error) if isinstance(error, InvalidRequest | ProcessError) else ""
@@ -153,7 +154,7 @@ class InvokeHTTP(Processor):
     def _request(self, flowfile: FlowFile, session: ProcessSession, now_ms: int) -> httpx.Request:
         method = self.method.of(flowfile, now_ms=now_ms)
         url = httpx.URL(self.url.of(flowfile, now_ms=now_ms))
-        if url.scheme not in {"http", "https"} or not url.host:
+        if url.scheme not in {"http", "https"} or not _host(url):
             raise InvalidRequest(
                 f"{_without_secrets(url)!r} is not an HTTP URL: write http:// or https:// and a "
                 "host"
@@ -235,6 +236,23 @@ def _headers_of(answer: httpx.Response) -> dict[str, str]:
     if kind := answer.headers.get("content-type"):
         attributes[MIME_TYPE] = kind
     return attributes
+
+
+def _host(url: httpx.URL) -> str:
+    """Return the host of a URL.
+
+    Raises:
+        InvalidRequest: It is not the name of a host.
+    """
+    name = url.raw_host.decode("ascii")
+    try:
+        name.encode("idna")  # as the socket does
+        host = url.host
+    except UnicodeError as error:
+        raise InvalidRequest(
+            f"the URL's host {quoted(name)} is not a valid name: {error}; correct the URL"
+        ) from None
+    return host
 
 
 def _without_secrets(url: httpx.URL) -> str:

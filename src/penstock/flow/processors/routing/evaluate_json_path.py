@@ -169,8 +169,8 @@ class EvaluateJsonPath(Processor):
             session.transfer(flowfile, self.unmatched)
             return
         if self.destination is Destination.CONTENT:
-            [value] = found.values()
-            session.write(flowfile, orjson.dumps(value))
+            [(name, value)] = found.items()
+            session.write(flowfile, _json(name, value))
             session.put_attributes(flowfile, {MIME_TYPE: "application/json"})
         else:
             nothing = {} if self.missing is MissingResult.SKIP else dict.fromkeys(self.paths, "")
@@ -181,10 +181,25 @@ class EvaluateJsonPath(Processor):
     def _text(self, name: str, value: object) -> str:
         if value is None:
             return self.null_text
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        text = value if isinstance(value, str) else _json(name, value).decode()
         if len(text) > _ATTRIBUTE_MAX_CHARS:
             raise ProcessError(
                 f"the result of path {name!r} has {len(text):,} characters, too many for an "
                 f"attribute (at most {_ATTRIBUTE_MAX_CHARS:,}): use destination content"
             )
         return text
+
+
+def _json(name: str, value: object) -> bytes:
+    """Return the result of a path as JSON.
+
+    Raises:
+        ProcessError: It nests too deeply: orjson reads more levels than it writes.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise ProcessError(
+            f"the result of path {name!r} cannot be written as JSON: {error}; use a path to an "
+            "inner value"
+        ) from None

@@ -173,14 +173,22 @@ class TopicReceiver:
 
     async def _take_all(self, consumer: Consumer) -> None:
         loop = asyncio.get_running_loop()
-        while messages := await consumer.take(self._batch):
-            if self._stopping is not None:
-                self._requeue(messages)
-                continue
-            arrived = _Arrived(messages)
-            self._waiting.append(arrived)
-            self._context.wake()
-            loop.call_later(HOLD_S, self._held_too_long, arrived)
+        # No variable here refers to the messages while the next ones are awaited.
+        while self._hold(await consumer.take(self._batch), loop):
+            pass
+
+    def _hold(self, messages: Sequence[Message], loop: asyncio.AbstractEventLoop) -> bool:
+        """Hold messages for a trigger; return whether there were any."""
+        if not messages:
+            return False
+        if self._stopping is not None:
+            self._requeue(messages)
+            return True
+        arrived = _Arrived(messages)
+        self._waiting.append(arrived)
+        self._context.wake()
+        loop.call_later(HOLD_S, self._held_too_long, arrived)
+        return True
 
     def _held_too_long(self, arrived: _Arrived) -> None:
         try:
@@ -204,9 +212,12 @@ class TopicReceiver:
     def _pop(self) -> Sequence[Message]:
         """Remove messages that arrived together, and return them; empty if there are none."""
         try:
-            return self._waiting.popleft().messages
+            arrived = self._waiting.popleft()
         except IndexError:  # not checked before: another thread may take them in between
             return ()
+        # The timer keeps `arrived` until `HOLD_S` is over, which must not keep the messages.
+        messages, arrived.messages = arrived.messages, ()
+        return messages
 
     @staticmethod
     def _requeue(messages: Sequence[Message]) -> None:

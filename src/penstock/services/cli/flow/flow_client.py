@@ -116,7 +116,7 @@ def end_with(problems: Sequence[FlowProblem], *, as_json: bool) -> NoReturn:
 def _problems(content: bytes) -> list[FlowProblem]:
     try:
         answer = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     found = objects(answer, "problems")
     return [

@@ -32,6 +32,7 @@ from penstock.flow.processors.records.formats.protocols import (
 )
 
 _DOING: Final = "the content is not an Avro file of records"
+_WRITING: Final = "the records cannot be written as Avro"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PRIMITIVE: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
@@ -52,8 +53,8 @@ _AVRO_NAMES: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (
 _MAX_DEPTH: Final = 50
 # Exceptions that fastavro raises for bytes that are not Avro: any error of its decoder.
 _BROKEN: Final = (
-    ValueError, EOFError, TypeError, LookupError, OverflowError, MemoryError, AttributeError,
-    struct.error, zlib.error, RecursionError, OSError, SystemError,
+    ValueError, EOFError, TypeError, LookupError, MemoryError, AttributeError,
+    struct.error, zlib.error, RecursionError, OSError, SystemError, ArithmeticError,
 )  # fmt: skip
 
 
@@ -108,8 +109,12 @@ class AvroWriter:
     def __init__(self, out: RecordOutput, schema: pa.Schema) -> None:
         self._out = out
         self._buffer = io.BytesIO()
-        parsed = _fastavro().parse_schema(_avro_record(list(schema), "record"))
-        self._writer = _fastavro().write.Writer(self._buffer, parsed, codec="deflate")
+        fastavro = _fastavro()
+        try:
+            parsed = fastavro.parse_schema(_avro_record(list(schema), "record"))
+            self._writer = fastavro.write.Writer(self._buffer, parsed, codec="deflate")
+        except _refused_schema(fastavro) as error:
+            raise _refusal(_WRITING, error) from None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch.
@@ -121,7 +126,7 @@ class AvroWriter:
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 self._writer.write(row)
         except _BROKEN as error:
-            raise _refusal("the records cannot be written as Avro", error) from None
+            raise _refusal(_WRITING, error) from None
         self._pass_on()
 
     def close(self) -> None:
@@ -149,23 +154,27 @@ def _fastavro() -> ModuleType:
 def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, object]]]]:
     """Return the schema of a file, and its records in lists."""
     fastavro = _fastavro()
-    broken = (*_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
     try:
         reader = fastavro.block_reader(stream)
         plain = _without_uuids(reader.writer_schema)
         if plain != reader.writer_schema:
             stream.seek(0)
             reader = fastavro.block_reader(stream, reader_schema=plain)
-    except broken as error:
+        if not (isinstance(plain, dict) and plain.get("type") == "record"):
+            raise BadRecords(
+                "the Avro file contains values that are not records, so there are no "
+                "columns: write records"
+            )
+        type_ = _arrow_type(plain, "record", 0)
+    except _refused_schema(fastavro) as error:
         raise _refusal(_DOING, error) from None
-    if not (isinstance(plain, dict) and plain.get("type") == "record"):
-        raise BadRecords(
-            "the Avro file contains values that are not records, so there are no "
-            "columns: write records"
-        )
-    type_ = _arrow_type(plain, "record", 0)
     blocks = bounded_blocks(stream, reader, "the Avro content")
     return pa.schema(list(type_)), gathered_records(blocks, BATCH_ROWS)
+
+
+def _refused_schema(fastavro: ModuleType) -> tuple[type[Exception], ...]:
+    """Return the exceptions for a schema that fastavro or Arrow refuses."""
+    return (*_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
 
 
 def _refusal(doing: str, error: Exception) -> BadRecords:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from penstock.core.json_signs import signs_outside
+from penstock.core.json_signs import max_depth, signs_outside
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,
@@ -256,19 +256,12 @@ def _check_depth(chunk: bytes) -> None:
             end = chunk.find(b"\n", start + 2 * DEPTH_MAX)
             end = len(chunk) if end < 0 else end
             line = chunk[start:end]
-            if line.count(b"[") + line.count(b"{") > DEPTH_MAX and _depth(line) > DEPTH_MAX:
+            if line.count(b"[") + line.count(b"{") > DEPTH_MAX and max_depth(line) > DEPTH_MAX:
                 raise BadRecords(
                     f"a record has more than {DEPTH_MAX} levels of arrays and objects: write the "
                     "deeper levels as text"
                 )
         start = end + 1
-
-
-def _depth(line: bytes) -> int:
-    """Return the maximum number of arrays and objects that are open at once."""
-    signs = signs_outside(line, b"[]{}")
-    opens = (signs == ord("[")) | (signs == ord("{"))
-    return int(np.cumsum(np.where(opens, np.int8(1), np.int8(-1)), dtype=np.int32).max(initial=0))
 
 
 def _end_of_lines(chunk: bytes, start: int, size: int) -> int:
