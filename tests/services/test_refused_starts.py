@@ -1,0 +1,58 @@
+"""Starts of `penstock up` that are refused: the reason, and what they leave unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict
+from penstock.services.host import up as up_module
+from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.process import listen
+from penstock.services.host.up import up
+from penstock.services.options.table import Options
+from penstock.services.options.values import HostPort
+from penstock.storage.disk import OsFileSystem
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    # Otherwise a start that is wrongly accepted would launch processes, and the test's log would
+    # be replaced by a file.
+    monkeypatch.setattr(up_module, "log_to_file", lambda _path: None)
+    monkeypatch.setattr(up_module, "AFTER_KILL_S", 0.0)
+    monkeypatch.setattr(up_module, "Launcher", None)
+    folder = DataFolder(tmp_path / "data")
+    folder.prepare()
+    anywhere = HostPort("127.0.0.1", 0)
+    return Options(data_dir=folder.path, http=anywhere, broker_http=anywhere, broker_tcp=anywhere)
+
+
+def start(options: Options) -> None:
+    up(options, {"PATH": os.environ["PATH"]}, SystemClock(), lambda _line: None)
+
+
+def test_a_broker_that_runs_alone_keeps_its_addresses(given: Options) -> None:
+    folder = DataFolder(given.data_dir)
+    addresses = {"pid": 4321, "broker_http": "http://127.0.0.1:4151"}
+    folder.write_client_file(addresses)
+    folder.topics.mkdir(exist_ok=True)
+    lock = OsFileSystem().lock_folder(str(folder.topics))
+    with pytest.raises(Conflict, match=r"server broker \(process 4321\) runs in .*kill 4321"):
+        start(given)
+    lock.release()
+    assert folder.read_client_file() == addresses
+
+
+def test_a_start_without_its_port_keeps_the_addresses_of_another_server(given: Options) -> None:
+    folder = DataFolder(given.data_dir)
+    folder.write_client_file({"pid": 4321})
+    with listen(HostPort("127.0.0.1", 0), "--http") as taken:
+        port = HostPort("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(Conflict, match=r"is taken"):
+            start(dataclasses.replace(given, broker_http=port))
+    assert folder.read_client_file() == {"pid": 4321}
