@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict
+from penstock.core.errors import Conflict, InvalidRequest
 from penstock.services.host import up as up_module
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import listen
@@ -56,3 +56,13 @@ def test_a_start_without_its_port_keeps_the_addresses_of_another_server(given: O
         with pytest.raises(Conflict, match=r"is taken"):
             start(dataclasses.replace(given, broker_http=port))
     assert folder.read_client_file() == {"pid": 4321}
+
+
+@pytest.mark.parametrize("second", ["broker_http", "broker_tcp"])
+def test_two_options_with_one_port_are_named(given: Options, second: str) -> None:
+    with listen(HostPort("127.0.0.1", 0), "--http") as free:
+        port = HostPort("127.0.0.1", free.getsockname()[1])
+    options = dataclasses.replace(given, http=port, **{second: port})  # type: ignore[arg-type]
+    flag = f"--{second.replace('_', '-')}"
+    with pytest.raises(InvalidRequest, match=rf"^--http and {flag} both have port {port.port}:"):
+        start(options)
