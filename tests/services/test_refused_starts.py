@@ -6,10 +6,13 @@ import dataclasses
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
+from penstock.services.cli import exit_codes
+from penstock.services.cli.entry import run
 from penstock.services.host import up as up_module
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import listen
@@ -66,3 +69,31 @@ def test_two_options_with_one_port_are_named(given: Options, second: str) -> Non
     flag = f"--{second.replace('_', '-')}"
     with pytest.raises(InvalidRequest, match=rf"^--http and {flag} both have port {port.port}:"):
         start(options)
+
+
+@pytest.mark.parametrize("store", ["deep_storage", "task_logs"])
+def test_a_store_whose_package_is_missing_is_refused_before_anything_is_made(
+    given: Options, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_s3fs(_scheme: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", without_s3fs)
+    folder = given.data_dir.parent / "new"
+    options = dataclasses.replace(given, data_dir=folder, **{store: "s3://lake/x"})
+    with pytest.raises(InvalidRequest, match=r"'s3://lake/x'.*pip install 'penstock-io\[s3\]'"):
+        start(options)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("option", ["--url", "--broker-url"])
+@pytest.mark.parametrize("command", [["up"], ["server", "broker"]])
+def test_a_command_that_starts_a_server_refuses_the_address_of_one(
+    command: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    # Another wrong option, so that nothing starts where the address is ignored.
+    words = [*command, option, "http://h:1", "--data-dir", str(folder), "--http", "nonsense"]
+    assert run(words) == exit_codes.USAGE
+    assert f"{option} http://h:1 names a server that runs" in capsys.readouterr().err
+    assert not folder.exists()

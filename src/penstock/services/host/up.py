@@ -27,7 +27,7 @@ from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import listen_with_retries
-from penstock.services.options.table import Options
+from penstock.services.options.table import Options, local_path
 from penstock.storage.deletion_hold import clear_expired
 from penstock.storage.disk import OsFileSystem
 
@@ -59,11 +59,13 @@ def up(
     """Run Penstock until SIGTERM or SIGINT.
 
     Raises:
-        InvalidRequest: The data folder is not Penstock's, of another format, or lacks its metadata.
+        InvalidRequest: The data folder is not Penstock's, of another format, or lacks its metadata;
+            or the package for the URL of a store is not installed.
         Conflict: Another Penstock or a single role uses the folder, or a port is taken.
         Unavailable: The folder cannot be written, or a process does not start.
     """
     started_s = clock.monotonic_s()
+    require_store_packages(options)
     folder = private_data_folder(options)
     if options.metadata_url is None:
         folder.require_metadata()
@@ -104,6 +106,24 @@ def up(
     finally:
         plan.close()
         lock.release()
+
+
+def require_store_packages(options: Options) -> None:
+    """Check that the packages for the deep storage and the log store are installed.
+
+    Raises:
+        InvalidRequest: One is not.
+    """
+    addresses = {
+        "the deep storage": options.deep_storage_address,
+        "the log store": options.task_logs_address,
+    }
+    for what, address in addresses.items():
+        if local_path(address) is None:
+            # Imported here, because stores in folders do not need fsspec.
+            from penstock.segments.remote_files import require_file_system  # noqa: PLC0415
+
+            require_file_system(what, address)
 
 
 def require_no_broker(folder: DataFolder, clock: Clock, timeout_s: float) -> None:
