@@ -188,7 +188,8 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     }
     with api.stream("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
-            raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
+            request = f"POST {api.base_url}/druid/v2/sql"
+            raise error_of_answer(answer.status, b"".join(answer.chunks), request)
         print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
         if answer.truncated:
             warn(_TRUNCATED)

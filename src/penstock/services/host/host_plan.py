@@ -224,7 +224,7 @@ class HostPlan:
     ) -> HostPort:
         try:
             listener = listen_on(address, option)
-        except Conflict:
+        except Conflict:  # narrow: the port is taken
             other = self._option_of.get(address.port)
             if other is None:
                 raise
