@@ -104,7 +104,9 @@ def test_all_failures_of_a_dependency_are_temporary_and_name_it(
         (503, b'{"message": "EXITING"}', "the disk is full", "the disk is full"),
         (503, b'{"message": "EXITING"}', "", "GET /x was answered 503 EXITING"),
         (502, b"", "", "GET /x was answered 502"),
-        (502, b"Bad Gateway", "", "Bad Gateway"),
+        (502, b"Bad Gateway", "", "GET /x was answered 502: Bad Gateway"),
+        (404, b"<!DOCTYPE HTML>\n<p>404</p>", "", "GET /x was answered 404 with a web page: anoth"),
+        (501, b"\n<html><p>501</p>", "", "answers at this address: set url"),
         (401, b'{"message": "UNAUTHORIZED"}', "send it", "missing or wrong: set the option token"),
         (404, b'{"message": "NOT_FOUND"}', "no /x", "GET /x is not served there: set url"),
     ],
@@ -128,6 +130,17 @@ def test_the_text_of_an_answer_has_the_remedy_in_the_terms_of_the_client(
     ],
 )
 def test_an_answer_of_another_kind_of_server_is_an_error_of_its_status(body: bytes) -> None:
-    error = error_of_answer(503, body, "GET /x")
+    error = error_of_answer(503, body, "GET /x", remedies=REMEDIES)
     assert isinstance(error, errors.Unavailable)
     assert error.dependency is Dependency.OTHER
+
+
+def test_a_web_page_is_not_printed() -> None:
+    for status in (301, 404, 501, 502):
+        error = error_of_answer(
+            status, b"<html>\n<p>page</p></html>", "GET http://h:8888/x", remedies=REMEDIES
+        )
+        assert "http://h:8888/x" in str(error)
+        assert REMEDIES.address in str(error)
+        assert "<" not in str(error)
+        assert "\n" not in str(error)

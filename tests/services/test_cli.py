@@ -836,7 +836,7 @@ def test_status_of_a_start_says_what_it_waits_for(
     assert run(["status", "--data-dir", str(tmp_path)]) == exit_codes.OK
     assert f"router {text}" in capsys.readouterr().out
     assert run(["supervisor", "list", "--data-dir", str(tmp_path)]) != exit_codes.OK
-    assert f"is not ready (router {text})" in capsys.readouterr().err
+    assert "is not ready yet: it waits for router; try again" in capsys.readouterr().err
 
 
 def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _DETAIL_HEADER: Final = "X-Penstock-Detail"
 _ANSWER_TEXT_MAX: Final = 2_000
+_PAGE_START_BYTES: Final = 20
 
 
 class BodyTooLarge(InvalidRequest):
@@ -156,6 +157,16 @@ def detail_of(headers: Message[str, str]) -> str:
     return from_header(headers.get(_DETAIL_HEADER, ""))
 
 
+def is_web_page(content: bytes) -> bool:
+    """Return whether an answer is HTML, which Penstock never sends."""
+    return content.lstrip()[:_PAGE_START_BYTES].lower().startswith((b"<!doctype html", b"<html"))
+
+
+def not_penstock(remedies: ClientRemedies) -> str:
+    """Return the reason and the remedy for an answer that Penstock never sends."""
+    return f"another program, or a proxy, answers at this address: {remedies.address}"
+
+
 def error_of_answer(
     status: int,
     content: bytes,
@@ -195,9 +206,15 @@ def error_of_answer(
         )
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
         return NotServed(f"{request} is not served there: {remedies.address}")
+    elif is_web_page(content):
+        text = f"{request} was answered {status} with a web page: {not_penstock(remedies)}"
+        if status == 404:
+            return NotServed(text)
     elif detail:
         # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"
     elif nsq_code or not text:
         text = f"{request} was answered {status} {text}".rstrip()
+    elif raw is None:
+        text = f"{request} was answered {status}: {text}"
     return error_from(status, code, text[:_ANSWER_TEXT_MAX], dependency, server=server)

@@ -20,8 +20,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
+# Penstock's own extras with the package for a scheme.
+_EXTRAS = {"s3": "penstock-io[s3]", "s3a": "penstock-io[s3]"}
 # Keys of the modification time in the file systems of fsspec.
 _CHANGED_NAMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
+
+
+def require_file_system(what: str, url: str) -> None:
+    """Check that the package for a URL is installed; nothing is requested from the store.
+
+    Args:
+        what: Name of the store, for the message.
+        url: Its URL.
+
+    Raises:
+        InvalidRequest: It is not installed, or fsspec does not support the URL's scheme.
+    """
+    try:
+        fsspec.get_filesystem_class(url.partition("://")[0])
+    except (ImportError, ValueError) as error:
+        raise unusable_url(what, url, error) from error
+
+
+def unusable_url(what: str, url: str, error: Exception) -> InvalidRequest:
+    """Return the error for a store whose URL fsspec refuses."""
+    scheme = url.partition("://")[0]
+    package = (
+        f"pip install '{_EXTRAS[scheme]}'"
+        if scheme in _EXTRAS
+        else f"install the fsspec package for {scheme}://"
+    )
+    return InvalidRequest(f"cannot use {what} {url!r} ({error}): {package}, or correct the URL")
 
 
 class _RemoteFileSystem(Protocol):
@@ -51,10 +80,7 @@ class RemoteFiles:
         try:
             fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise InvalidRequest(
-                f"cannot use the deep storage {url!r} ({error}): install the fsspec package for "
-                f"{scheme}://, or correct the URL"
-            ) from error
+            raise unusable_url("the deep storage", url, error) from error
         self._fs = cast("_RemoteFileSystem", fs)
         self._root = str(root).rstrip("/")
 

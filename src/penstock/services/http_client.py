@@ -18,7 +18,14 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable
-from penstock.core.http_errors import ClientRemedies, NotServed, detail_of, error_of_answer
+from penstock.core.http_errors import (
+    ClientRemedies,
+    NotServed,
+    detail_of,
+    error_of_answer,
+    is_web_page,
+    not_penstock,
+)
 from penstock.core.printable import quoted
 
 JSON_TYPE = "application/json"
@@ -111,11 +118,15 @@ class JsonClient:
         """Send a request and return the JSON of the answer, or its text if it is not JSON.
 
         Raises:
-            NotReachable: Nothing answers there, or the answer is truncated or invalid.
+            NotReachable: Nothing answers there, or the answer is truncated, invalid or a web page.
             PenstockError: The error class in the server's answer.
         """
         answered, content = self._success(method, path, body, query, headers)
         if not answered.get("Content-Type", "").startswith(JSON_TYPE):
+            if is_web_page(content):
+                raise NotReachable(
+                    f"{method} {self.base_url}{path} was answered with a web page: {not_penstock(COMMAND_LINE)}"
+                )
             return content.decode(errors="replace")
         try:
             return json.loads(content)

@@ -24,6 +24,7 @@ from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavai
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
 from penstock.indexing.worker.task_attempts import TaskAttempts
+from penstock.segments.remote_files import unusable_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,10 +101,7 @@ class LogStore:
         try:
             fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise InvalidRequest(
-                f"cannot use the log store {url!r} ({error}): install the fsspec package for"
-                " it, or correct the URL"
-            ) from error
+            raise unusable_url("the log store", url, error) from error
         self._files = cast("_Files", fs)
         self._root = str(root).rstrip("/")
         self._puts = 0

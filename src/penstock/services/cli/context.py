@@ -61,15 +61,12 @@ class CommandOptions:
             return configured.url
         holder = folder.live_holder()
         if holder is not None:
-            awaited = [
-                f"{child} {one['waits']}"
-                for child, one in folder.launcher_record().items()
-                if one.get("waits")
-            ]
-            why = f" ({'; '.join(awaited)})" if awaited else ""
+            children = folder.launcher_record()
+            awaited = [child for child, one in children.items() if not one.get("ready")]
+            why = f": it waits for {', '.join(awaited)}" if awaited else ""
             raise NotReachable(
-                f"the Penstock in {folder.path} (process {holder}) is not ready{why}; "
-                "try again in a moment"
+                f"the Penstock in {folder.path} (process {holder}) is not ready yet{why}; try again"
+                " in a moment, or see penstock status"
             )
         if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
             start = f"penstock up --data-dir {shlex.quote(str(folder.path))}"

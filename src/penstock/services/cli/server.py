@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import NotReachable, PenstockError
+from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.services.answers import objects
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import GIVEN
@@ -65,6 +65,19 @@ def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
     return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
 
 
+def _refuse_addresses(command: str) -> None:
+    """Refuse the options that name a running server to a command that starts one."""
+    for option, value, instead in (
+        ("--url", GIVEN.url, "--http"),
+        ("--broker-url", GIVEN.broker_url, "--broker-http"),
+    ):
+        if value is not None:
+            raise InvalidRequest(
+                f"{option} {value} names a server that runs, and {command} starts one: leave the"
+                f" option out, or set the address of the new server with {instead} HOST:PORT"
+            )
+
+
 # Only `penstock up` starts a Spark.
 OF_LOCAL_SPARK = (
     "spark_master",
@@ -81,6 +94,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     # Imported here, because no other command needs the launcher.
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
+    _refuse_addresses("penstock up")
     run_up(_resolve(config, given), os.environ, SystemClock(), echo_lines)
 
 
@@ -94,6 +108,7 @@ def server(
 
     All roles of a Penstock share one --metadata-url and one --deep-storage.
     """
+    _refuse_addresses("penstock server")
     options = _resolve(config, given)
     # Imported here, because a role's imports are large.
     from penstock.core.garbage_collection import freeze_new_objects  # noqa: PLC0415

@@ -306,9 +306,19 @@ class DataFolder:
             (self.path / CLIENT_FILE).unlink(missing_ok=True)
 
     def read_client_file(self) -> Mapping[str, object] | None:
-        """Return the addresses, or None if no server is ready here."""
+        """Return the addresses, or None if no server is ready here.
+
+        Raises:
+            Unavailable: This user cannot read them.
+        """
+        file = self.path / CLIENT_FILE
         try:
-            content = json.loads((self.path / CLIENT_FILE).read_text())
+            content = json.loads(file.read_text())
+        except PermissionError as error:
+            raise Unavailable(
+                f"{file}, which has the addresses of the server, cannot be read ({error.strerror}):"
+                " run this command as the user that runs Penstock, or name the server with --url"
+            ) from None
         except (OSError, ValueError):
             return None
         return content if isinstance(content, dict) else None

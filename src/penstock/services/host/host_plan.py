@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Dependency, InvalidRequest
+from penstock.core.errors import Conflict, Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.launcher import ChildPlan
@@ -129,6 +129,8 @@ class HostPlan:
         self._folder = folder
         self._environment = environment
         self._sockets: dict[str, list[socket.socket]] = {}
+        # Ports that are open, with the option of each.
+        self._option_of: dict[int, str] = {}
         self._sparks: list[_Spark] = []
         self._before: Mapping[str, tuple[int, str]] = {}
         self.queries = query_spark(options, total_memory_bytes())
@@ -142,8 +144,8 @@ class HostPlan:
 
         Raises:
             Conflict: A port is taken.
-            InvalidRequest: Queries are configured with two Sparks, or Spark cannot read the path of
-                the deep storage.
+            InvalidRequest: Queries are configured with two Sparks, Spark cannot read the path of
+                the deep storage, or two options have the same port.
             Unavailable: An address cannot be listened on.
         """
         if self._given.query_memory not in (None, SHARED) and self._given.query_connect is not None:
@@ -220,9 +222,20 @@ class HostPlan:
         address: HostPort,
         option: str,
     ) -> HostPort:
-        listener = listen_on(address, option)
+        try:
+            listener = listen_on(address, option)
+        except Conflict:  # narrow: the port is taken
+            other = self._option_of.get(address.port)
+            if other is None:
+                raise
+            raise InvalidRequest(
+                f"{other} and {option} both have port {address.port}: give one of them another"
+                " port (port 0 picks a free one)"
+            ) from None
         self._sockets.setdefault(name, []).append(listener)
-        return HostPort(address.host, listener.getsockname()[1])
+        port: int = listener.getsockname()[1]
+        self._option_of[port] = option
+        return HostPort(address.host, port)
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import penstock
 from penstock.core.clock import Clock
+from penstock.core.errors import Conflict, NotFound
 from penstock.core.log_format import LogFormatter
-from penstock.services.host.data_folder import DataFolderLock, about_process, broker_addresses
+from penstock.services.host.data_folder import (
+    DataFolder,
+    DataFolderLock,
+    about_process,
+    broker_addresses,
+)
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import listen_with_retries
-from penstock.services.options.table import Options
+from penstock.services.options.table import Options, local_path
 from penstock.storage.deletion_hold import clear_expired
+from penstock.storage.disk import OsFileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +38,7 @@ LOG_FILES_KEPT = 3
 
 # Time limit for the end of a killed launcher's children.
 AFTER_KILL_S = 3.0
+_TRY_EVERY_S = 0.05
 
 
 def log_to_file(path: Path) -> None:
@@ -49,11 +59,13 @@ def up(
     """Run Penstock until SIGTERM or SIGINT.
 
     Raises:
-        InvalidRequest: The data folder is not Penstock's, of another format, or lacks its metadata.
-        Conflict: Another Penstock uses the folder, or a port is taken.
+        InvalidRequest: The data folder is not Penstock's, of another format, or lacks its metadata;
+            or the package for the URL of a store is not installed.
+        Conflict: Another Penstock or a single role uses the folder, or a port is taken.
         Unavailable: The folder cannot be written, or a process does not start.
     """
     started_s = clock.monotonic_s()
+    require_store_packages(options)
     folder = private_data_folder(options)
     if options.metadata_url is None:
         folder.require_metadata()
@@ -65,9 +77,11 @@ def up(
         clear_expired(str(folder.path), clock)
         # The addresses still exist if the last launcher was killed.
         timeout_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
-        folder.remove_client_file()
+        require_no_broker(folder, clock, timeout_s)
         log_to_file(folder.log / "launcher.log")
         plan.open(lambda address, option: listen_with_retries(address, option, clock, timeout_s))
+        # Only now, because a refused start must not hide a server that runs.
+        folder.remove_client_file()
         print_line(f"Penstock {penstock.__version__} is starting in {folder.path}")
         logger.info("%s", plan.queries.reason)
         if plan.queries.is_warning:
@@ -87,11 +101,62 @@ def up(
         try:
             launcher.run()
         finally:
-            folder.remove_client_file()
+            folder.remove_client_file(os.getpid())
         print_line("stopped")
     finally:
         plan.close()
         lock.release()
+
+
+def require_store_packages(options: Options) -> None:
+    """Check that the packages for the deep storage and the log store are installed.
+
+    Raises:
+        InvalidRequest: One is not.
+    """
+    addresses = {
+        "the deep storage": options.deep_storage_address,
+        "the log store": options.task_logs_address,
+    }
+    for what, address in addresses.items():
+        if local_path(address) is None:
+            # Imported here, because stores in folders do not need fsspec.
+            from penstock.segments.remote_files import require_file_system  # noqa: PLC0415
+
+            require_file_system(what, address)
+
+
+def require_no_broker(folder: DataFolder, clock: Clock, timeout_s: float) -> None:
+    """Check that no `penstock server broker` has the topics of the data folder open.
+
+    Args:
+        folder: The data folder.
+        clock: Measures the time limit.
+        timeout_s: Time limit for the end of a broker whose launcher was killed.
+
+    Raises:
+        Conflict: One has; the message has its process id if it is known.
+    """
+    until_s = clock.monotonic_s() + timeout_s
+    pause = threading.Condition()  # only waited on: the clock ends the wait
+    while True:
+        try:
+            OsFileSystem().lock_folder(str(folder.topics)).release()
+        except NotFound:
+            return
+        except Conflict:
+            if clock.monotonic_s() >= until_s:
+                pid = (folder.read_client_file() or {}).get("pid")
+                process, stop = (f" (process {pid})", f" (kill {pid})") if pid else ("", "")
+                raise Conflict(
+                    f"penstock server broker{process} runs in the data folder {folder.path}, and"
+                    f" penstock up starts a broker of its own: stop that process first{stop}, or"
+                    " name another folder with --data-dir"
+                ) from None
+        else:
+            return
+        with pause:
+            clock.wait(pause, _TRY_EVERY_S)
 
 
 def client_file(options: Options, clock: Clock) -> dict[str, object]:

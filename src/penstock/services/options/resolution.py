@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -23,6 +24,7 @@ from penstock.services.options.values import masked
 
 CONFIG_FILE: Final = "penstock.toml"
 _SECRET_BYTES_MAX: Final = 4_096
+_AS_THE_USER: Final = "run this command as the user that runs Penstock"
 
 # Variables that the commands read themselves; they are not options of a server.
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
@@ -56,7 +58,11 @@ def read_file(path: Path) -> dict[str, object]:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(path)) from None
+        remedy = _AS_THE_USER if isinstance(error, PermissionError) else "correct the path"
+        raise InvalidRequest(
+            f"cannot be read ({error.strerror}): {remedy}, or name another file with --config",
+            place=str(path),
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"is not valid TOML: {error}", place=str(path)) from None
     by_key = {entry.key: entry.field_name for entry in option_entries()}
@@ -95,6 +101,23 @@ def read_variables(environment: Mapping[str, str]) -> dict[str, object]:
     return values
 
 
+def _is_file(path: Path) -> bool:
+    """Return whether a data folder has an options file.
+
+    Raises:
+        InvalidRequest: This user cannot open the data folder.
+    """
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise InvalidRequest(
+            f"the data folder {path.parent} cannot be read ({error.strerror}): {_AS_THE_USER}, or"
+            " name another folder with --data-dir"
+        ) from None
+
+
 def resolve(
     command_line: Mapping[str, object],
     environment: Mapping[str, str],
@@ -121,7 +144,7 @@ def resolve(
     data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
     named = config_file or environment.get(CONFIG_VARIABLE)
     path = Path(named) if named else data_dir / CONFIG_FILE
-    from_file = read_file(path) if named or path.is_file() else {}
+    from_file = read_file(path) if named or _is_file(path) else {}
     merged: dict[str, object] = {}
     for place in (from_file, variables, given):
         if place.keys() >= {"token", "token_file"}:
