@@ -40,6 +40,12 @@ def test_lines_that_fit_stay_as_they_are() -> None:
     assert valid.attributes["record.count"] == "2"
 
 
+def test_one_invalid_record_is_not_counted_in_the_plural() -> None:
+    _, invalid = validated("json-lines", b'{"id":1}\nno json')
+    assert invalid is not None
+    assert invalid.attributes["error.reason"].startswith("1 invalid record: record 2: ")
+
+
 def test_each_bad_line_is_set_apart_as_it_came_with_the_reason() -> None:
     lines = [
         b'{"id":1}', b'{"name":"x"}', b'{"id":"2"}', b'{"id":3,"at":"noon"}', b"no json",

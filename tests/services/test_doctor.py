@@ -17,6 +17,7 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
+from penstock.spark.connect import server
 from penstock.spark.connect.java import REMEDY, JavaRuntime
 
 Capture = pytest.CaptureFixture[str]
@@ -54,6 +55,41 @@ def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Unrecognized VM option 'NoSuchOption'" in start.text
     assert not folder.exists()
     assert [one for one in tmp_path.iterdir() if "doctor" in one.name] == []
+
+
+def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    class Started:
+        def __init__(self, options: server.SparkServerOptions, *_: object) -> None:
+            assert not options.may_make_archive
+
+        def start(self) -> None:
+            pass
+
+        def wait_ready(self, _timeout_s: float) -> None:
+            pass
+
+        def stop(self, _timeout_s: float) -> None:
+            pass
+
+    def prepare_spark(folder: Path, *_: object) -> bool:
+        made.append(folder)
+        return True
+
+    monkeypatch.setattr(server, "SparkServer", Started)
+    monkeypatch.setattr(server, "prepare_spark", prepare_spark)
+    anywhere = HostPort("127.0.0.1", 0)
+    options = Options(
+        data_dir=tmp_path / "data", http=anywhere, broker_http=anywhere, broker_tcp=anywhere
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    found = doctor.examine(options, environment, SystemClock())
+    start = next(one for one in found if one.subject == "Spark starts")
+    assert made == [tmp_path / "penstock"]
+    assert start.text.endswith("its class archive was made, so later starts take half the time")
 
 
 def format_zero(data: Path) -> None:

@@ -62,12 +62,12 @@ def test_the_flow_may_end_once_more_than_holds_its_components(given: Options) ->
     assert set(ends.values()) == {ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX + 1}
 
 
-def test_of_two_sparks_one_makes_the_class_archive(given: Options) -> None:
-    """Both at once took longer than a stop may take, and were killed; then none was made again."""
+def test_no_stop_waits_for_a_class_archive(given: Options) -> None:
+    """On a busy machine Spark wrote it for more than 30 s after Ctrl-C, and was killed."""
     plan = opened(dataclasses.replace(given, query_memory="1g"))
     made = {one.name: one.command(0).argv for one in plan.children()[:2]}
     assert {name: makes_archive(argv) for name, argv in made.items()} == {
-        "spark": True,
+        "spark": False,
         "queries": False,
     }
 

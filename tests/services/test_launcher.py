@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import logging
 import os
 import signal
 import socket
@@ -371,6 +372,29 @@ def test_a_lack_of_descriptors_delays_the_probe_of_a_port(
         rig.launcher.run()
     assert not failures
     assert rig.lines == ["stopping"]
+
+
+def test_a_stop_reports_what_it_waits_for_and_each_end_when_it_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_REPORT_EVERY_S", 0.1)
+    caplog.set_level(logging.INFO, logger=launcher.logger.name)
+    rig = Rig(
+        tmp_path,
+        [plan("deaf", READY_AND_IGNORE, 1000), plan("quick", READY_AND_WAIT, stop_timeout_s=1000)],
+    )
+    rig.on_ready = rig.launcher.request_stop
+
+    def on_line(line: str) -> None:
+        # The end of the quick one is logged while the deaf one, which is asked first, still runs.
+        if line == "still stopping: deaf":
+            assert any(one.startswith("quick stopped after") for one in caplog.messages)
+            os.kill(rig.pids()["deaf"], signal.SIGKILL)
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert "still stopping: deaf" in rig.lines
 
 
 def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:

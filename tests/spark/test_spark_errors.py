@@ -257,3 +257,15 @@ def test_a_message_of_any_length_is_understood_at_once(piece: str) -> None:
         found = translate(SparkConnectGrpcException(text, errorClass=condition))
         assert found is not None
         assert len(str(found)) < 3_000
+
+
+def test_spark_does_not_advise_a_setting_that_no_user_can_make() -> None:
+    said = (
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return"
+        ' NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error.'
+        " SQLSTATE: 22012\n== SQL (line 1, position 8) ==\nSELECT 1/0"
+    )
+    error = translate(SparkException(said))
+    assert error is not None
+    assert "return NULL instead. SQLSTATE: 22012" in str(error)
+    assert "ansi" not in str(error)

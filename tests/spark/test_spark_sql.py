@@ -265,7 +265,7 @@ def test_statements_about_tables(sql: SqlService, data: DataFolder) -> None:
 @pytest.mark.parametrize(
     ("statement", "parts"),
     [
-        ("SELEC 1", ["SELEC is not allowed, line 1, column 1", "only queries"]),
+        ("SELEC 1", ["SELEC is not allowed, line 1, column 1", "a query begins with"]),
         ("SELECT 1 +", ["PARSE_SYNTAX_ERROR", "line 1, pos 10"]),
         ("SELECT 1\n  FROM located WHERE >", ["PARSE_SYNTAX_ERROR", "line 2"]),
         ("SELECT nn FROM located", ["UNRESOLVED_COLUMN", "`n`", "line 1"]),

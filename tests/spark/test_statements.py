@@ -110,6 +110,23 @@ def test_files_are_read_by_tasks_alone(table: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sql", "remedy"),
+    [
+        ("INSERT INTO x SELECT 1", "pass it to penstock sql, or POST it to /druid/v2/sql/task"),
+        ("WITH a AS (SELECT 1) REPLACE INTO x SELECT 1", "/druid/v2/sql/task"),
+        ("SELEC 1", "line 1, column 1: did you mean SELECT[?] a query begins with"),
+        ("EXPLAIN SLECT 1", "line 1, column 9: did you mean SELECT[?]"),
+        ("repalce into x select 1", "did you mean REPLACE[?]"),
+        ("DROP TABLE x", "penstock segment mark-unused"),
+        ("GRANT x", "column 1: a query begins with .* INSERT INTO and REPLACE INTO write rows"),
+    ],
+)
+def test_a_refused_statement_names_the_way_that_exists(sql: str, remedy: str) -> None:
+    with pytest.raises(InvalidRequest, match=remedy):
+        read_statement(sql)
+
+
+@pytest.mark.parametrize(
     "sql",
     ["DELETE FROM x WHERE y = 1", "update x set y = 1", "MERGE INTO x USING z", "TRUNCATE TABLE x"],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serving import serving
-from walking import FLOW_GUIDE, Walk, commands_of, first_flow, in_a_process, write_files
+from walking import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of, write_files
 
 from penstock.services.demo.run import processes_of
 from penstock.testing.server import LocalPenstock
@@ -98,18 +98,18 @@ def walk(page: str, served: Served, folder: Path, expected: Mapping[str, str]) -
         # Where the reader's files are is the one thing that a page cannot know.
         (folder / name).write_text((folder / name).read_text().replace("$FOLDER", str(folder)))
     typed = Walk(folder, served.variables, expected)
-    commands = commands_of(page)
-    assert len(commands) > 8
-    for command in commands:
-        typed.type(command)
+    steps = steps_of(page)
+    assert len(steps) > 8
+    for step in steps:
+        typed.type(step.command, step.shown)
 
 
 def test_the_tour(served: Served, tmp_path: Path) -> None:
     walk = Walk(tmp_path, served.variables, TOUR, run=in_a_process)
-    commands = commands_of("tour.md")
-    assert len(commands) > 8
-    for command in commands:
-        walk.type(command)
+    steps = steps_of("tour.md")
+    assert len(steps) > 8
+    for step in steps:
+        walk.type(step.command, step.shown)
 
 
 def test_streams(served: Served, tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_a_flow(served: Served, tmp_path: Path) -> None:
         os.kill(victim.pid, signal.SIGKILL)
 
     walk = Walk(tmp_path, served.variables, FLOW, {"kill": kill})
-    commands = commands_of(FLOW_GUIDE)
-    assert len(commands) > 15
-    for command in commands:
-        walk.type(command)
+    steps = steps_of(FLOW_GUIDE)
+    assert len(steps) > 15
+    for step in steps:
+        walk.type(step.command, step.shown)
     assert not list((served.data_folder / "tmp" / "flow").glob("*/*"))

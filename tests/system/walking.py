@@ -22,6 +22,19 @@ ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 90
 FLOW_GUIDE = "guides/build-a-flow.md"
 _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+# Parts of a shown line that may differ from run to run, and their patterns in the output.
+_VARYING = re.compile(
+    r"(?P<any>…)|(?P<gap> +)|(?P<rule>─+)|(?P<id>(?<=_)[0-9a-z]{8,})"
+    r"|(?P<unit>\b[kKMG]?i?B\b)|(?P<number>\d[\d,]*)"
+)
+_VARIES = {
+    "any": ".*",
+    "gap": " +",
+    "rule": "─+",
+    "id": "[0-9a-z]+",
+    "unit": "[kKMG]?i?B",
+    "number": r"\d[\d,.]*",
+}
 _FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
 
 
@@ -33,6 +46,44 @@ def commands_of(page: str) -> list[str]:
         for line in fence.splitlines()
         if line.startswith("$ ")
     ]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of a page, and the lines that the page shows as its output."""
+
+    command: str
+    shown: tuple[str, ...]
+
+
+def steps_of(page: str) -> list[Step]:
+    """Return the commands of a page below `docs`, each with the output that the page shows."""
+    steps: list[Step] = []
+    for fence in _FENCE.findall((ROOT / "docs" / page).read_text()):
+        for part in f"\n{fence}".split("\n$ ")[1:]:
+            command, *shown = part.splitlines()
+            steps.append(Step(command, tuple(shown)))
+    return steps
+
+
+def lines_not_printed(shown: Sequence[str], output: str) -> list[str]:
+    """Return the lines of a page that match no line of a command's output.
+
+    Numbers, units of bytes, random ids and the widths of columns may differ; `…` stands for any
+    text.
+    """
+    printed = [line.rstrip() for line in output.splitlines()]
+    return [line for line in shown if not any(re.fullmatch(_pattern(line), one) for one in printed)]
+
+
+def _pattern(line: str) -> str:
+    parts, end = [], 0
+    for found in _VARYING.finditer(line.rstrip()):
+        kind = found.lastgroup
+        assert kind is not None
+        parts += [re.escape(line[end : found.start()]), _VARIES[kind]]
+        end = found.end()
+    return "".join([*parts, re.escape(line[end:].rstrip())])
 
 
 def write_files(page: str, folder: Path) -> list[str]:
@@ -109,8 +160,12 @@ class Walk:
     others: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     run: Callable[[Sequence[str], Path, Mapping[str, str]], Shown] = within
 
-    def type(self, command: str) -> None:
-        """Type a command until it works and says what it should.
+    def type(self, command: str, shown: Sequence[str] = ()) -> None:
+        """Type a command until it works and prints what it should.
+
+        Args:
+            command: The command.
+            shown: Lines that the page shows as its output; see `lines_not_printed`.
 
         Rows, segments and dead letters come a moment after what makes them; a page cannot say how
         long, and a reader would ask again.
@@ -129,9 +184,12 @@ class Walk:
         while True:
             asked_s = clock.monotonic_s()
             done = self.run(arguments, self.folder, environment)
-            if done.code == 0 and re.search(self._expectation(command), done.output):
+            missing = lines_not_printed(shown, done.output)
+            expected = re.search(self._expectation(command), done.output)
+            if done.code == 0 and expected and not missing:
                 return
-            assert clock.monotonic_s() < deadline_s, f"{command}\n{done.output}\n{done.errors}"
+            report = f"{command}\n{done.output}\n{done.errors}\nnot printed: {missing}"
+            assert clock.monotonic_s() < deadline_s, report
             assert "Traceback" not in done.errors
             with pause:
                 # A query takes what the work that is waited for would have.

@@ -50,8 +50,8 @@ _STOP_TIMEOUTS_S = {
     "worker": 15.0,
     "flow": 15.0,
     "overlord": 8.0,
-    "spark": 30.0,
-    "queries": 30.0,
+    "spark": 10.0,
+    "queries": 10.0,
     "broker": 8.0,
 }
 
@@ -267,7 +267,8 @@ class HostPlan:
             log_folder=self._folder.log / below,
             temp_folder=self._folder.tmp / spark.name,
             cache_folder=spark_cache_folder(self._environment),
-            may_make_archive=not below,
+            # Writing it would make the user wait up to half a minute for a stop.
+            may_make_archive=False,
             port=spark.port,
             master=self._given.spark_master,
             driver_memory=spark.memory,
@@ -298,24 +299,20 @@ def trial_options(
     folder: Path, options: Options, environment: Mapping[str, str]
 ) -> SparkServerOptions:
     """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
-    from penstock.spark.connect.class_archive import makes_archive  # noqa: PLC0415
-    from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
+    from penstock.spark.connect.server import SparkServerOptions  # noqa: PLC0415
 
-    trial = SparkServerOptions(
+    return SparkServerOptions(
         run_folder=folder / "run",
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(environment),
+        may_make_archive=False,  # a kill ends this server, which would truncate the archive
         master=options.spark_master,
         driver_memory=options.spark_memory,
         java_options=options.spark_java_options,
         token=secrets.token_urlsafe(24),
         secret_file=options.spark_secret_file,
     )
-    if makes_archive(prepare(trial, environment).argv):
-        # The kill at its end would truncate the archive, and a truncated archive is not replaced.
-        return dataclasses.replace(trial, cache_folder=folder / "cache")
-    return trial
 
 
 def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:

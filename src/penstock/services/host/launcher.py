@@ -56,7 +56,7 @@ _LOGGED_ERROR = re.compile(r"\S+(?: \S+)? (?:ERROR|CRITICAL|FATAL) ")
 _READ_BYTES = 4_096
 _REASON_SHOWN_MAX = 900
 _ERROR_WORDS = re.compile(r"error|exception|fatal|cannot|refused|denied", re.IGNORECASE)
-# Interval at which the user is shown why the start waits.
+# Interval at which the user is shown what a start or a stop waits for.
 _REPORT_FIRST_S = 3.0
 _REPORT_EVERY_S = 10.0
 
@@ -434,24 +434,38 @@ class Launcher:
         for child in children:
             if child.process is not None:
                 child.process.terminate()
-        # The longest limit last, because all limits count from the same time.
-        for child in sorted(children, key=lambda one: one.plan.stop_timeout_s):
-            self._see_to_the_end(child, begun_s)
+        report_at_s = begun_s + _REPORT_FIRST_S
+        # Each round checks all children, so that each is logged when it ends.
+        while running := [child for child in children if self._still_runs(child, begun_s)]:
+            now_s = self._clock.monotonic_s()
+            if now_s >= report_at_s:
+                report_at_s = now_s + _REPORT_EVERY_S
+                self._print_line(f"still stopping: {', '.join(one.plan.name for one in running)}")
+            limit_s = begun_s + min(child.plan.stop_timeout_s for child in running)
+            timeout_s = max(0.0, min(report_at_s, limit_s) - now_s)
+            for key, _ in self._selector.select(timeout_s):
+                if isinstance(key.data, SignalPipe):
+                    key.data.take()  # SIGCHLD, or one more signal to stop
+                elif isinstance(key.data, _Child):
+                    self._read_ready_line(key.data)
 
-    def _see_to_the_end(self, child: _Child, begun_s: float) -> None:
+    def _still_runs(self, child: _Child, begun_s: float) -> bool:
+        """Return whether a child has not ended; kill it after its time limit."""
         process = child.process
         if process is None:
-            return
-        until_s = begun_s + child.plan.stop_timeout_s
-        try:
-            process.wait(max(0.0, until_s - self._clock.monotonic_s()))
-        except subprocess.TimeoutExpired:
-            logger.warning("%s did not stop in time and is killed", child.plan.name)
+            return False
+        took_s = self._clock.monotonic_s() - begun_s
+        if process.poll() is None:
+            if took_s < child.plan.stop_timeout_s:
+                return True
+            text = f"{child.plan.name} did not stop within {child.plan.stop_timeout_s:.0f} s"
+            logger.warning("%s and is killed", text)
+            self._print_line(f"{text} and is killed")
             process.kill()
             process.wait()
-        took_s = self._clock.monotonic_s() - begun_s
         logger.info("%s stopped after %.1f s", child.plan.name, took_s)
         self._forget(child)
+        return False
 
 
 def _size(path: Path) -> int:

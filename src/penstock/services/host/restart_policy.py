@@ -65,8 +65,8 @@ class ChildLife:
         Args:
             now_s: Monotonic time.
             was_ready: Whether it had become ready. A process that never did has not
-                recovered, however long it ran: a JVM that writes its class archive needs a
-                minute to fail.
+                recovered, however long it ran: a JVM on a busy machine may need a minute to
+                fail.
         """
         ran_s = 0.0
         if self.started_at_s is not None and self.restart_at_s is None and was_ready:

@@ -121,6 +121,11 @@ _JOB: Final = re.compile(
 _PACKAGE: Final = r"\b(?:org\.apache|org\.antlr|java|javax|jdk|sun|scala|io\.netty|com\.google)"
 _NAME: Final = rf"{_PACKAGE}(?:\.[\w$]+){{1,16}}"
 _THROWN: Final = re.compile(rf"\({_NAME}\) |{_NAME}: ")
+# Advice that no user can follow, because SET is not allowed.
+_ADVICE: Final = re.compile(
+    r" If necessary set \"?spark\.sql\.ansi\.enabled\"? to \"?false\"? to bypass this error"
+    r"(?:, and return NULL instead)?\."
+)
 _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
 # Error of the client: a message of Spark nests deeper than the 100 levels that it reads. This
 # happens only with column types: a list or map takes two levels, a struct three.
@@ -592,7 +597,7 @@ def _first_lines(text: str) -> str:
         frames = _FRAMES.match(clean, last + len(_TRACEBACK)) if last >= 0 else None
         if frames:
             clean = _WORKER_END.sub("", clean[frames.end() :])
-    clean = _CLASS.sub(r"\1", _THROWN.sub("", _JOB.sub("", clean)))
+    clean = _CLASS.sub(r"\1", _THROWN.sub("", _JOB.sub("", _ADVICE.sub("", clean))))
     return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
 
 

@@ -10,6 +10,7 @@ query. WITH may precede an INSERT, so the text after its definitions is checked.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -46,12 +47,28 @@ _COMMAND_REMEDY: Final = (
 _COMMAND_WORDS_MAX: Final = 12
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
-_REMEDY: Final = "only queries are supported: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
+_REMEDY: Final = (
+    "a query begins with SELECT, WITH, VALUES, EXPLAIN, SHOW or DESCRIBE; INSERT INTO and"
+    " REPLACE INTO write rows"
+)
+_KEYWORDS: Final = (
+    *("SELECT", "WITH", "VALUES", "TABLE", "EXPLAIN", "SHOW", "DESCRIBE"),
+    *("INSERT", "REPLACE"),
+)
+_SIMILAR_MIN: Final = 0.7
+_WRITES: Final = frozenset({"INSERT", "REPLACE"})
+_WRITE_REMEDY: Final = (
+    "only a task writes rows: begin the statement with INSERT INTO or REPLACE INTO, and pass it to"
+    " penstock sql, or POST it to /druid/v2/sql/task"
+)
+_DROP_REMEDY: Final = (
+    "to remove rows from queries, mark their segments as unused: penstock segment mark-unused"
+)
 _EXTERN_REMEDY: Final = (
     "only tasks read files: POST INSERT INTO … SELECT … FROM TABLE(EXTERN(…)) PARTITIONED BY … to"
     " /druid/v2/sql/task, or pass it to penstock sql, and query the datasource then"
 )
-# Statements that change rows elsewhere; INSERT and REPLACE are handled before.
+# Statements that change rows elsewhere.
 _CHANGES: Final = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _CHANGE_REMEDY: Final = (
     "rows are changed by rewriting their interval: REPLACE INTO … OVERWRITE … SELECT the rows to"
@@ -276,5 +293,15 @@ def _past_parenthesis(found: list[Token], at: int) -> int:
 
 def _refused(sql: str, token: Token) -> InvalidRequest:
     what = f"{token.text} is not allowed" if token.text else "this is not a statement"
-    remedy = _CHANGE_REMEDY if token.text in _CHANGES else _REMEDY
-    return InvalidRequest(f"{what}, {place(sql, token.position)}: {remedy}")
+    return InvalidRequest(f"{what}, {place(sql, token.position)}: {_remedy(token.text)}")
+
+
+def _remedy(word: str) -> str:
+    if word in _CHANGES:
+        return _CHANGE_REMEDY
+    if word in _WRITES:
+        return _WRITE_REMEDY
+    if word == "DROP":
+        return _DROP_REMEDY
+    near = difflib.get_close_matches(word, _KEYWORDS, 1, _SIMILAR_MIN)
+    return f"did you mean {near[0]}? {_REMEDY}" if near else _REMEDY

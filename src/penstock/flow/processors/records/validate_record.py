@@ -19,6 +19,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 import orjson
 import pyarrow as pa
 
+from penstock.core.errors import counted
 from penstock.flow.processor import (
     FlowFile,
     InputRequirement,
@@ -421,5 +422,5 @@ class _Result:
     def text(self) -> str:
         """Return the reasons as text."""
         more = "; …" if self.bad > len(self._reasons) else ""
-        text = f"{self.bad:,} invalid records: {'; '.join(self._reasons)}{more}"
+        text = f"{counted(self.bad, 'invalid record')}: {'; '.join(self._reasons)}{more}"
         return text if len(text) <= REASON_MAX_CHARS else f"{text[: REASON_MAX_CHARS - 1]}…"
