@@ -125,7 +125,8 @@ class JsonClient:
         if not answered.get("Content-Type", "").startswith(JSON_TYPE):
             if is_web_page(content):
                 raise NotReachable(
-                    f"{method} {self.base_url}{path} was answered with a web page: {not_penstock(COMMAND_LINE)}"
+                    f"{method} {self.base_url}{path} was answered with a web page:"
+                    f" {not_penstock(COMMAND_LINE)}"
                 )
             return content.decode(errors="replace")
         try:
