@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import parquet_bounds
+from penstock.core.errors import InvalidRequest
 from penstock.core.parquet_bounds import runs_of_groups
 
 ROWS = 1 << 16
@@ -64,6 +65,68 @@ def test_rows_of_long_values_without_a_dictionary_are_read_in_small_batches() ->
     values = pa.array(["0" * 10_000] * 20_000)
     rows = rows_at_once(stored(values, "snappy", use_dictionary=False))
     assert 1 <= rows * 10_000 <= parquet_bounds.BATCH_BYTES_MAX
+
+
+def test_a_wide_file_of_values_that_share_prefixes_is_read_in_large_batches() -> None:
+    columns = {f"c{number}": [f"v{row % 977}" for row in range(4_000)] for number in range(100)}
+    raw = io.BytesIO()
+    encoding = dict.fromkeys(columns, "DELTA_BYTE_ARRAY")
+    pq.write_table(pa.table(columns), raw, use_dictionary=False, column_encoding=encoding)
+    assert rows_at_once(pa.BufferReader(raw.getvalue())) == ROWS
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+def test_even_values_larger_than_a_batch_are_read_in_large_batches(codec: str) -> None:
+    values = pa.array([bytes([number % 251]) * 20_000 for number in range(10_000)])
+    rows = rows_at_once(stored(values, codec, use_dictionary=False))
+    assert rows >= parquet_bounds.BATCH_BYTES_MAX // 20_000 // 4
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_rows_of_uneven_lists_are_read_in_batches_of_a_limited_size(version: str) -> None:
+    long = [[7] * 100_000] * 400
+    lists = pa.array([[]] * 10_000 + long + [[]] * 10_000, pa.list_(pa.int64()))
+    file = stored(lists, "zstd", data_page_version=version)
+    assert rows_at_once(file) * 100_000 * 8 <= parquet_bounds.BATCH_BYTES_MAX
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_the_pages_of_a_column_are_found(version: str, statistics: bool, dictionary: bool) -> None:
+    lists = pa.array([["a" * 3_000, str(number)] for number in range(1_000)])
+    form = {"write_statistics": statistics, "use_dictionary": dictionary}
+    size = {"data_page_size": 1_000, "write_batch_size": 100, "data_page_version": version}
+    file = stored(lists, "zstd", **form, **size)
+    column = pq.read_metadata(file).row_group(0).column(0)
+    pages = parquet_bounds._data_pages(file, column)
+    assert pages is not None
+    assert len(pages) > 1 or dictionary
+    assert sum(page.values for page in pages) == 2_000
+    assert [page.rows is None for page in pages] == [version == "1.0"] * len(pages)
+    if version == "2.0":
+        assert sum(page.rows or 0 for page in pages) == 1_000
+    for cut in range(column.total_compressed_size):
+        if cut % 97 == 0:
+            end = (column.dictionary_page_offset or column.data_page_offset) + cut
+            raw = pa.BufferReader(file.read_at(end, 0))
+            parquet_bounds._data_pages(raw, column)  # raises nothing
+
+
+def test_pages_that_take_too_much_memory_together_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parquet_bounds, "VALUE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(parquet_bounds, "PAGES_BYTES_MAX", 2_000)
+    monkeypatch.setattr(parquet_bounds, "_SMALL_CHUNK_BYTES", 0)
+    raw = io.BytesIO()
+    values = ["0123456789" * 10] * 15
+    pq.write_table(pa.table({"a": values, "b": values}), raw, use_dictionary=False)
+    file = pa.BufferReader(raw.getvalue())
+    metadata = pq.read_metadata(file)
+    assert list(runs_of_groups(file, metadata, [0], ["a"], ROWS, "a.parquet"))
+    with pytest.raises(InvalidRequest, match=r"a\.parquet: the pages of 2 columns in row group 0"):
+        list(runs_of_groups(file, metadata, [0], None, ROWS, "a.parquet"))
 
 
 def test_many_row_groups_are_probed_by_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:

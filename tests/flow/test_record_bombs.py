@@ -35,6 +35,7 @@ def child() -> Iterator[bombs.Child]:
         ("avro", bombs.avro_zeros, "the Avro content: the block at byte"),
         ("parquet", bombs.parquet_huge_values, "the Parquet content: the values of column 'name'"),
         ("parquet", bombs.parquet_null_values, "the Parquet content: the values of column 'name"),
+        ("parquet", bombs.parquet_large_page, "a page of column 'name' in row group 0 takes 545,2"),
         ("parquet", bombs.parquet_long_value, "a record is longer than 16,777,216 bytes"),
         ("json-lines", bombs.json_many_keys, "a record has 250,001 fields, more than 10,000"),
         ("json-lines", bombs.json_nested_keys, "a record has 250,002 fields, more than 10,000"),
@@ -79,14 +80,27 @@ def test_what_cannot_be_read_fails(
         ("json-lines", bombs.json_many_brackets, 1),
         ("json-lines", bombs.json_numbers, 1),
         ("parquet", bombs.parquet_dictionary, bombs.DICTIONARY_ROWS),
+        ("parquet", bombs.parquet_prefixes, bombs.PREFIX_ROWS),
+        ("parquet", bombs.parquet_dictionary_then_prefixes, bombs.PREFIX_ROWS),
+        ("parquet", bombs.parquet_uneven_values, bombs.UNEVEN_ROWS),
+        ("parquet", bombs.parquet_uneven_lists, bombs.UNEVEN_LISTS),
     ],
 )
 def test_what_is_large_is_read_piece_by_piece(
     child: bombs.Child, tmp_path: Path, kind: str, make: bombs.Make, rows: int
 ) -> None:
     make(tmp_path / "content")
-    found = child.read("flow", kind, tmp_path / "content", memory_mb=500)
+    memory_mb = 600 if kind == "parquet" else 500
+    found = child.read("flow", kind, tmp_path / "content", memory_mb=memory_mb)
     assert (found.rows, found.error) == (rows, "")
+
+
+def test_batches_are_bounded_before_a_cast_copies_their_values(
+    child: bombs.Child, tmp_path: Path
+) -> None:
+    bombs.arrow_dictionary(tmp_path / "content")
+    found = child.read("cast", "arrow", tmp_path / "content", memory_mb=250)
+    assert (found.rows, found.error) == (bombs.DICTIONARY_ROWS, "")
 
 
 def test_records_that_lack_most_fields_are_parsed_in_pieces() -> None:

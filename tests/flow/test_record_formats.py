@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats import avro as avro_format
 from penstock.flow.processors.records.formats import columnar, json_lines
+from penstock.flow.processors.records.formats.batch_bounds import BATCH_BYTES_MAX, CELLS_MAX
 from penstock.flow.processors.records.formats.json_array import ListLines
 from penstock.flow.processors.records.formats.json_text import json_objects
 from penstock.flow.processors.records.formats.protocols import (
@@ -28,8 +29,6 @@ from penstock.flow.processors.records.formats.protocols import (
     WritingOptions,
 )
 from penstock.flow.processors.records.formats.record_formats import (
-    BATCH_BYTES_MAX,
-    CELLS_MAX,
     RecordFormat,
     read_records,
     record_writer,

@@ -53,7 +53,7 @@ def serve() -> None:
 
 def read(how: str, kind: str, name: str, memory_mb: int) -> dict[str, object]:
     """Read a file in one of the ways; return the fields of a `bombs.Read`."""
-    ways = {"batch": batch, "look": look, "flow": flow}
+    ways = {"batch": batch, "look": look, "flow": flow, "cast": cast}
     found: dict[str, object] = {"rows": 0, "bad": 0, "reasons": [], "columns": 0}
     limit(memory_mb)
     try:
@@ -103,10 +103,21 @@ def look(kind: str, path: Path, found: dict[str, object]) -> None:
     found["columns"] = len(json.loads(batch.column(0)[0].as_py())["columns"])
 
 
-def flow(kind: str, path: Path, found: dict[str, object]) -> None:
+def cast(kind: str, path: Path, found: dict[str, object]) -> None:
+    """Read its records as a processor with a schema does."""
+    options = ReadingOptions(schema=pa.schema([("name", pa.string())]))
+    flow(kind, path, found, options)
+
+
+def flow(
+    kind: str,
+    path: Path,
+    found: dict[str, object],
+    options: ReadingOptions = ReadingOptions(),  # noqa: B008
+) -> None:
     """Read its records as a processor does."""
     content = Content(lambda: path.open("rb"), path.stat().st_size)
-    records = read_records(RecordFormat(kind), content, ReadingOptions())
+    records = read_records(RecordFormat(kind), content, options)
     found["columns"] = len(records.schema)
     found["rows"] = sum(batch.num_rows for batch in records.batches)
 

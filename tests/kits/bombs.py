@@ -22,6 +22,9 @@ CHILD: Final = Path(__file__).with_name("bombchild.py")
 SHORT_LINES: Final = 3 << 17
 WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600
+PREFIX_ROWS: Final = 300
+UNEVEN_ROWS: Final = 20_000
+UNEVEN_LISTS: Final = 3_000
 ORC_ROWS: Final = 2_048
 KEYS: Final = 250_000
 _MIB: Final = 1 << 20
@@ -66,7 +69,7 @@ class Child:
 
         Args:
             how: `batch` reads rows as Spark's workers do, `look` finds columns as they do, `flow`
-                reads records as processors do.
+                reads records as processors do, `cast` with a schema of a text column `name`.
             kind: The format, by its name there.
             path: The file.
             memory_mb: The limit of what the fork allocates.
@@ -160,6 +163,88 @@ def parquet_dictionary(path: Path, rows: int = DICTIONARY_ROWS) -> None:
     # Without the schema, readers know no dictionary.
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
+
+
+def parquet_prefixes(path: Path, rows: int = PREFIX_ROWS) -> None:
+    """Write rows of one value of 2 MiB, of which all but the first consist of a prefix."""
+    table = pa.table({"at": ["2013-01-01"] * rows, "name": pa.array([bytes(2 * _MIB)] * rows)})
+    form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
+    encoding = {"at": "PLAIN", "name": "DELTA_BYTE_ARRAY"}
+    pq.write_table(table, path, use_dictionary=False, column_encoding=encoding, **form)
+
+
+def parquet_dictionary_then_prefixes(path: Path) -> None:
+    """Write a dictionary of one short value, and rows as `parquet_prefixes` without it."""
+    name = pa.field("name", pa.binary(), nullable=False)
+    table = pa.table([pa.array([bytes(2 * _MIB)] * PREFIX_ROWS)], schema=pa.schema([name]))
+    form = {"compression": "none", "write_statistics": False, "store_schema": False}
+    encoding = {"name": "DELTA_BYTE_ARRAY"}
+    pq.write_table(table, path, use_dictionary=False, column_encoding=encoding, **form)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    start = column.data_page_offset
+    pages = path.read_bytes()[start : start + column.total_compressed_size]
+
+    def number(value: int, kind: bytes = b"\x15") -> bytes:
+        """Return a field with the next id, in Thrift's compact protocol."""
+        text, value = b"", value * 2
+        while value >= 0x80:
+            text, value = text + bytes([value & 0x7F | 0x80]), value >> 7
+        return kind + text + bytes([value])
+
+    value = struct.pack("<I", 5) + b"hello"
+    sizes = number(2) + number(len(value)) * 2
+    head = sizes + b"\x4c" + number(1) + number(0) + b"\0\0"
+    size, rows = len(head + value + pages), number(PREFIX_ROWS, b"\x16")
+    # Encodings: RLE_DICTIONARY, DELTA_BYTE_ARRAY and RLE.
+    details = number(6) + b"\x19\x35\x10\x0e\x06" + b"\x19\x18\x04name" + number(0) + rows
+    details += number(size, b"\x16") * 2 + number(4 + len(head + value), b"\x26")
+    details += number(4, b"\x26") + b"\0"
+    group = b"\x19\x1c" + number(4, b"\x26") + b"\x1c" + details + b"\0"
+    group += number(size, b"\x16") + rows + b"\0"
+    schema = b"\x48\x04root" + number(1) + b"\0" + number(6) + number(0, b"\x25")
+    schema += b"\x18\x04name\0"
+    footer = number(1) + b"\x19\x2c" + schema + rows + b"\x19\x1c" + group + b"\0"
+    end = struct.pack("<I", len(footer)) + b"PAR1"
+    path.write_bytes(b"PAR1" + head + value + pages + footer + end)
+
+
+def parquet_uneven_values(path: Path) -> None:
+    """Write 120 values of 7 MiB, and thousands of empty ones."""
+    long, empty = 120, UNEVEN_ROWS - 120
+    ends = struct.pack(f"<{long + 1}i", *range(0, (long + 1) * 7 * _MIB, 7 * _MIB))
+    data = [None, pa.py_buffer(ends), pa.py_buffer(bytes(long * 7 * _MIB))]
+    values = [pa.Array.from_buffers(pa.binary(), long, data), pa.array([b""] * empty)]
+    table = pa.table({"name": pa.chunked_array(values)})
+    form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
+    pq.write_table(table, path, use_dictionary=False, write_batch_size=4, **form)
+
+
+def parquet_uneven_lists(path: Path) -> None:
+    """Write 12 lists of 5,000,000 zeros, and thousands of empty ones."""
+    long, each = 12, 5_000_000
+    ends = [*range(0, (long + 1) * each, each)]
+    ends += [ends[-1]] * (UNEVEN_LISTS - long)
+    size = long * each
+    zeros = pa.Array.from_buffers(pa.int8(), size, [None, pa.py_buffer(bytes(size))])
+    lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), zeros)
+    pq.write_table(pa.table({"name": lists}), path, compression="zstd", write_statistics=False)
+
+
+def parquet_large_page(path: Path) -> None:
+    """Write a page of two values of 260 MiB."""
+    ends = pa.py_buffer(struct.pack("<3i", 0, 260 * _MIB, 520 * _MIB))
+    name = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(bytes(520 * _MIB))])
+    table = pa.table({"at": ["2013-01-01"] * 2, "name": name})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+
+
+def arrow_dictionary(path: Path) -> None:
+    """Write rows of one value of 1 MiB, which is stored once."""
+    indices = pa.array([0] * DICTIONARY_ROWS, pa.int32())
+    name = pa.DictionaryArray.from_arrays(indices, ["0" * _MIB])
+    batch = pa.RecordBatch.from_arrays([name], names=["name"])
+    with pa.ipc.new_stream(path, batch.schema, options=_ZSTD) as writer:
+        writer.write_batch(batch)
 
 
 def orc_long_value(path: Path) -> None:

@@ -82,6 +82,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     [
         ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(bombs.WIDE_RECORDS)),
         ("parquet", "a.parquet", bombs.parquet_dictionary, bombs.Read(bombs.DICTIONARY_ROWS)),
+        ("parquet", "a.parquet", bombs.parquet_prefixes, bombs.Read(bombs.PREFIX_ROWS)),
         ("parquet", "a.parquet", bombs.parquet_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
         ("orc", "a.orc", bombs.orc_repeated_values, bombs.Read(bombs.ORC_ROWS)),
         ("orc", "a.orc", bombs.orc_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),

@@ -1,16 +1,17 @@
 """Bounds of Parquet files: how many rows may be read at once, checked before reading them.
 
 A value may be stored once, in a dictionary, and occur in a million rows; a run of equal rows of any
-length takes a few bytes. So neither the size of a file nor that of a row group limits the memory of
-its rows. Owns the bounds, which follow from the footer, then from the headers of dictionaries, and
-if these do not suffice, from the dictionaries. Does not own reading: the memory limit of the
-process handles a wrong footer.
+length takes a few bytes; and all bytes of a row group may belong to a few of its rows. So neither
+the size of a file nor that of a row group limits the memory of its rows. Owns the bounds, which
+follow from the footer, then from the headers of dictionaries, and if these do not suffice, from the
+dictionaries and the headers of pages. Values that share prefixes are measured by reading them. Does
+not own reading: the memory limit of the process handles a wrong footer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,10 @@ BATCH_BYTES_MAX: Final = 128 << 20
 """Approximate maximum size of rows that are read at once, unless one row alone is larger."""
 VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose average value is larger is refused: a value is read as a whole."""
+PAGE_BYTES_MAX: Final = 512 << 20
+"""A larger page is refused: it is decompressed as a whole."""
+PAGES_BYTES_MAX: Final = 1 << 30
+"""Maximum size of the largest pages of all columns that are read."""
 ROWS_PER_BYTE_MAX: Final = 100_000
 """Maximum number of rows for each byte of a file; a file of equal rows has a few thousand."""
 # Read-ahead of a column of which only the dictionary is needed.
@@ -33,10 +38,18 @@ _PROBE_BUFFER_BYTES: Final = 64 << 10
 _OF_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 # A value may share a prefix with the previous one, and is stored without it.
 _OF_PREFIXES: Final = "DELTA_BYTE_ARRAY"
-_PREFIX_ROWS: Final = 1_024
-# Values of a batch may be larger than the average of the row group.
+# Arrow decodes such values into a buffer, and copies them from there.
+_COPIES: Final = 2
+# Columns of such values are not measured further than that.
+_READ_BYTES_MAX: Final = 1 << 30
+# Values of a batch may be larger than the average of their page.
 _UNEVEN: Final = 4
-_FIXED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
+# Pages are usually smaller. Values of a larger page may be more uneven, in proportion to its size.
+_EVEN_BYTES: Final = 2 << 20
+# Lists of a column chunk that unpacks to more times its size may be uneven to any degree.
+_UNPACKED_MAX: Final = 200
+# Pages of a smaller column chunk are not searched for large ones.
+_SMALL_CHUNK_BYTES: Final = 8 << 20
 # Size in memory of a value of each type; for other types, that of an offset.
 _VALUE_BYTES: Final = 8
 # The header of a page in Thrift's compact protocol: integers with the ids 1 to 3.
@@ -47,6 +60,23 @@ _DICTIONARY_PAGE: Final = 2
 _DICTIONARY_FIELDS: Final = frozenset({0x4C, 0x3C})
 _PLAIN_ENCODINGS: Final = frozenset({0, 2})
 _BOOLEAN_FIELDS: Final = frozenset({0x11, 0x12})
+# Fields of the header of a page.
+_SIZE: Final = 2
+_STORED_SIZE: Final = 3
+_DATA_PAGE: Final = 5
+_DATA_PAGE_V2: Final = 8
+_VALUES: Final = 1
+_ROWS: Final = 3
+_PAGE_HEADER_BYTES: Final = 256
+_PAGE_HEADER_BYTES_MAX: Final = 1 << 20
+_HEADER_LEVELS_MAX: Final = 4
+_PAGES_MAX: Final = 100_000
+# Types of Thrift's compact protocol.
+_BOOLEANS: Final = frozenset({1, 2})
+_INTEGERS: Final = frozenset({4, 5, 6})
+_BINARY: Final = 8
+_STRUCT: Final = 12
+_Fields: TypeAlias = dict[int, "int | _Fields"]
 # A larger dictionary is decoded by Arrow.
 _DICTIONARY_BYTES_MAX: Final = 8 << 20
 _CODECS: Final[Mapping[str, str]] = {
@@ -68,13 +98,67 @@ class _DictionaryPage(NamedTuple):
     start: int
 
 
-class _Coded(NamedTuple):
-    """A column chunk that may have a dictionary, and its number of values per row."""
+class _Page(NamedTuple):
+    """Decompressed size of a data page, its number of values, and of rows if it is known."""
+
+    size: int
+    values: int
+    rows: int | None
+
+
+class _Span(NamedTuple):
+    """Consecutive rows, and the maximum size of all of them."""
+
+    size: float
+    rows: float
+
+
+class _Chunk(NamedTuple):
+    """A column chunk.
+
+    `size` includes all pages. `width` is the size in memory of a value, without that of text.
+    `largest` is the maximum size of a value that is stored once and occurs in many rows; 0 if there
+    is none.
+    """
 
     number: int
     path: str
-    per_row: float
+    values: int
     size: int
+    stored_size: int
+    width: int
+    is_text: bool
+    is_list: bool
+    has_prefixes: bool
+    largest: int
+
+    def per_row(self, rows: int) -> float:
+        """Return the average number of values in a row."""
+        return max(self.values / rows, 1.0)
+
+    def span(self, rows: float, values: int, size: int) -> _Span:
+        """Return the maximum size of some of its rows."""
+        text = size if self.is_text else 0
+        repeated = values * (self.width + self.largest) if self.is_list else 0
+        return _Span(text + repeated, rows)
+
+
+class _GroupBound(NamedTuple):
+    """Bound on the size of rows of a row group: of each row, and of spans of each column."""
+
+    row_bytes: float
+    columns: Sequence[Sequence[_Span]]
+
+    def bytes_of(self, rows: int) -> float:
+        """Return the maximum size of that many consecutive rows."""
+        return self.row_bytes * rows + sum(_bytes_of_rows(spans, rows) for spans in self.columns)
+
+    def rows_at_once(self, rows: int) -> int:
+        """Return how many rows, up to a maximum, have approximately the size of a batch."""
+        rows = max(1, min(rows, int(BATCH_BYTES_MAX // max(self.row_bytes, 1.0))))
+        while rows > 1 and self.bytes_of(rows) > BATCH_BYTES_MAX:
+            rows = rows * 3 // 4
+        return rows
 
 
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
@@ -118,20 +202,19 @@ def runs_of_groups(
     bounds = _RowBounds(stored, metadata, names, rows_max, shown)
     for group in groups:
         rows = metadata.row_group(group).num_rows
-        row_bytes = bounds.row_bytes(group)
-        is_small = rows <= rows_max and row_bytes * rows <= BATCH_BYTES_MAX
+        bound = bounds.of(group)
+        size = bound.bytes_of(rows)
+        is_small = rows <= rows_max and size <= BATCH_BYTES_MAX
         if run and (
-            not is_small
-            or run_rows + rows > rows_max
-            or run_bytes + row_bytes * rows > BATCH_BYTES_MAX
+            not is_small or run_rows + rows > rows_max or run_bytes + size > BATCH_BYTES_MAX
         ):
             yield run, rows_max
             run, run_rows, run_bytes = [], 0, 0.0
         if is_small:
             run.append(group)
-            run_rows, run_bytes = run_rows + rows, run_bytes + row_bytes * rows
+            run_rows, run_bytes = run_rows + rows, run_bytes + size
         else:
-            yield [group], max(1, min(rows_max, int(BATCH_BYTES_MAX // max(row_bytes, 1.0))))
+            yield [group], bound.rows_at_once(rows_max)
     if run:
         yield run, rows_max
 
@@ -161,73 +244,202 @@ class _RowBounds:
         self._rows_max = rows_max
         self._shown = shown
         self._by_dictionaries: pq.ParquetFile | None = None
+        self._as_stored: pq.ParquetFile | None = None
 
-    def row_bytes(self, group: int) -> float:
-        """Return the maximum number of bytes of a row of a row group."""
+    def of(self, group: int) -> _GroupBound:
+        """Return a bound on the size of rows of a row group."""
         found = self._metadata.row_group(group)
-        if found.num_rows < 1:  # values without rows are damage, which the reader reports
-            return 0.0
-        plain = 0.0
-        coded: list[_Coded] = []
+        rows = found.num_rows
+        if rows < 1:  # values without rows are damage, which the reader reports
+            return _GroupBound(0.0, ())
+        chunks = list(self._chunks(group, found))
+        self._check_pages(group, found, chunks)
+        at_once = min(self._rows_max, rows)
+        prefixed = [one for one in chunks if one.has_prefixes]
+        chunks = [one for one in chunks if not one.has_prefixes]
+        measured = _GroupBound(0.0, ())
+        if prefixed and sum(one.size * one.per_row(rows) for one in prefixed) * at_once > (
+            BATCH_BYTES_MAX
+        ):
+            measured = self._by_reading(group, found, prefixed)
+        else:
+            chunks += prefixed
+        bound = _bound(chunks, rows, measured)
+        if bound.bytes_of(at_once) > BATCH_BYTES_MAX and any(one.largest for one in chunks):
+            chunks = self._by_headers(found, chunks)
+            bound = _bound(chunks, rows, measured)
+        if bound.bytes_of(at_once) > BATCH_BYTES_MAX and any(one.largest for one in chunks):
+            chunks = self._by_values(group, rows, chunks, bound)
+            bound = _bound(chunks, rows, measured)
+        if bound.bytes_of(at_once) > BATCH_BYTES_MAX:
+            by_pages = [self._by_pages(found, one) for one in chunks if one.is_text or one.is_list]
+            bound = _GroupBound(bound.row_bytes, [*measured.columns, *by_pages])
+        return bound
+
+    def _chunks(self, group: int, found: pq.RowGroupMetaData) -> Iterator[_Chunk]:
+        """Yield the column chunks that are read. Refuses values that are too large."""
         for number in range(found.num_columns):
             column = found.column(number)
-            path = column.path_in_schema
-            count = column.num_values
+            path, count = column.path_in_schema, column.num_values
             if not count:
                 continue
             if self._wanted is not None and path.partition(".")[0] not in self._wanted:
                 continue
-            per_row = max(count / found.num_rows, 1.0)
-            plain += _VALUE_BYTES * per_row
-            if column.physical_type in _FIXED:
-                continue
-            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":  # nulls take as much
-                row_bytes = self._metadata.schema.column(number).length * per_row
-                _check_values(self._shown, group, path, row_bytes)
-                plain += row_bytes
-                continue
+            declared = self._metadata.schema.column(number)
             size = column.total_uncompressed_size
-            _check_values(self._shown, group, path, size / count)
-            plain += size / found.num_rows * _UNEVEN
-            if _OF_DICTIONARY.intersection(column.encodings):
+            is_text = column.physical_type == "BYTE_ARRAY"
+            width = _VALUE_BYTES
+            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":  # nulls take as much
+                width += declared.length
+                per_row = max(count / found.num_rows, 1.0)
+                _check_values(self._shown, group, path, declared.length * per_row)
+            elif is_text:
+                _check_values(self._shown, group, path, size / count)
+            has_prefixes = is_text and _OF_PREFIXES in column.encodings
+            is_coded = is_text and bool(_OF_DICTIONARY.intersection(column.encodings))
+            yield _Chunk(
+                number,
+                path,
+                count,
+                size,
+                column.total_compressed_size,
+                width,
+                is_text,
+                declared.max_repetition_level > 0,
+                has_prefixes,
                 # No value is larger than the whole chunk.
-                coded.append(_Coded(number, path, per_row, size))
-            elif _OF_PREFIXES in column.encodings:
-                plain += BATCH_BYTES_MAX / _PREFIX_ROWS
-        left = BATCH_BYTES_MAX / min(self._rows_max, found.num_rows) - plain
-        if coded and _total(coded) > left:
-            coded = self._by_headers(found, coded)
-        if coded and _total(coded) > left:
-            coded = self._by_values(group, coded, left)
-        return plain + _total(coded)
+                size if has_prefixes or is_coded else 0,
+            )
 
-    def _by_headers(self, found: pq.RowGroupMetaData, coded: Sequence[_Coded]) -> list[_Coded]:
+    def _check_pages(
+        self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
+    ) -> None:
+        """Refuse pages that take too much memory: one of each column is decompressed as a whole."""
+        if sum(one.size for one in chunks) <= VALUE_BYTES_MAX:
+            return
+        total = 0
+        for one in chunks:
+            largest = one.size
+            if largest > _SMALL_CHUNK_BYTES:
+                column = found.column(one.number)
+                pages = _data_pages(self._stored, column)
+                if pages is not None:
+                    page = _dictionary_page(self._stored, column)
+                    largest = max(page.size for page in pages) + (0 if page is None else page.size)
+            if largest > PAGE_BYTES_MAX:
+                raise InvalidRequest(
+                    f"{self._shown}: a page of column {one.path!r} in row group {group} takes"
+                    f" {largest:,} bytes, more than {PAGE_BYTES_MAX:,}: leave the column out, or"
+                    " write smaller pages"
+                )
+            total += largest
+        if total > PAGES_BYTES_MAX:
+            raise InvalidRequest(
+                f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
+                f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
+                " write smaller pages"
+            )
+
+    def _by_pages(self, found: pq.RowGroupMetaData, chunk: _Chunk) -> list[_Span]:
+        """Return the sizes of pages, which limit those of their rows."""
+        whole = chunk.span(found.num_rows, chunk.values, chunk.size)
+        pages = _data_pages(self._stored, found.column(chunk.number))
+        if pages is None:
+            return [whole]
+        if chunk.is_list and any(page.rows is None for page in pages):
+            if whole.size > BATCH_BYTES_MAX and whole.size > chunk.stored_size * _UNPACKED_MAX:
+                # One row may have nearly all values.
+                return [_Span(whole.size, 1)]
+            rows = found.num_rows / chunk.values
+            return [chunk.span(page.values * rows, page.values, page.size) for page in pages]
+        return [
+            chunk.span(page.values if page.rows is None else page.rows, page.values, page.size)
+            for page in pages
+        ]
+
+    def _by_reading(
+        self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
+    ) -> _GroupBound:
+        """Return the sizes of rows whose values share prefixes, by reading them a few at a time."""
+        row_bytes = 0.0
+        columns = []
+        for one in chunks:
+            # No value is larger than its page or the dictionary.
+            largest = one.size
+            pages = _data_pages(self._stored, found.column(one.number))
+            if pages is not None:
+                page = _dictionary_page(self._stored, found.column(one.number))
+                largest = max(page.size for page in pages)
+                largest = max(largest, 0 if page is None else page.size)
+            at_most = largest * one.per_row(found.num_rows) * (_UNEVEN if one.is_list else 1)
+            spans = self._measured(group, one, at_most)
+            if spans is None:
+                row_bytes += at_most * _COPIES
+            else:
+                columns.append(spans)
+        return _GroupBound(row_bytes, columns)
+
+    def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> list[_Span] | None:
+        """Return the sizes of the rows of a column; None if they are very large in total."""
+        rows = max(1, min(self._rows_max, int(BATCH_BYTES_MAX // max(row_bytes * _COPIES, 1.0))))
+        spans = []
+        size = 0
+        for batch in self._plain().iter_batches(
+            rows, row_groups=[group], columns=[chunk.path], use_threads=False
+        ):
+            size += batch.nbytes
+            if size > _READ_BYTES_MAX:
+                return None
+            spans.append(_Span(batch.nbytes * _COPIES, batch.num_rows))
+        return spans
+
+    def _by_headers(self, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]) -> list[_Chunk]:
         """Return the columns with the sizes of their dictionaries, which limit the values."""
         known = []
-        for one in coded:
-            page = _dictionary_page(self._stored, found.column(one.number))
-            known.append(one if page is None else one._replace(size=min(one.size, page.size)))
+        for one in chunks:
+            largest = one.largest
+            if largest and not one.has_prefixes:
+                page = _dictionary_page(self._stored, found.column(one.number))
+                largest = largest if page is None else min(largest, page.size)
+            known.append(one._replace(largest=largest))
         return known
 
-    def _by_values(self, group: int, coded: Sequence[_Coded], left: float) -> list[_Coded]:
+    def _by_values(
+        self, group: int, rows: int, chunks: Sequence[_Chunk], bound: _GroupBound
+    ) -> list[_Chunk]:
         """Return the columns, those with large dictionaries with their largest values."""
-        share = left / len(coded)
+        coded = [one for one in chunks if one.largest and not one.has_prefixes]
+        at_once = min(self._rows_max, rows)
+        others = bound.bytes_of(at_once) - at_once * sum(
+            one.largest * one.per_row(rows) for one in coded
+        )
+        share = (BATCH_BYTES_MAX - others) / at_once / max(1, len(coded))
         found = self._metadata.row_group(group)
-        known: list[_Coded] = []
-        unknown: dict[str, _Coded] = {}
+        known = [one for one in chunks if one not in coded]
+        unknown: dict[str, _Chunk] = {}
         for one in coded:
-            if one.size * one.per_row <= share:
+            if one.largest * one.per_row(rows) <= share:
                 known.append(one)
                 continue
             largest = _largest_short_value(self._stored, found.column(one.number))
             if largest is None:
                 unknown[one.path] = one
             else:
-                known.append(one._replace(size=largest))
+                known.append(one._replace(largest=largest))
         if unknown:
             found_largest = _largest_values(self._opened(), group, list(unknown))
-            known += [unknown[path]._replace(size=largest) for path, largest in found_largest]
+            known += [unknown[path]._replace(largest=largest) for path, largest in found_largest]
         return known
+
+    def _plain(self) -> pq.ParquetFile:
+        """Open the file once more, to measure rows."""
+        if self._as_stored is None:
+            import pyarrow.parquet as pq  # noqa: PLC0415
+
+            self._as_stored = pq.ParquetFile(
+                self._stored, metadata=self._metadata, pre_buffer=False
+            )
+        return self._as_stored
 
     def _opened(self) -> pq.ParquetFile:
         """Open the file once more, reading text columns as dictionaries."""
@@ -247,8 +459,36 @@ class _RowBounds:
         return self._by_dictionaries
 
 
-def _total(coded: Iterable[_Coded]) -> float:
-    return sum(one.size * one.per_row for one in coded)
+def _bound(chunks: Sequence[_Chunk], rows: int, measured: _GroupBound) -> _GroupBound:
+    """Return a bound that the sizes of whole chunks give, besides that of other columns."""
+    row_bytes = measured.row_bytes
+    columns = [*measured.columns]
+    for one in chunks:
+        if not one.is_list:
+            row_bytes += one.width + one.largest
+        if one.is_text or one.is_list:
+            columns.append((one.span(rows, one.values, one.size),))
+    return _GroupBound(row_bytes, columns)
+
+
+def _bytes_of_rows(spans: Sequence[_Span], rows: int) -> float:
+    """Return the maximum size of a number of consecutive rows of a column.
+
+    The rows of a span may be uneven. If it is large, all of its bytes may be in a few of its rows.
+    """
+    if len(spans) == 1:
+        [(size, count)] = spans
+        share = _UNEVEN * max(1.0, size / _EVEN_BYTES) * rows / max(count, 1.0)
+        return size * min(1.0, share)
+    found = np.array(spans, np.float64).reshape(-1, 2)
+    sizes, counts = found[:, 0], found[:, 1]
+    uneven = _UNEVEN * np.maximum(1.0, sizes / _EVEN_BYTES)
+    taken = sizes * np.minimum(1.0, uneven * rows / np.maximum(counts, 1.0))
+    totals = np.concatenate(([0.0], np.cumsum(taken)))
+    ends = np.cumsum(counts)
+    # The worst rows begin with the last one of a span.
+    last = np.searchsorted(ends, ends + (rows - 2), side="right")
+    return float((totals[np.minimum(last + 1, len(spans))] - totals[:-1]).max(initial=0.0))
 
 
 def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None:
@@ -258,6 +498,93 @@ def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None
             f" {int(value_bytes):,} bytes on average, more than {VALUE_BYTES_MAX:,}: leave the"
             " column out, or write smaller values"
         )
+
+
+def _data_pages(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> list[_Page] | None:
+    """Return the data pages of a column chunk; None if their headers cannot be interpreted."""
+    at = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
+        at = column.dictionary_page_offset
+    end = at + column.total_compressed_size
+    left = column.num_values
+    pages: list[_Page] = []
+    try:
+        while left > 0 and at < end and len(pages) < _PAGES_MAX:
+            header, at = _page_header(stored, at)
+            size, stored_size = header[_SIZE], header[_STORED_SIZE]
+            if not isinstance(size, int) or not isinstance(stored_size, int):
+                return None
+            at += stored_size
+            details = header.get(_DATA_PAGE, header.get(_DATA_PAGE_V2))
+            if not isinstance(details, dict):
+                continue
+            values, rows = details[_VALUES], details.get(_ROWS) if _DATA_PAGE_V2 in header else None
+            if not isinstance(values, int) or min(values, size, stored_size) < 0:
+                return None
+            pages.append(_Page(size, values, rows if isinstance(rows, int) else None))
+            left -= values
+    except (IndexError, KeyError, ValueError, OSError):
+        return None  # The reader reports damage.
+    return pages if pages and left <= 0 else None
+
+
+def _page_header(stored: pa.NativeFile, at: int) -> tuple[_Fields, int]:
+    """Return the header of the page at a position, and the position of its end."""
+    size = _PAGE_HEADER_BYTES
+    while True:
+        head = bytes(stored.read_at(size, at))
+        try:
+            header, length = _fields(head, 0, 0)
+        except IndexError:
+            if len(head) < size or size >= _PAGE_HEADER_BYTES_MAX:
+                raise
+            size *= 16  # the header contains statistics
+            continue
+        return header, at + length
+
+
+def _fields(head: bytes, place: int, depth: int) -> tuple[_Fields, int]:
+    """Return the numbers and structs of a struct in Thrift's compact protocol, and its end."""
+    if depth > _HEADER_LEVELS_MAX:
+        raise ValueError("too many levels")
+    found: _Fields = {}
+    number = 0
+    while True:
+        byte = head[place]
+        place += 1
+        if not byte:
+            return found, place
+        kind = byte & 0x0F
+        if byte >> 4:
+            number += byte >> 4
+        else:
+            number, place = _integer(head, place)
+        if kind in _BOOLEANS:
+            continue
+        if kind == _STRUCT:
+            found[number], place = _fields(head, place, depth + 1)
+        elif kind in _INTEGERS:
+            found[number], place = _integer(head, place)
+        elif kind == _BINARY:
+            length, place = _varint(head, place)
+            place += length
+        else:
+            raise ValueError("a header with fields of another type")
+
+
+def _varint(head: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(10):
+        byte = head[place + shift]
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise ValueError("not a number of 64 bits")
+
+
+def _integer(head: bytes, place: int) -> tuple[int, int]:
+    value, place = _varint(head, place)
+    return (value >> 1) ^ -(value & 1), place
 
 
 def _dictionary_page(

@@ -17,6 +17,7 @@ from penstock.core.arrow_bounds import check_batches
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.core.row_bytes import check_no_unions
+from penstock.flow.processors.records.formats.batch_bounds import bounded_batches
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     BATCH_ROWS,
@@ -98,7 +99,19 @@ def read_arrow(source: RecordSource, options: ReadingOptions) -> RecordBatches:
         check_no_unions(found, "the Arrow content")
     except InvalidRequest as error:
         raise BadRecords(str(error)) from None
-    return _projected(found, batches(), options)
+    made_batches = batches()
+    if options.schema is not None:
+        # Many records may share a value, and a cast copies it for each of them.
+        kept = _kept(made_batches, options.schema)
+        made_batches = bounded_batches(kept, options.record_max_bytes)
+    return _projected(found, made_batches, options)
+
+
+def _kept(batches: Iterator[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield batches without the columns that a schema lacks."""
+    for batch in batches:
+        kept = [name for name in batch.schema.names if name in wanted.names]
+        yield batch.select(kept) if kept else batch
 
 
 class ParquetWriter:

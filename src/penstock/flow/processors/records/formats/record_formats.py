@@ -6,19 +6,13 @@ Owns the table. Does not own the formats, which are the other modules of this pa
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.core.row_bytes import (
-    bytes_of_rows,
-    dictionaries_of,
-    may_have_long_rows,
-    repeats_values,
-)
 from penstock.flow.processors.records.formats.avro import AvroWriter, read_avro
+from penstock.flow.processors.records.formats.batch_bounds import bounded_batches
 from penstock.flow.processors.records.formats.columnar import (
     ArrowWriter,
     ParquetWriter,
@@ -36,8 +30,6 @@ from penstock.flow.processors.records.formats.protocols import (
     RecordSource,
     RecordWriter,
     WritingOptions,
-    record_too_long,
-    translated,
 )
 
 
@@ -61,12 +53,6 @@ MIME_TYPES: Final[Mapping[RecordFormat, str]] = {
     RecordFormat.ARROW: "application/vnd.apache.arrow.stream",
 }
 
-CELLS_MAX: Final = 2 << 20
-"""Maximum number of values, rows times columns, of a batch with more than one row."""
-BATCH_BYTES_MAX: Final = 32 << 20
-"""Approximate maximum size in bytes of a batch with more than one row."""
-_SIZES: Final = "the sizes of the records cannot be computed"
-
 _READERS: Final[Mapping[RecordFormat, Callable[[RecordSource, ReadingOptions], RecordBatches]]] = {
     RecordFormat.JSON_LINES: read_json_lines,
     RecordFormat.JSON: read_json,
@@ -86,62 +72,7 @@ def read_records(
         BadRecords: The content does not have the format, or does not fit the schema.
     """
     records = _READERS[format_](source, options)
-    return RecordBatches(records.schema, _bounded(records.batches, options.record_max_bytes))
-
-
-def _bounded(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the records in batches of a limited size; raise if a record is too long."""
-    for batch in batches:
-        # For most batches this check is sufficient.
-        if (
-            batch.nbytes <= min(bytes_max, BATCH_BYTES_MAX)
-            and batch.num_rows * batch.num_columns <= CELLS_MAX
-            and not any(
-                pa.types.is_nested(t) or pa.types.is_dictionary(t) or repeats_values(t)
-                for t in batch.schema.types
-            )
-        ):
-            yield batch
-            continue
-        yield from _of_bounded_size(_of_bounded_length(iter((batch,)), bytes_max))
-
-
-def _of_bounded_length(
-    batches: Iterator[pa.RecordBatch], bytes_max: int
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        with translated(_SIZES):
-            is_long = (
-                may_have_long_rows(batch, bytes_max)
-                and pc.any(pc.greater(bytes_of_rows(batch), bytes_max)).as_py()
-            )
-        if is_long:
-            raise record_too_long(bytes_max)
-        yield batch
-
-
-def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Split batches with very many columns or bytes: as text, a value may be many times larger."""
-    for batch in batches:
-        with translated(_SIZES):
-            size = max(1, _bytes_of(batch))
-        rows = min(
-            CELLS_MAX // max(1, batch.num_columns),
-            batch.num_rows * BATCH_BYTES_MAX // size,
-        )
-        if batch.num_rows <= rows:
-            yield batch
-            continue
-        for start in range(0, batch.num_rows, max(1, rows)):
-            yield batch.slice(start, max(1, rows))
-
-
-def _bytes_of(batch: pa.RecordBatch) -> int:
-    """Return how many bytes the values of a batch take, including shared ones."""
-    has_dictionary = any(True for column in batch.columns for _ in dictionaries_of(column))
-    if has_dictionary or any(map(repeats_values, batch.schema.types)):
-        return int(pc.sum(bytes_of_rows(batch)).as_py() or 0)
-    return int(batch.nbytes)
+    return RecordBatches(records.schema, bounded_batches(records.batches, options.record_max_bytes))
 
 
 def record_writer(
