@@ -418,7 +418,7 @@ class _RowBounds:
     def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> list[_Span] | None:
         """Return the sizes of the rows of a column; None if measuring them takes too long."""
         rows = max(1, min(self._rows_max, int(BATCH_BYTES_MAX // max(row_bytes * _COPIES, 1.0))))
-        spans = []
+        spans: list[_Span] = []
         size = 0
         for batch in self._plain().iter_batches(
             rows, row_groups=[group], columns=[chunk.path], use_threads=False
