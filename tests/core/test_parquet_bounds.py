@@ -113,6 +113,41 @@ def test_the_pages_of_a_column_are_found(version: str, statistics: bool, diction
             parquet_bounds._data_pages(raw, column)  # raises nothing
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=40), min_size=1, max_size=60),
+    st.booleans(),
+    st.sampled_from(["none", "snappy"]),
+)
+def test_rows_of_lists_are_counted_by_their_levels(
+    lists: list[list[int]], nested: bool, codec: str
+) -> None:
+    kind = pa.list_(pa.int64())
+    values = pa.array([[one, one] for one in lists], pa.list_(kind)) if nested else lists
+    file = stored(values, codec, data_page_size=100, write_batch_size=16)
+    metadata = pq.read_metadata(file)
+    column = metadata.row_group(0).column(0)
+    pages = parquet_bounds._data_pages(file, column)
+    assert pages is not None
+    levels = metadata.schema.column(0).max_repetition_level
+    assert levels == 1 + nested
+    parts = [
+        part
+        for page in pages
+        for part in parquet_bounds._parts_of_page(file, column, page, levels) or []
+    ]
+    assert sum(rows for rows, _ in parts) == len(lists)
+    assert sum(values for _, values in parts) == column.num_values
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+def test_lists_of_few_different_values_are_read_in_large_batches(
+    monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    monkeypatch.setattr(parquet_bounds, "BATCH_BYTES_MAX", 8 << 20)
+    lists = pa.array([["0" * 100] * 10] * 50_000)
+    assert rows_at_once(stored(lists, codec)) > 1_000
+
+
 def test_pages_that_take_too_much_memory_together_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -42,11 +42,12 @@ _OF_PREFIXES: Final = "DELTA_BYTE_ARRAY"
 _COPIES: Final = 2
 # Columns of such values are not measured further than that.
 _READ_BYTES_MAX: Final = 1 << 30
+_READS_MAX: Final = 100_000
 # Values of a batch may be larger than the average of their page.
 _UNEVEN: Final = 4
 # Pages are usually smaller. Values of a larger page may be more uneven, in proportion to its size.
 _EVEN_BYTES: Final = 2 << 20
-# Lists of a column chunk that unpacks to more times its size may be uneven to any degree.
+# Rows are counted in the pages of lists if their column chunk unpacks to more times its size.
 _UNPACKED_MAX: Final = 200
 # Pages of a smaller column chunk are not searched for large ones.
 _SMALL_CHUNK_BYTES: Final = 8 << 20
@@ -70,6 +71,9 @@ _ROWS: Final = 3
 _PAGE_HEADER_BYTES: Final = 256
 _PAGE_HEADER_BYTES_MAX: Final = 1 << 20
 _HEADER_LEVELS_MAX: Final = 4
+# Rows are counted in parts of about as many values, and not in larger pages.
+_PART_VALUES: Final = 4_096
+_LEVELS_PAGE_BYTES_MAX: Final = 64 << 20
 _PAGES_MAX: Final = 100_000
 # Types of Thrift's compact protocol.
 _BOOLEANS: Final = frozenset({1, 2})
@@ -99,11 +103,16 @@ class _DictionaryPage(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """Decompressed size of a data page, its number of values, and of rows if it is known."""
+    """Decompressed size of a data page, its number of values, and of rows if it is known.
+
+    Its bytes begin at `start` in the file.
+    """
 
     size: int
     values: int
     rows: int | None
+    start: int
+    stored_size: int
 
 
 class _Span(NamedTuple):
@@ -272,7 +281,7 @@ class _RowBounds:
             chunks = self._by_values(group, rows, chunks, bound)
             bound = _bound(chunks, rows, measured)
         if bound.bytes_of(at_once) > BATCH_BYTES_MAX:
-            by_pages = [self._by_pages(found, one) for one in chunks if one.is_text or one.is_list]
+            by_pages = self._all_by_pages(found, chunks)
             bound = _GroupBound(bound.row_bytes, [*measured.columns, *by_pages])
         return bound
 
@@ -340,6 +349,18 @@ class _RowBounds:
                 " write smaller pages"
             )
 
+    def _all_by_pages(
+        self, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
+    ) -> Iterator[Sequence[_Span]]:
+        """Yield the sizes of pages of the largest columns, and those of the other whole columns."""
+        rows = found.num_rows
+        uneven = [one for one in chunks if one.is_text or one.is_list]
+        left = BATCH_BYTES_MAX / _UNEVEN
+        for one in sorted(uneven, key=lambda one: one.span(rows, one.values, one.size).size):
+            whole = one.span(rows, one.values, one.size)
+            left -= whole.size
+            yield [whole] if left >= 0 else self._by_pages(found, one)
+
     def _by_pages(self, found: pq.RowGroupMetaData, chunk: _Chunk) -> list[_Span]:
         """Return the sizes of pages, which limit those of their rows."""
         whole = chunk.span(found.num_rows, chunk.values, chunk.size)
@@ -348,14 +369,29 @@ class _RowBounds:
             return [whole]
         if chunk.is_list and any(page.rows is None for page in pages):
             if whole.size > BATCH_BYTES_MAX and whole.size > chunk.stored_size * _UNPACKED_MAX:
-                # One row may have nearly all values.
-                return [_Span(whole.size, 1)]
+                return self._by_levels(found, chunk, pages) or [_Span(whole.size, 1)]
             rows = found.num_rows / chunk.values
             return [chunk.span(page.values * rows, page.values, page.size) for page in pages]
         return [
             chunk.span(page.values if page.rows is None else page.rows, page.values, page.size)
             for page in pages
         ]
+
+    def _by_levels(
+        self, found: pq.RowGroupMetaData, chunk: _Chunk, pages: Sequence[_Page]
+    ) -> list[_Span]:
+        """Return the sizes of parts of pages of lists; nothing if they are not known."""
+        levels = self._metadata.schema.column(chunk.number).max_repetition_level
+        column = found.column(chunk.number)
+        spans: list[_Span] = []
+        for page in pages:
+            parts = _parts_of_page(self._stored, column, page, levels)
+            if parts is None:  # one row may have nearly all values
+                return []
+            for rows, values in parts:
+                text = min(page.size, page.size * values * _UNEVEN // max(page.values, 1))
+                spans.append(chunk.span(rows, values, text))
+        return spans
 
     def _by_reading(
         self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
@@ -380,15 +416,15 @@ class _RowBounds:
         return _GroupBound(row_bytes, columns)
 
     def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> list[_Span] | None:
-        """Return the sizes of the rows of a column; None if they are very large in total."""
+        """Return the sizes of the rows of a column; None if measuring them takes too long."""
         rows = max(1, min(self._rows_max, int(BATCH_BYTES_MAX // max(row_bytes * _COPIES, 1.0))))
-        spans = []
+        spans: list[_Span] = []
         size = 0
         for batch in self._plain().iter_batches(
             rows, row_groups=[group], columns=[chunk.path], use_threads=False
         ):
             size += batch.nbytes
-            if size > _READ_BYTES_MAX:
+            if size > _READ_BYTES_MAX or len(spans) >= _READS_MAX:
                 return None
             spans.append(_Span(batch.nbytes * _COPIES, batch.num_rows))
         return spans
@@ -415,7 +451,7 @@ class _RowBounds:
         )
         share = (BATCH_BYTES_MAX - others) / at_once / max(1, len(coded))
         found = self._metadata.row_group(group)
-        known = [one for one in chunks if one not in coded]
+        known = [one for one in chunks if not one.largest or one.has_prefixes]
         unknown: dict[str, _Chunk] = {}
         for one in coded:
             if one.largest * one.per_row(rows) <= share:
@@ -486,8 +522,8 @@ def _bytes_of_rows(spans: Sequence[_Span], rows: int) -> float:
     taken = sizes * np.minimum(1.0, uneven * rows / np.maximum(counts, 1.0))
     totals = np.concatenate(([0.0], np.cumsum(taken)))
     ends = np.cumsum(counts)
-    # The worst rows begin with the last one of a span.
-    last = np.searchsorted(ends, ends + (rows - 2), side="right")
+    # The worst rows begin with the last one of a span. The last of them may end in a later one.
+    last = np.searchsorted(ends, ends + (rows - 1), side="right")
     return float((totals[np.minimum(last + 1, len(spans))] - totals[:-1]).max(initial=0.0))
 
 
@@ -521,11 +557,56 @@ def _data_pages(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> list[_
             values, rows = details[_VALUES], details.get(_ROWS) if _DATA_PAGE_V2 in header else None
             if not isinstance(values, int) or min(values, size, stored_size) < 0:
                 return None
-            pages.append(_Page(size, values, rows if isinstance(rows, int) else None))
+            rows = rows if isinstance(rows, int) else None
+            pages.append(_Page(size, values, rows, at - stored_size, stored_size))
             left -= values
     except (IndexError, KeyError, ValueError, OSError):
         return None  # The reader reports damage.
     return pages if pages and left <= 0 else None
+
+
+def _parts_of_page(
+    stored: pa.NativeFile, column: pq.ColumnChunkMetaData, page: _Page, levels: int
+) -> list[tuple[int, int]] | None:
+    """Return how many rows begin in each part of a page of lists, and its number of values.
+
+    A row begins with each repetition level of zero. The levels are in runs of an equal level, and
+    in groups of eight. The result is None if they cannot be decoded.
+    """
+    codec = column.compression
+    if page.size > _LEVELS_PAGE_BYTES_MAX or (codec not in _CODECS and codec != "UNCOMPRESSED"):
+        return None
+    parts: list[tuple[int, int]] = []
+    try:
+        data = stored.read_at(page.stored_size, page.start)
+        if codec in _CODECS:
+            data = pa.Codec(_CODECS[codec]).decompress(data, page.size)
+        data = bytes(data[: _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")])
+        width = levels.bit_length()
+        rows, values, left, place = 0, 0, page.values, _LENGTH_BYTES
+        while left > 0:
+            header, place = _varint(data, place)
+            count = header >> 1
+            if not count:
+                return None
+            if header & 1:
+                packed = np.frombuffer(data, np.uint8, count * width, place)
+                bits = np.unpackbits(packed, bitorder="little").reshape(-1, width)[:left]
+                rows += len(bits) - int(np.count_nonzero(bits.any(axis=1)))
+                place += count * width
+                count = len(bits)
+            else:
+                count = min(count, left)
+                rows += 0 if data[place] else count
+                place += 1
+            values += count
+            left -= count
+            if values >= _PART_VALUES or not left:
+                parts.append((rows, values))
+                rows = values = 0
+    except (pa.ArrowException, OSError, ValueError, IndexError):
+        return None  # The reader reports damage and missing codecs.
+    return parts
 
 
 def _page_header(stored: pa.NativeFile, at: int) -> tuple[_Fields, int]:
