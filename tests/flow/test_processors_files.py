@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, NotFound, Unavailable
 from penstock.flow.processor import InvalidConfiguration
+from penstock.flow.processors.files import folders
 from penstock.flow.processors.files.folders import FoundFile, open_folder
 from penstock.flow.processors.files.get_files import FetchFile, GetFile, ListFiles
 from penstock.flow.processors.files.list_source import (
@@ -402,3 +405,33 @@ def test_files_behind_a_url_are_taken_and_deleted_too() -> None:
             assert memory.find("/taken") == []
     finally:
         memory.store.clear()
+
+
+def test_a_file_whose_store_has_no_library_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The FlowFile stayed in the queue, because the session was rolled back each time."""
+
+    def no_library(_url: str) -> NoReturn:
+        raise OSError("Unable to load libhdfs")
+
+    monkeypatch.setattr(folders.fsspec.core, "url_to_fs", no_library)
+    with ProcessorRunner(FetchFile, {"file": "${file.path}"}) as runner:
+        runner.enqueue(b"", {"file.path": "hdfs://x/y"})
+        runner.run()
+        [failed] = runner.sent("failure")
+    assert "libraries for hdfs://" in failed.attributes["error.reason"]
+
+
+def test_a_file_of_a_store_that_raises_errors_of_its_own_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_credentials = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})
+
+    def refuse(*_: object) -> NoReturn:
+        raise no_credentials
+
+    monkeypatch.setattr(MemoryFileSystem, "info", refuse)
+    with ProcessorRunner(FetchFile, {"file": "${file.path}"}) as runner:
+        runner.enqueue(b"", {"file.path": "memory://a/b"})
+        runner.run()
+        [failed] = runner.sent("failure")
+    assert "NoCredentialsError" in failed.attributes["error.reason"]

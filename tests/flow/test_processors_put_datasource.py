@@ -83,6 +83,7 @@ def test_records_go_to_the_topic_that_the_supervisor_reads(
         ("odd", "does not read a topic"),
         ("none", "does not read a topic"),
         ("", "is empty for this FlowFile"),
+        ("a" * 70_000, "too many for a URL"),
     ],
 )
 def test_what_no_supervisor_reads_fails(

@@ -564,6 +564,31 @@ def test_memory_that_runs_out_is_not_the_contents_fault(
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [("[", "]"), ('{"a":', "}"), ('{"a":[', "]}")],
+    ids=["lists", "objects", "both"],
+)
+@pytest.mark.parametrize("format_", [RecordFormat.JSON_LINES, RecordFormat.JSON])
+def test_types_of_many_levels_are_refused_before_a_writer_recurses(
+    format_: RecordFormat, before: str, after: str
+) -> None:
+    """From about 250 levels on, a RecursionError rolled the session back without end."""
+    width = before.count("[") + before.count("{")
+    for levels in (100, 102, 340, 498):
+        times = levels // width
+        content = ('{"v":' + before * times + "1" + after * times + "}").encode()
+        if levels > 100:
+            with pytest.raises(BadRecords, match="'v' has more than 100 levels"):
+                read_records(format_, source(content), ReadingOptions())
+            continue
+        table = pa.Table.from_batches(
+            read_records(format_, source(content), ReadingOptions()).batches
+        )
+        for out in (RecordFormat.JSON_LINES, RecordFormat.CSV, RecordFormat.AVRO):
+            assert write(out, table)
+
+
+@pytest.mark.parametrize(
     "field",
     [
         {"type": "fixed", "name": "f", "size": 2**40},

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _BLOCK_BYTES: Final = 256
+_PIECE_BYTES: Final = 64 << 10
 _OPENING_BIT: Final = np.uint8(ord("[") ^ ord("{"))  # the two differ only by it
 _NOT_QUOTE: Final = bytes(set(range(256)) - set(b'"'))
 
@@ -43,20 +44,22 @@ def count_openings_at_most(
     text: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.integer],
     ends: npt.NDArray[np.integer],
-) -> npt.NDArray[np.integer]:
+) -> npt.NDArray[np.int64]:
     """Return an upper bound of the arrays and objects in each part [starts[i], ends[i]) of a text.
 
-    It costs a few percent of parsing the text: whole blocks are counted, also those of which only
-    a part belongs to [starts[i], ends[i]), and brackets in strings.
+    It takes less than a tenth of the time of parsing the text, because it counts brackets in
+    strings, too, and all those of a block of which only a part belongs to [starts[i], ends[i]).
     """
-    blocks = -(-len(text) // _BLOCK_BYTES)
-    opens = np.zeros(blocks * _BLOCK_BYTES, np.bool_)
-    np.equal(text | _OPENING_BIT, ord("{"), out=opens[: len(text)])
-    # Each byte of a sum of words is the sum of bytes at most 255, so it does not overflow.
-    words = opens.view(np.uint64).reshape(blocks, _BLOCK_BYTES // 8).sum(axis=1)
-    counts = words.view(np.uint8).reshape(blocks, 8).sum(axis=1, dtype=np.int64)
-    before = np.concatenate([[0], np.cumsum(counts)])
-    found: npt.NDArray[np.integer] = (
-        before[-(-ends // _BLOCK_BYTES)] - before[starts // _BLOCK_BYTES]
-    )
-    return found
+    opens = np.zeros(_PIECE_BYTES, np.bool_)
+    found: list[npt.NDArray[np.int64]] = []
+    # In pieces that the processor's cache can hold.
+    for start in range(0, len(text), _PIECE_BYTES):
+        piece = text[start : start + _PIECE_BYTES]
+        np.equal(piece | _OPENING_BIT, ord("{"), out=opens[: len(piece)])
+        opens[len(piece) :] = False
+        # Each byte of a sum of words is the sum of bytes at most 255, so it does not overflow.
+        words = opens.view(np.uint64).reshape(-1, _BLOCK_BYTES // 8).sum(axis=1)
+        found.append(words.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64))
+    before = np.concatenate([[0], np.cumsum(np.concatenate(found))])
+    bound: npt.NDArray[np.int64] = before[-(-ends // _BLOCK_BYTES)] - before[starts // _BLOCK_BYTES]
+    return bound

@@ -47,6 +47,8 @@ _REMOTE: Final = frozenset(
 _LOCAL: Final = frozenset({"file", "local"})
 # Errors of a path itself: a retry would fail in the same way.
 _WRONG_PATHS: Final = frozenset({errno.ENAMETOOLONG, errno.ELOOP})
+# Packages of stores whose exceptions are not all OSErrors, such as those for missing credentials.
+_STORE_PACKAGES: Final = frozenset({"aiohttp", "azure", "botocore", "gcsfs", "google"})
 _HDFS_OPTIONS: Final = frozenset({"user", "kerb_ticket", "replication", "port"})
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 
@@ -303,6 +305,7 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
     Raises:
         InvalidRequest: The file system is unknown, a flow must not use it, or a package for it is
             missing.
+        Unavailable: The libraries of the file system cannot be loaded, or it does not answer.
     """
     if not where or "\0" in where:
         raise InvalidRequest(f"invalid path {where!r}: write a path or a URL")
@@ -326,6 +329,11 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
         raise InvalidRequest(
             f"{where!r} cannot be opened ({type(error).__name__}): correct the URL or the options"
         ) from None
+    except OSError as error:
+        raise Unavailable(
+            f"{where!r} cannot be opened ({type(error).__name__}): check the URL, and install the "
+            f"libraries for {scheme}:// on this machine"
+        ) from error
     is_local = isinstance(fs, LocalFileSystem)
     if not is_local and not separator:
         raise InvalidRequest(f"{where!r} cannot be opened: write a path, or a URL with ://")
@@ -419,6 +427,14 @@ def _translated(path: str, doing: str) -> Iterator[None]:
     except (ValueError, NotImplementedError) as error:
         # fsspec describes invalid URLs, and operations that a store does not support.
         raise InvalidRequest(f"{path}: cannot {doing}: {error}") from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _STORE_PACKAGES:
+            raise
+        # The message may contain a signed URL.
+        raise Unavailable(
+            f"{path}: cannot {doing}: {type(error).__name__}; check the URL and the credentials of "
+            "this machine"
+        ) from error
 
 
 def _changed_ms(entry: Mapping[str, object]) -> int | None:

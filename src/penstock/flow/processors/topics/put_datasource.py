@@ -19,6 +19,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.http_errors import ClientRemedies, error_of_answer
+from penstock.core.printable import quoted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
@@ -118,6 +119,11 @@ class PutDatasource(TopicPublisher):
             raise Unavailable(
                 f"the overlord at {self._overlord_url} does not answer ({type(error).__name__}): "
                 "check that it is running"
+            ) from None
+        except httpx.InvalidURL:
+            raise InvalidRequest(
+                f"datasource {quoted(datasource)} has {len(datasource):,} characters, too many for "
+                "a URL: correct the attribute"
             ) from None
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise InvalidRequest(

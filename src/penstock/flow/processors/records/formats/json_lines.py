@@ -43,6 +43,11 @@ DEPTH_MAX: Final = 500
 
 Arrow's parser recurses for each level: 100,000 levels exhaust its stack and end the process.
 """
+_TYPE_LEVELS_MAX: Final = 100
+"""Maximum nesting of the type of a field in content without a schema.
+
+Python's recursion is limited to 1,000 calls, and writers need several for each level.
+"""
 _PIECE_BYTES: Final = 32 << 10
 _KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 # Values of all fields that are created at once: a record of two bytes becomes a row with all
@@ -421,7 +426,7 @@ def _parse(
     if not is_checked:
         _check_depth(chunk)
     with translated(_DOING):
-        return pj.read_json(
+        table = pj.read_json(
             pa.BufferReader(chunk),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
             parse_options=pj.ParseOptions(
@@ -430,6 +435,23 @@ def _parse(
                 unexpected_field_behavior=others,
             ),
         )
+    if schema is None:
+        _check_levels(table.schema)
+    return table
+
+
+def _check_levels(schema: pa.Schema) -> None:
+    """Refuse fields whose types nest too deeply for writers."""
+    left = [(field.name, field.type, 1) for field in schema if pa.types.is_nested(field.type)]
+    while left:
+        name, type_, level = left.pop()
+        if level > _TYPE_LEVELS_MAX:
+            raise BadRecords(
+                f"the type of field {name!r} has more than {_TYPE_LEVELS_MAX} levels of arrays and "
+                "objects: write the deeper levels as text"
+            )
+        inner = (type_.field(number).type for number in range(type_.num_fields))
+        left += [(name, part, level + 1) for part in inner if pa.types.is_nested(part)]
 
 
 def _untimed(type_: pa.DataType) -> pa.DataType:
