@@ -191,6 +191,7 @@ def test_errors_of_the_server_are_one_line(server: FakeServer, capsys: Capture) 
 
 def test_topics(server: FakeServer, capsys: Capture) -> None:
     server.answers["/topic/create"] = (200, "")
+    server.answers["/stats"] = (200, {"topics": []})
     assert run(["topic", "create", "t", "--partitions", "2"]) == exit_codes.OK
     assert server.asked[-1][:3] == ("POST", "/topic/create", {"topic": ["t"], "partitions": ["2"]})
     parts = [{"earliest": 0, "latest": 4}, {"earliest": 2, "latest": 5}]

@@ -127,6 +127,10 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
         one.id for one in every(sqlite_url(data))
     ]
     assert run(command) == exit_codes.USAGE
+    capsys.readouterr()
+    again = tmp_path / "a b"
+    assert run(["restore", backup, "--data-dir", str(again)]) == exit_codes.OK
+    assert capsys.readouterr().out.endswith(f"\nstart it with penstock up --data-dir '{again}'\n")
 
 
 @pytest.mark.parametrize(

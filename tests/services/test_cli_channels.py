@@ -44,10 +44,32 @@ def channel(command: Command, name: str = "c") -> dict[str, object]:
     return next(one for one in topic["channels"] if one["channel_name"] == name)
 
 
+def test_a_created_topic_is_told_from_one_that_exists(
+    broker: RunningBroker, command: Command
+) -> None:
+    assert command("topic", "create", "new") == "created topic new\n"
+    assert command("topic", "create", "new") == "topic new already exists\n"
+    assert command("topic", "create", "t", "-p", "1") == "topic t already exists\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("stats", "salse"), ("peek", "salse"), ("pause", "salse"), ("pause", "salse", "-c", "c")],
+)
+def test_a_misspelt_topic_has_the_nearest_name(
+    words: tuple[str, ...], broker: RunningBroker, command: Command
+) -> None:
+    command("topic", "create", "sales")
+    said = command("topic", *words, code=1)
+    assert "topic 'salse' does not exist; did you mean 'sales'? If not, create it with" in said
+
+
 def test_channels_are_made_paused_emptied_and_deleted(
     broker: RunningBroker, command: Command
 ) -> None:
-    assert "channel c of topic t exists" in command("topic", "create", "t", "-c", "c")
+    assert command("topic", "create", "t", "-c", "c") == "created channel c of topic t\n"
+    exists = "channel c of topic t already exists\n"
+    assert command("topic", "create", "t", "-c", "c") == exists
     command("pub", "--topic", "t", "one", "two", "three")
     assert channel(command)["depth"] == 3
     assert "waiting" in command("topic", "stats", "t")

@@ -79,3 +79,23 @@ def test_a_command_during_a_start_names_the_processes_that_are_not_ready(
         f"penstock: the Penstock in {tmp_path} (process {os.getpid()}) is not ready yet: it waits"
         " for spark, worker; try again in a moment, or see penstock status\n"
     )
+
+
+def test_tasks_are_listed_by_how_they_ended(server: FakeServer, capsys: Capture) -> None:
+    codes = {"a": "SUCCESS", "b": "FAILED", "c": "FAILED"}
+    server.answers["/druid/indexer/v1/tasks"] = (
+        200,
+        [{"id": name, "statusCode": code} for name, code in codes.items()],
+    )
+    assert run(["task", "list", "--state", "FAILED", "--json"]) == exit_codes.OK
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["b", "c"]
+    assert server.asked[-1][2] == {"state": ["complete"]}
+    assert run(["task", "list", "--state", "failed", "--max", "1", "--json"]) == exit_codes.OK
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["b"]
+    assert run(["task", "list", "--state", "Running"]) == exit_codes.OK
+    assert server.asked[-1][2] == {"state": ["running"], "max": ["50"]}
+    assert run(["task", "list", "--state", "FAILD"]) == exit_codes.USAGE
+    assert capsys.readouterr().err == (
+        "penstock: --state: invalid state 'FAILD'; did you mean 'failed'?; use pending, waiting,"
+        " running, complete, success, failed\n"
+    )

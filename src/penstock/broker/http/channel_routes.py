@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, ApiError, HttpResponse, Request, json_response
+from penstock.broker.http.topic_lookup import require_topic
 from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.broker.topics.placement import require_partition
 from penstock.core.errors import NotFound
@@ -153,9 +154,7 @@ class ChannelRoutes:
     def _place(self, request: Request) -> tuple[Topic, str]:
         topic_name = _name(request, "topic")
         channel_name = _name(request, "channel")
-        topic = self._broker.topics.find(topic_name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {topic_name!r} does not exist")
+        topic = require_topic(self._broker.topics, topic_name)
         return topic, channel_name
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.exchange import JSON, ApiError, HttpResponse, Request, json_response
+from penstock.broker.http.topic_lookup import require_topic
 from penstock.broker.statistics import lookup_documents
 from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
@@ -88,9 +89,7 @@ class LookupRoutes:
     async def lookup(self, request: Request) -> HttpResponse:
         """Return the producers of a topic."""
         name = request.required("topic")
-        topic = self._broker.topics.find(name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
+        topic = require_topic(self._broker.topics, name)
         return json_response(lookup_documents.lookup(self._broker, topic))
 
     async def topics(self, _request: Request) -> HttpResponse:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import message_id
 from penstock.broker.channel.message_states import MessageState, message_states, offsets_in
 from penstock.broker.http.exchange import ApiError, HttpResponse, Request, json_response
+from penstock.broker.http.topic_lookup import require_topic
 from penstock.core.loop_tasks import run_on_thread
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ class PeekRoutes:
 
     def _place(self, request: Request) -> tuple[Topic, Channel | None]:
         name = request.required("topic")
-        topic = self._broker.topics.find(name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
+        topic = require_topic(self._broker.topics, name)
         channel_name = request.query.get("channel")
         if channel_name is None:
             return topic, None

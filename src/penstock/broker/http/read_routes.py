@@ -22,6 +22,7 @@ from penstock.broker.http.exchange import (
     Request,
     json_response,
 )
+from penstock.broker.http.topic_lookup import require_topic
 from penstock.broker.names import require_name
 from penstock.core.loop_tasks import run_on_thread, start_job
 
@@ -124,11 +125,7 @@ class ReadRoutes:
         return EMPTY
 
     def _topic(self, request: Request) -> Topic:
-        name = request.required("topic")
-        topic = self._broker.topics.find(name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist: create it")
-        return topic
+        return require_topic(self._broker.topics, request.required("topic"))
 
     def _queue(self, request: Request) -> MessageQueue:
         return self._topic(request).queue(request.integer("partition", 0))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.http.exchange import EMPTY, ApiError, HttpResponse, Request, json_response
+from penstock.broker.http.exchange import EMPTY, HttpResponse, Request, json_response
+from penstock.broker.http.topic_lookup import require_topic
 from penstock.broker.topics.options import WhenFull
 
 if TYPE_CHECKING:
@@ -63,11 +64,7 @@ class TopicRoutes:
         return EMPTY
 
     def _topic(self, request: Request) -> Topic:
-        name = request.required("topic")
-        topic = self._broker.topics.find(name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
-        return topic
+        return require_topic(self._broker.topics, request.required("topic"))
 
 
 class ConfigureRoutes:
@@ -112,8 +109,4 @@ class ConfigureRoutes:
         return await self.get(request)
 
     def _topic(self, request: Request) -> Topic:
-        name = request.required("topic")
-        topic = self._broker.topics.find(name)
-        if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
-        return topic
+        return require_topic(self._broker.topics, request.required("topic"))

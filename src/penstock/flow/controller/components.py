@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
+from penstock.core.similar_names import nearest
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.component_connections import (
     ComponentConnections,
@@ -33,7 +34,7 @@ from penstock.flow.graph.flow_index import (
     PlacedComponent,
     PlacedConnection,
 )
-from penstock.flow.graph.source_locations import listed, nearest
+from penstock.flow.graph.source_locations import listed
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome

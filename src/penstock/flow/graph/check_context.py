@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
+from penstock.core.similar_names import nearest
 from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.parameters import (
@@ -20,7 +21,7 @@ from penstock.flow.graph.parameters import (
     references,
     unknown,
 )
-from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, nearest
+from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
 
 # A user with more problems than this has repeated one mistake.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import PenstockError
+from penstock.core.similar_names import nearest
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
 from penstock.flow.graph.source_locations import (
@@ -27,7 +28,6 @@ from penstock.flow.graph.source_locations import (
     InvalidFlow,
     Path,
     SourceLocations,
-    nearest,
 )
 
 MAX_VALUE_BYTES: Final = 1 << 20

@@ -5,7 +5,6 @@ Owns positions and problems. Does not own reading nor checking.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +16,6 @@ Path = tuple[str | int, ...]
 
 _MAX_SHOWN: Final = 50
 _LISTED: Final = 20
-_COMPARED: Final = 300
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,26 +111,6 @@ def written(path: Path) -> str:
         else:
             text += f".{step}" if text else step
     return text
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'X'?`` for the most similar known name, or an empty text."""
-    names = list(known)
-    if len(names) > _COMPARED:
-        names = [one for one in names if _may_be_near(name, one)][:_COMPARED]
-    folded = {one.casefold(): one for one in names}
-    if name.casefold() in folded:
-        return f"; did you mean {folded[name.casefold()]!r}?"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _may_be_near(name: str, other: str) -> bool:
-    """Return quickly whether a comparison is worthwhile: similar length, and one equal end."""
-    if abs(len(name) - len(other)) > 3:
-        return False
-    folded, other = name.casefold(), other.casefold()
-    return folded[:2] == other[:2] or folded[-2:] == other[-2:]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.core.similar_names import nearest
 from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 from penstock.flow.graph.model import (
     Connection,
@@ -40,7 +41,6 @@ from penstock.flow.graph.source_locations import (
     Path,
     SourceLocation,
     SourceLocations,
-    nearest,
 )
 
 LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, remedy="split the flow")

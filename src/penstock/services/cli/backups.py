@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -155,10 +156,13 @@ def restore(
         if folder is None:
             _rebuild(options, skip_unknown=skip_unknown, as_json=as_json)
         else:
-            _restore(options, folder, as_json=as_json)
+            given = {"--deep-storage": deep_storage, "--metadata-url": metadata_url}
+            _restore(options, folder, given, as_json=as_json)
 
 
-def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
+def _restore(
+    options: Options, folder: Path, given: Mapping[str, str | None], *, as_json: bool
+) -> None:
     from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415 - slow to import, not for every command
 
     def import_metadata(path: str) -> None:
@@ -190,6 +194,17 @@ def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
     _warn_of(report.manifest.missing, "files of segments were missing when the backup was made")
     if report.absent:
         raise typer.Exit(exit_codes.FAILED)
+    if not as_json:
+        echo(f"start it with {_start_command(data_dir, given)}")
+
+
+def _start_command(data_dir: str, given: Mapping[str, str | None]) -> str:
+    """Return the command that starts the restored Penstock, with the options of this command."""
+    words = ["penstock", "up", "--data-dir", data_dir]
+    for option, value in given.items():
+        if value is not None:
+            words += [option, value]
+    return shlex.join(words)
 
 
 def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -52,10 +52,21 @@ def create(
     if channel is not None:
         require_name(channel, "channel")  # first, otherwise a refused channel leaves a new topic
     broker = _broker()
+    # Only for the text: the broker also accepts what exists.
+    existed = [_called(one, other) for one, other in _existing(name)]
     broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
     if channel is not None:
         broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
-    echo(f"{_called(name, channel)} exists")
+    what = _called(name, channel)
+    echo(f"{what} already exists" if what in existed else f"created {what}")
+
+
+def _existing(name: str) -> Iterator[tuple[str, str | None]]:
+    """Yield a topic and its channels, if it exists."""
+    for topic in _topics(name):
+        yield name, None
+        for channel in objects(topic, "channels"):
+            yield name, str(channel.get("channel_name"))
 
 
 def _topics(name: str | None = None) -> list[dict[str, object]]:

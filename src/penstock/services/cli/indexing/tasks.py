@@ -9,6 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
+from penstock.core.similar_names import nearest
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
@@ -69,10 +72,15 @@ def submit(
         echo(f"submitted task {task_id}")
 
 
+# Of tasks that ended; the API's state of both is `complete`.
+_ENDED: Final = ("success", "failed")
+_STATES: Final = ("pending", "waiting", "running", "complete", *_ENDED)
+
+
 @task_app.command("list")
 def list_tasks(
     state: Annotated[
-        str | None, typer.Option("--state", help="pending, waiting, running or complete.")
+        str | None, typer.Option("--state", help=f"One of {', '.join(_STATES)}.")
     ] = None,
     datasource: Annotated[
         str | None, typer.Option("--datasource", help="Only tasks of this datasource.")
@@ -88,9 +96,15 @@ def list_tasks(
     as_json: Json = False,
 ) -> None:
     """List tasks: running ones and those that ended recently."""
-    query = {"state": state, "datasource": datasource, "max": limit, "type": kind}
+    wanted = None if state is None else _known_state(state)
+    query = {"state": wanted, "datasource": datasource, "max": limit, "type": kind}
     query["createdTimeInterval"] = created
+    if wanted in _ENDED:
+        # The API has one state for both; the limit applies after the selection.
+        query |= {"state": "complete", "max": None}
     found = objects(GIVEN.api().get(f"{INDEXER}/tasks", query))
+    if wanted in _ENDED:
+        found = [one for one in found if str(one.get("statusCode")).lower() == wanted][:limit]
     rows = [
         {
             "task": one.get("id"),
@@ -108,6 +122,21 @@ def list_tasks(
             echo(f"{one.get('id')}: {first_line(one['errorMsg'])}")
         for line in wait_lines(one):
             echo(f"{one.get('id')} waits for {line}")
+
+
+def _known_state(text: str) -> str:
+    """Return a state in lower case.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    state = text.lower()
+    if state not in _STATES:
+        raise InvalidRequest(
+            f"invalid state {quoted(text)}{nearest(state, _STATES)}; use {', '.join(_STATES)}",
+            place="--state",
+        )
+    return state
 
 
 def _stands(task: Mapping[str, object]) -> object:

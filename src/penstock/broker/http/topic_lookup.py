@@ -1,0 +1,27 @@
+"""The topic that a request names, or the error with the most similar name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.http.exchange import ApiError
+from penstock.core.similar_names import nearest
+
+if TYPE_CHECKING:
+    from penstock.broker.topics.registry import Topics
+    from penstock.broker.topics.topic import Topic
+
+
+def require_topic(topics: Topics, name: str) -> Topic:
+    """Return a topic.
+
+    Raises:
+        ApiError: It does not exist.
+    """
+    topic = topics.find(name)
+    if topic is None:
+        near = nearest(name, (one.name for one in topics))
+        create = f"{near} If not," if near else ":"
+        detail = f"topic {name!r} does not exist{create} create it with penstock topic create"
+        raise ApiError(404, "TOPIC_NOT_FOUND", detail)
+    return topic
