@@ -11,6 +11,7 @@ from penstock.core.errors import (
     StorageUnavailable,
     Unavailable,
 )
+from penstock.core.intervals import format_time
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
 from penstock.testing.clock import VirtualClock
 
@@ -74,3 +75,20 @@ def test_many_waits_for_one_dependency_become_one() -> None:
     broker, spark = merged([[later], [first, other]])
     assert broker == DependencyWait(Dependency.BROKER, "poll", 10, 6, "refused")
     assert spark == other
+
+
+def test_a_wait_shows_that_a_new_try_runs_whose_outcome_is_open() -> None:
+    clock = VirtualClock()
+    table = WaitTable(clock)
+    table.begin_try("persist")
+    assert table.all() == ()
+    table.failed("persist", Unavailable("nothing answers", dependency=Dependency.SPARK))
+    clock.advance(5.0)
+    table.begin_try("persist")
+    [wait] = table.all()
+    assert str(wait).endswith(
+        f": nothing answers; a new try has run since {format_time(clock.now_ms())}"
+    )
+    assert waits_from_json([wait.to_json()]) == (wait,)
+    table.failed("persist", Unavailable("nothing answers", dependency=Dependency.SPARK))
+    assert "a new try" not in str(table.all()[0])

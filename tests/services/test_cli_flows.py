@@ -92,7 +92,9 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
     assert "nothing would change" in command("diff", "flow.yaml")
     file.write_text(FLOW.replace("3", "4"))
     assert "at revision 1, not 5" in command("apply", "flow.yaml", "--revision", "5", code=1)
-    assert "batch_size: '3' → '4'" in command("apply", "flow.yaml", "--revision", "1", "--start")
+    assert "\n    properties.batch_size: '3' → '4'" in command(
+        "apply", "flow.yaml", "--revision", "1", "--start"
+    )
     exported = command("export")
     assert exported.startswith("format: 1\nname: shell\n")
     as_json = json.loads(command("export", "--format", "json"))

@@ -240,3 +240,19 @@ def test_nothing_else_shows_bars_or_reads_markup() -> None:
         if re.search(r"from_markup|markup=True|rich_markup_mode=\"", text):
             found.append(name)
     assert not found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sql", "--format", "xml", "SELECT 1"], "'--format': 'xml' is not one of 'table'"),
+        (["pub", "--topic", "t", "--batch", "0"], "'--batch': it must be greater than or equal"),
+    ],
+)
+def test_an_invalid_value_is_explained_without_words_of_pydantic(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == exit_codes.USAGE
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Value error" not in shown

@@ -15,7 +15,7 @@ from penstock.storage.metadata import (
     TaskRow,
     segment_id,
 )
-from penstock.storage.metadata.copies import INTERRUPTED
+from penstock.storage.metadata.copies import INTERRUPTED, INTERRUPTED_STREAM
 
 DAY = Interval(0, 86_400_000)
 SEGMENTS = 1_100
@@ -32,6 +32,7 @@ def fill(store: MetadataStore) -> None:
     )
     store.supervisors.put("sup", {"spec": {"ä": 1}})
     store.tasks.insert_new([TaskRow(n, "d", "index", "g", {"id": n}) for n in ("done", "runs")])
+    store.tasks.insert_new([TaskRow("reads", "d", "index_penstock", "g", {"id": "reads"})])
     store.tasks.set_status("done", "SUCCESS", {"worker": "w"})
     store.begin_offsets("sup", {0: 7})
     assert store.publish(PublishRequest("publisher", "d", rows)).ok
@@ -61,6 +62,9 @@ def require_copied(store: MetadataStore, original: MetadataStore) -> None:
     assert runs is not None
     assert done == original.tasks.get("done")
     assert (runs.active, runs.state, runs.status["errorMsg"]) == (False, "FAILED", INTERRUPTED)
+    reads = store.tasks.get("reads")
+    assert reads is not None
+    assert (reads.state, reads.status["errorMsg"]) == ("FAILED", INTERRUPTED_STREAM)
     # Nothing is left of the processes that ran when the copy was made.
     assert store.snapshot().announced == ()
     assert store.leases.every() == []

@@ -43,7 +43,7 @@ def test_a_shown_line_differs_from_the_output_only_in_what_varies() -> None:
     )
     same = [
         "7 components are started",
-        "Validate.invalid → Describe   12   5 MB   0",
+        "Validate.invalid → Describe   12   5.2 MB   0",
         "3 invalid records: record 28835: column 'x' must be int32: …",
         "index_penstock_clicks_68fcda3aef75f64_lmfslrvd   ACTIVE",
     ]

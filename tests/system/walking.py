@@ -25,7 +25,7 @@ _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 # Parts of a shown line that may differ from run to run, and their patterns in the output.
 _VARYING = re.compile(
     r"(?P<any>…)|(?P<gap> +)|(?P<rule>─+)|(?P<id>(?<=_)[0-9a-z]{8,})"
-    r"|(?P<unit>\b[kKMG]?i?B\b)|(?P<number>\d[\d,]*)"
+    r"|(?P<unit>\b[kKMG]?i?B\b)|(?P<number>\d[\d,]*(?:\.\d+)?)"
 )
 _VARIES = {
     "any": ".*",

@@ -37,6 +37,8 @@ class DependencyWait:
         error: Error of the last try.
         tries_max: Number of failed tries after which the work is given up; 0 means unlimited.
         next_ms: Time of the next try, in epoch milliseconds; None if it is unknown.
+        trying_since_ms: Time at which the current try began, in epoch milliseconds; None while no
+            try runs.
     """
 
     dependency: Dependency
@@ -46,16 +48,21 @@ class DependencyWait:
     error: str
     tries_max: int = 0
     next_ms: int | None = None
+    trying_since_ms: int | None = None
 
     def __str__(self) -> str:
         """Return the wait as one line for people."""
+        # The error is of an earlier try: the dependency may answer by now.
+        trying = self.trying_since_ms
+        again = "" if trying is None else f"; a new try has run since {format_time(trying)}"
         tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"
         since = format_time(self.since_ms)
-        return f"{self.dependency.value} since {since}, {tries} ({self.work}): {self.error}"
+        return f"{self.dependency.value} since {since}, {tries} ({self.work}): {self.error}{again}"
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        return {
+        trying = self.trying_since_ms
+        return ({} if trying is None else {"tryingSince": format_time(trying)}) | {
             "dependency": self.dependency.value,
             "work": self.work,
             "since": format_time(self.since_ms),
@@ -74,6 +81,7 @@ class DependencyWait:
             ValueError: A field has another type, or an invalid value.
         """
         tries, most, next_try = value["tries"], value.get("triesMax"), value.get("nextTry")
+        trying = value.get("tryingSince")
         if not isinstance(tries, int):
             raise ValueError(f"tries: {tries!r} is not a whole number")  # noqa: TRY004 - a bad document, as documented
         return cls(
@@ -84,6 +92,7 @@ class DependencyWait:
             str(value["error"])[:ERROR_CHARACTERS_MAX],
             most if isinstance(most, int) else 0,
             parse_time(next_try) if isinstance(next_try, str) else None,
+            parse_time(trying) if isinstance(trying, str) else None,
         )
 
 
@@ -152,6 +161,18 @@ class WaitTable:
             )
         self._changed()
         return wait
+
+    def begin_try(self, work: str) -> None:
+        """Record that a new try of work began; no effect if it does not wait."""
+        if work not in self._waits:
+            return
+        with self._mutex:
+            before = self._waits.get(work)
+            if before is not None:
+                now_ms = self._clock.now_ms()
+                self._waits[work] = replace(before, next_ms=None, trying_since_ms=now_ms)
+        if before is not None:
+            self._changed()
 
     def ended(self, work: str) -> None:
         """Record that work succeeded or was given up; no effect if it did not wait."""

@@ -183,6 +183,7 @@ class BackgroundCall:
         failed: Callable[[Exception], None],
     ) -> None:
         future: Future[T]
+        self._waits.begin_try(self._name)
         try:
             future = self._lanes.submit(self._lane, work)
         except Closed:

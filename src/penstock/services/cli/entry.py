@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
@@ -37,8 +38,25 @@ EVERYWHERE = (
 )
 _HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token-file", "--config"})
 
+_OF_PYDANTIC = (("Value error, ", ""), ("Input should be ", "it must be "))
+
+
+class _PlainErrors(TyperGroup):
+    """The group of all commands; rewords Typer's messages, which are those of pydantic."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # Typer's own class
+        try:
+            result: object = super().invoke(ctx)
+        except typer.BadParameter as error:  # narrow: translates
+            for theirs, plain in _OF_PYDANTIC:
+                error.message = error.message.replace(theirs, plain)
+            raise
+        return result
+
+
 app = typer.Typer(
     name="penstock",
+    cls=_PlainErrors,
     help="Events in, SQL answers out, each event once.",
     no_args_is_help=True,
     add_completion=False,

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.storage.metadata.sql_database import Transactions
 
-INTERRUPTED: Final = (
-    "the metadata was restored from a backup that was made while this task ran: submit it again,"
-    " unless a supervisor started it"
+_RESTORED: Final = "the metadata was restored from a backup that was made while this task ran: "
+INTERRUPTED: Final = f"{_RESTORED}submit it again, unless a supervisor started it"
+INTERRUPTED_STREAM: Final = (
+    f"{_RESTORED}nothing is lost, because its supervisor starts another task from the same offsets"
 )
+_STREAM_TASK: Final = "index_penstock"  # only supervisors start it
 
 _ROWS_AT_ONCE: Final = 1_000
 _COPIED: Final = (
@@ -171,7 +173,8 @@ def _values(table: Table, row: Row[tuple[object, ...]], now_ms: int) -> Mapping[
     if table is schema.audit:
         del values["serial"]  # the database generates them, in the same order
     if table is schema.tasks and values["active"]:
-        status = {**load(str(values["status"])), "errorMsg": INTERRUPTED, "endedMs": now_ms}
+        reason = INTERRUPTED_STREAM if values["type"] == _STREAM_TASK else INTERRUPTED
+        status = {**load(str(values["status"])), "errorMsg": reason, "endedMs": now_ms}
         values |= {"active": False, "state": "FAILED", "status": dump(status)}
         values["updated_ms"] = now_ms
     return values

@@ -157,7 +157,7 @@ def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bo
 def _print_changes(answer: Object) -> None:
     changes = objects(answer, "changes")
     for change in changes:
-        echo(str(change.get("text")))
+        echo_lines(str(change.get("text")))
     if not changes:
         echo("nothing would change")
 
