@@ -231,10 +231,11 @@ def parquet_uneven_lists(path: Path) -> None:
 
 
 def parquet_large_page(path: Path) -> None:
-    """Write a page of two values of 260 MiB."""
-    ends = pa.py_buffer(struct.pack("<3i", 0, 260 * _MIB, 520 * _MIB))
-    name = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(bytes(520 * _MIB))])
-    table = pa.table({"at": ["2013-01-01"] * 2, "name": name})
+    """Write a page of three values of 350 MiB."""
+    size = 350 * _MIB
+    ends = pa.py_buffer(struct.pack("<4i", *range(0, 4 * size, size)))
+    name = pa.Array.from_buffers(pa.binary(), 3, [None, ends, pa.py_buffer(bytes(3 * size))])
+    table = pa.table({"at": ["2013-01-01"] * 3, "name": name})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
 
 

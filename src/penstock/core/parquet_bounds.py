@@ -27,8 +27,10 @@ BATCH_BYTES_MAX: Final = 128 << 20
 """Approximate maximum size of rows that are read at once, unless one row alone is larger."""
 VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose average value is larger is refused: a value is read as a whole."""
-PAGE_BYTES_MAX: Final = 512 << 20
-"""A larger page is refused: it is decompressed as a whole."""
+PAGE_BYTES_MAX: Final = 1 << 30
+"""A larger page is refused: it is decompressed as a whole.
+
+Writers that put 1,024 values into a page reach it with values of 1 MiB."""
 PAGES_BYTES_MAX: Final = 1 << 30
 """Maximum size of the largest pages of all columns that are read."""
 ROWS_PER_BYTE_MAX: Final = 100_000
@@ -326,28 +328,37 @@ class _RowBounds:
         """Refuse pages that take too much memory: one of each column is decompressed as a whole."""
         if sum(one.size for one in chunks) <= VALUE_BYTES_MAX:
             return
-        total = 0
-        for one in chunks:
-            largest = one.size
-            if largest > _SMALL_CHUNK_BYTES:
-                column = found.column(one.number)
-                pages = _data_pages(self._stored, column)
-                if pages is not None:
-                    page = _dictionary_page(self._stored, column)
-                    largest = max(page.size for page in pages) + (0 if page is None else page.size)
-            if largest > PAGE_BYTES_MAX:
+        largest = [self._largest_page(found, one, _SMALL_CHUNK_BYTES) for one in chunks]
+        if sum(largest) > PAGES_BYTES_MAX:
+            largest = [self._largest_page(found, one, 0) for one in chunks]
+        for one, size in zip(chunks, largest, strict=True):
+            if size > PAGE_BYTES_MAX:
                 raise InvalidRequest(
                     f"{self._shown}: a page of column {one.path!r} in row group {group} takes"
-                    f" {largest:,} bytes, more than {PAGE_BYTES_MAX:,}: leave the column out, or"
+                    f" {size:,} bytes, more than {PAGE_BYTES_MAX:,}: leave the column out, or"
                     " write smaller pages"
                 )
-            total += largest
+        total = sum(largest)
         if total > PAGES_BYTES_MAX:
             raise InvalidRequest(
                 f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
                 f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
                 " write smaller pages"
             )
+
+    def _largest_page(self, found: pq.RowGroupMetaData, one: _Chunk, small_bytes: int) -> int:
+        """Return the maximum size of a page of a chunk with its dictionary.
+
+        That of a chunk of at most `small_bytes`, or of unknown pages, is the size of the chunk.
+        """
+        if one.size <= small_bytes:
+            return one.size
+        column = found.column(one.number)
+        pages = _data_pages(self._stored, column)
+        if pages is None:
+            return one.size
+        page = _dictionary_page(self._stored, column)
+        return max(each.size for each in pages) + (0 if page is None else page.size)
 
     def _all_by_pages(
         self, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
