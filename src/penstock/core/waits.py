@@ -52,7 +52,7 @@ class DependencyWait:
 
     def __str__(self) -> str:
         """Return the wait as one line for people."""
-        # The error is of an earlier try: the dependency may answer by now.
+        # The error is of an earlier try: the dependency may answer already.
         trying = self.trying_since_ms
         again = "" if trying is None else f"; a new try has run since {format_time(trying)}"
         tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"
