@@ -31,7 +31,7 @@ def _collected() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-    gc.collect()
+    gc.collect(1)  # what the test made; all would take seconds at the end of a run
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
