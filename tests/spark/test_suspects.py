@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pytest
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineLost, EngineUnavailable
 from penstock.services.host.restart_policy import ChildLife
+from penstock.spark.connect import session
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.crash_suspects import (
     ENDS_MAX,
@@ -206,9 +210,29 @@ def test_the_service_refuses_a_statement_over_which_spark_was_lost_twice() -> No
         service.query(SqlQuery(GOOD, is_probe=True))
 
 
+def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def end() -> None:
+            server.accept()[0].close()
+            server.close()
+
+        ended = pool.submit(end)
+        sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
+        assert sessions.has_ended(SystemClock())
+        ended.result()
+
+
+def test_a_spark_whose_port_stays_open_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ENDING_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
+        assert not sessions.has_ended(SystemClock())
+
+
 def test_a_loss_of_a_session_alone_makes_no_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
-    monkeypatch.setattr(SparkSessions, "has_ended", lambda _: False)
+    monkeypatch.setattr(SparkSessions, "has_ended", lambda *_: False)
     clock = VirtualClock()
     service = SqlService(nowhere, cast("TableSource", LosesSpark()), clock)
     for _ in range(2 * ENDS_MAX):

@@ -165,13 +165,8 @@ def test_a_value_that_takes_all_memory_ends_the_spark_of_queries_twice_at_most(r
     before = {one.pid for one in rig.processes()}
     body = {"query": TAKES_ALL_MEMORY}
     answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
-    if answer.status_code == 503:
-        # An end that Spark's client repeats its call for until the next Spark is ready, is not
-        # attributed to the statement.
-        rig.until("answers", lambda: counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1])
-        before = {one.pid for one in rig.processes()}
-        answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
-    assert (answer.status_code, "2 times during this" in answer.text) == (400, True), answer.text
+    assert answer.status_code == 400, answer.text
+    assert "ended 2 times during this statement" in answer.text
     assert counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1]
     assert {one.pid for one in rig.processes() if one.name == "queries"} <= before
 

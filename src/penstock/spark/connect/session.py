@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    from penstock.core.clock import Clock
+
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 15.0
 """Time limit of the request of `check_answers`."""
@@ -63,6 +65,10 @@ _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+
+ENDING_S: Final = 1.0
+"""Time in seconds within which a JVM that ends has closed its port; a start takes longer."""
+_ENDING_POLL_S: Final = 0.05
 
 # Conditions, by their first part. Either another thread found the session lost and closed it
 # meanwhile, or Spark had no room for the data that it sends to its workers.
@@ -242,15 +248,24 @@ class SparkSessions:
         except EngineUnavailable:
             self.get()  # the lost session has been dropped
 
-    def has_ended(self) -> bool:
-        """Return whether nothing listens at the address of a Spark Connect server any longer."""
+    def has_ended(self, clock: Clock) -> bool:
+        """Return whether the Spark Connect server has ended or is ending.
+
+        Calls fail a moment before a JVM that ends closes its port, for example when memory runs
+        out. So an open port is checked again for `ENDING_S`, in which no new server opens it.
+        """
         if not self._options.is_connect:
             return False
-        try:
-            check_reachable(self._options.address)
-        except EngineUnavailable:
-            return True
-        return False
+        pause, until_s = threading.Condition(), clock.monotonic_s() + ENDING_S
+        while True:
+            try:
+                check_reachable(self._options.address)
+            except EngineUnavailable:
+                return True
+            if clock.monotonic_s() >= until_s:
+                return False
+            with pause:
+                clock.wait(pause, _ENDING_POLL_S)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:

@@ -433,7 +433,7 @@ class SqlService:
     def _suspect(self, query: SqlQuery, began_s: float) -> None:
         """Report the query during which Spark ended, unless another query was the cause."""
         ended_for_another = began_s <= self._ended_at_s
-        if not ended_for_another and self._spark.has_ended():
+        if not ended_for_another and self._spark.has_ended(self._clock):
             self._suspects.ended(query.sql, query.parameters, began_s)
 
     def _run_in(self, asked: _Asked, case_variants: CaseTables) -> SqlResult | None:
