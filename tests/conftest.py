@@ -221,7 +221,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Here, because most processes of a test run need none of it.
     from sparkserver import start_server
 
-    server = start_server(tmp_path_factory.mktemp("shared-spark"))
+    server = start_server(tmp_path_factory.mktemp("shared-spark"), small_data=True)
     yield server.remote
     server.stop(0.2)  # without the time to write a class archive
 

@@ -13,6 +13,14 @@ from penstock.spark.connect.class_archive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 
 
+# Spark compiles Java for each query. Those of most tests read a few rows, so that the compilation
+# is a fifth of what they cost. `make soak`, and the systems that tests start, have it compile.
+INTERPRETED = (
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
+
+
 def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
     """A server of its own in a folder; the user's class archive is used when there is one."""
     options = SparkServerOptions(
@@ -31,9 +39,12 @@ def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
     return options
 
 
-def start_server(folder: Path, memory: str = "1g") -> SparkServer:
+def start_server(folder: Path, memory: str = "1g", *, small_data: bool = False) -> SparkServer:
     environment = {**os.environ, "CANARY_OF_TESTS": "canary-of-the-environment"}
-    server = SparkServer(server_options(folder, memory), SystemClock(), environment)
+    options = server_options(folder, memory)
+    if small_data and environment.get("HYPOTHESIS_PROFILE") != "soak":
+        options = replace(options, java_options=(*options.java_options, *INTERPRETED))
+    server = SparkServer(options, SystemClock(), environment)
     server.start()
     server.wait_ready(120)
     return server

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -94,6 +96,7 @@ def overlords(tmp_path: Path) -> Iterator[list[RealOverlord]]:
     finally:
         for one in made:
             one.end()
+            print(one.output.read_text()[-4000:])  # shown with a failure
 
 
 @pytest.fixture
@@ -132,14 +135,28 @@ def test_the_leader_is_killed_and_the_other_leads(
     wait_for("answer", lambda: status_of(f"{other.url}{PREFIX}/tasks") == (200, ""))
 
 
+def stop_outside_a_transaction(overlord: RealOverlord, database: Path) -> None:
+    """Stop its process while it holds no lock of SQLite, which would keep out everybody else."""
+    while True:
+        overlord.signal(signal.SIGSTOP)
+        with contextlib.closing(sqlite3.connect(database, 1.0, isolation_level=None)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                print(f"stopped in a transaction: {error}")
+                overlord.signal(signal.SIGCONT)
+            else:
+                return
+
+
 def test_a_stopped_leader_wakes_deposed(
-    overlords: list[RealOverlord], store: MetadataStore
+    overlords: list[RealOverlord], store: MetadataStore, tmp_path: Path
 ) -> None:
     clock = SystemClock()
     first = leader_of(overlords)
     other = next(one for one in overlords if one is not first)
     before = term_of(store)
-    first.signal(signal.SIGSTOP)
+    stop_outside_a_transaction(first, tmp_path / "data" / "metadata.db")
     stopped_s = clock.monotonic_s()
     wait_for("successor", lambda: other.leads)
     took_s = clock.monotonic_s() - stopped_s
