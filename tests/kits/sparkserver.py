@@ -12,7 +12,6 @@ from penstock.services.options.values import java_options
 from penstock.spark.connect.class_archive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 
-
 # Spark compiles Java for each query. Those of most tests read a few rows, so that the compilation
 # is a fifth of what they cost. `make soak`, and the systems that tests start, have it compile.
 INTERPRETED = (

@@ -422,6 +422,7 @@ def prepare_spark(cache_folder: Path, environment: Mapping[str, str], clock: Clo
             log_folder=folder / "log",
             temp_folder=folder / "tmp",
             cache_folder=cache_folder,
+            java_options=("-XX:TieredStopAtLevel=1",),
         )
         if not makes_archive(prepare(options, environment).argv):
             return False
