@@ -181,6 +181,18 @@ def check_conserved(controller: FlowController, total: int) -> int:
     return number_in(end, "count")
 
 
+def settled(controller: FlowController, *names: str) -> dict[str, str]:
+    """Return the states once none of the components, by default of all, is starting.
+
+    The test's time limit bounds the wait.
+    """
+    while True:
+        found = states(controller)
+        if "starting" not in [found[name] for name in names or found]:
+            return found
+        threading.Event().wait(0.01)
+
+
 def wait_counted(controller: FlowController, total: int) -> None:
     with CHANGED:
         assert CHANGED.wait_for(

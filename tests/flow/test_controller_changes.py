@@ -19,6 +19,7 @@ from controller_kit import (
     id_of,
     number_in,
     queued,
+    settled,
     state_of,
     states,
     wait_counted,
@@ -199,7 +200,7 @@ def test_order_and_limits_change_under_a_running_flow(world: World) -> None:
     )
     controller.start("End")
     assert apply(controller, ordered)
-    assert states(controller)["End"] == "running"
+    assert settled(controller)["End"] == "running"
     way = controller.queue("Make.success → Pass")
     assert [one.attributes["n"] for one in way.listing.first()] == [
         str(n) for n in reversed(range(10))
@@ -226,7 +227,7 @@ def test_a_limit_of_a_group_and_a_name_change_without_a_stop(world: World) -> No
     after = {one.id: one for one in controller.status().components}
     assert after[given].name == "Begin"
     assert after[given].scheduling.runs >= runs[given] > 0
-    assert states(controller) == dict.fromkeys(["Begin", "Pass", "End"], "running")
+    assert settled(controller) == dict.fromkeys(["Begin", "Pass", "End"], "running")
 
 
 def test_what_only_people_see_is_kept_too(world: World) -> None:
@@ -322,7 +323,7 @@ def test_a_lost_parameter_keeps_only_those_from_running_that_need_it(world: Worl
     controller.close()
 
     lost = world.open()
-    assert states(lost)["Make"] == "running"
+    assert settled(lost, "Make")["Make"] == "running"
     problems = {one.name: problems_of(lost, one.name) for one in lost.status().components}
     assert problems["Make"] == ""
     assert "parameter 'word': environment variable 'WORD' is not set" in problems["Pass"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_kit import LINE, World, apply, states, wait_counted
+from controller_kit import LINE, World, apply, settled, states, wait_counted
 
 from penstock.core.errors import Conflict
 from penstock.flow.controller.controller import FlowController
@@ -45,13 +44,6 @@ def world(tmp_path: Path, guard: Guard) -> Iterator[World]:
     made.options = replace(made.options, guard=guard)
     yield made
     made.close()
-
-
-def settled(controller: FlowController) -> dict[str, str]:
-    """Return the states once no component is starting; the test's time limit bounds the wait."""
-    while "starting" in (found := states(controller)).values():
-        threading.Event().wait(0.01)
-    return found
 
 
 def held(controller: FlowController) -> list[str]:

@@ -13,6 +13,7 @@ from controller_kit import (
     apply,
     check_conserved,
     number_in,
+    settled,
     state_of,
     states,
     tell,
@@ -187,7 +188,7 @@ def test_what_cannot_be_kept_is_not_done() -> None:
             command()
     assert fs.read_bytes("/flow/flow.json") == before
     assert controller.applied.revision == 1
-    assert states(controller) == {"Make": "stopped", "Pass": "stopped", "End": "running"}
+    assert settled(controller) == {"Make": "stopped", "Pass": "stopped", "End": "running"}
     with pytest.raises(Unavailable):
         controller.stop("End")
     assert states(controller)["End"] == "stopped"  # what writes can be stopped, if not for ever
