@@ -840,7 +840,11 @@ def test_status_of_a_start_says_what_it_waits_for(
     assert "is not ready yet: it waits for router; try again" in capsys.readouterr().err
 
 
-def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
+def test_doctor_finds_what_is_wrong(
+    server: FakeServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A class archive takes a JVM half a minute alone on the machine; see test_doctor.py.
+    monkeypatch.setattr("penstock.spark.connect.server.prepare_spark", lambda *_: False)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
