@@ -1,4 +1,7 @@
-"""What a process does not load at its start: the router what others do, nobody pandas."""
+"""What a process does not load at its start: the router what others do, nobody pandas.
+
+Nor psycopg, which only metadata on PostgreSQL needs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def test_the_router_loads_neither_overlord_nor_worker():
     indexing = ("overlord", "lockbox", "supervisor", "worker", "task.")
     others = tuple(f"penstock.indexing.{name}" for name in indexing)
     assert [name for name in names if name.startswith(others)] == []
-    assert "pandas" not in names
+    assert not {"pandas", "psycopg"} & set(names)
 
 
 def test_an_explanation_does_without_pandas():
@@ -53,11 +56,12 @@ def test_an_explanation_does_without_pandas():
 
 def test_a_peon_does_without_pandas():
     """It takes half a second and 40 MB, and each task is a process."""
-    assert "pandas" not in loaded("peon")
+    assert not {"pandas", "psycopg"} & set(loaded("peon"))
 
 
 def test_a_worker_checks_spark_without_pyspark():
     """It takes 80 MB."""
     names = loaded("worker", CHECK)
     assert "grpc" in names
+    assert "psycopg" not in names
     assert [name for name in names if name.startswith("pyspark.")] == []
