@@ -33,7 +33,11 @@ for form in CONTENT_TYPES:
 
 def loaded(role: str, work: str = "") -> list[str]:
     """Return what the process of a role has loaded when it begins, and after some work."""
-    script = f"import sys, penstock.services.roles.{role}\n{work}\nprint(*sys.modules)"
+    return loaded_by(f"import penstock.services.roles.{role}\n{work}")
+
+
+def loaded_by(work: str) -> list[str]:
+    script = f"import sys\n{work}\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
@@ -65,3 +69,9 @@ def test_a_worker_checks_spark_without_pyspark():
     assert "grpc" in names
     assert "psycopg" not in names
     assert [name for name in names if name.startswith("pyspark.")] == []
+
+
+def test_a_data_source_does_without_the_models_of_specs():
+    """Spark plans each read in a new process, and the models take it most of its time."""
+    names = loaded_by("import penstock.spark.datasource, penstock.spark.topic.source")
+    assert not {"penstock.indexing.specs", "pydantic"} & set(names)
