@@ -75,6 +75,7 @@ LATER_FILES = frozenset(
         "test_moved_folder.py",
         "test_role_loops.py",
         "test_rolling_restart.py",
+        "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",
     }
@@ -82,10 +83,10 @@ LATER_FILES = frozenset(
 # Long files of Spark tests that start a Spark of their own, or need none.
 OWN_SPARK_FILES = frozenset(
     {
-        "test_batch_lost.py",
         "test_batch_stores.py",
         "test_database_rows.py",
         "test_input_bombs.py",
+        "test_killed_spark.py",
         "test_large_answers.py",
         "test_parsing.py",
     }

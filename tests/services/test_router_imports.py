@@ -1,4 +1,7 @@
-"""What a process does not load at its start: the router what others do, nobody pandas."""
+"""What a process does not load at its start: the router what others do, nobody pandas.
+
+Nor psycopg, which only metadata on PostgreSQL needs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ for form in CONTENT_TYPES:
 
 def loaded(role: str, work: str = "") -> list[str]:
     """Return what the process of a role has loaded when it begins, and after some work."""
-    script = f"import sys, penstock.services.roles.{role}\n{work}\nprint(*sys.modules)"
+    return loaded_by(f"import penstock.services.roles.{role}\n{work}")
+
+
+def loaded_by(work: str) -> list[str]:
+    script = f"import sys\n{work}\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
@@ -43,7 +50,7 @@ def test_the_router_loads_neither_overlord_nor_worker():
     indexing = ("overlord", "lockbox", "supervisor", "worker", "task.")
     others = tuple(f"penstock.indexing.{name}" for name in indexing)
     assert [name for name in names if name.startswith(others)] == []
-    assert "pandas" not in names
+    assert not {"pandas", "psycopg"} & set(names)
 
 
 def test_an_explanation_does_without_pandas():
@@ -53,11 +60,18 @@ def test_an_explanation_does_without_pandas():
 
 def test_a_peon_does_without_pandas():
     """It takes half a second and 40 MB, and each task is a process."""
-    assert "pandas" not in loaded("peon")
+    assert not {"pandas", "psycopg"} & set(loaded("peon"))
 
 
 def test_a_worker_checks_spark_without_pyspark():
     """It takes 80 MB."""
     names = loaded("worker", CHECK)
     assert "grpc" in names
+    assert "psycopg" not in names
     assert [name for name in names if name.startswith("pyspark.")] == []
+
+
+def test_a_data_source_does_without_the_models_of_specs():
+    """Spark plans each read in a new process, and the models take it most of its time."""
+    names = loaded_by("import penstock.spark.datasource, penstock.spark.topic.source")
+    assert not {"penstock.indexing.specs", "pydantic"} & set(names)

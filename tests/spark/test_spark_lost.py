@@ -10,17 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.connect.shell.progress import StageInfo
-from sparkserver import server_options, start_server
+from sparkserver import server_options
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
@@ -35,10 +32,8 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.services.host.liveness import greet
 from penstock.spark.connect.java import VECTOR_MODULE
-from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.connect.stuck import stuck_reason
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 
@@ -46,10 +41,6 @@ from penstock.spark.pipeline import ENGINE_CONF
 pytestmark = pytest.mark.timeout(900)
 
 WAIT_S = 240
-UNSTOPPABLE = (
-    "SELECT count(*), sum(hash(a.id, b.id, c.id))"
-    " FROM range(100000) a, range(100000) b, range(100000) c"
-)
 
 
 class Gate:
@@ -119,32 +110,6 @@ def in_background(engine: SparkEngine, wanted: PersistRequest) -> Iterator[list[
 
 
 @pytest.mark.spark
-def test_a_killed_jvm_costs_a_retry(make_topic: MakeTopic, tmp_path: Path) -> None:
-    server = start_server(tmp_path / "server")
-    engine = SparkEngine(SparkSessions(SparkSessionOptions(server.remote)))
-    try:
-        ranges = make_topic(messages())
-        gate = Gate(ranges)
-        with in_background(engine, request(tmp_path / "first", ranges)) as outcome:
-            writer = gate.await_reader()
-            gate.put_back()
-            assert server.pid is not None
-            os.kill(server.pid, signal.SIGKILL)
-        os.close(writer)
-        assert isinstance(outcome[0], EngineUnavailable)
-        with pytest.raises(EngineUnavailable, match="nothing answers at sc://localhost:"):
-            engine.persist(request(tmp_path / "second", ranges))
-        remote = server.remote
-        server.start()
-        assert server.wait_ready(WAIT_S) == remote
-        check(engine.persist(request(tmp_path / "third", ranges)))
-        assert not list((tmp_path / "first").rglob("*.parquet"))
-    finally:
-        engine.close()
-        server.stop(0.2)
-
-
-@pytest.mark.spark
 def test_a_killed_python_worker_costs_nothing(
     engine: SparkEngine, spark_server: SparkServer, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -160,49 +125,6 @@ def test_a_killed_python_worker_costs_nothing(
         os.close(writer)
     assert isinstance(outcome[0], PersistResult)
     check(outcome[0])
-
-
-@pytest.mark.spark
-def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
-    """Spark cannot stop a join that makes very many rows of a few."""
-    options = server_options(tmp_path / "server")
-    soon = {"spark.task.reaper.pollingInterval": "100ms", "spark.task.reaper.killTimeout": "1s"}
-    server = SparkServer(replace(options, conf=soon), SystemClock(), os.environ)
-    server.start()
-    sessions = SparkSessions(SparkSessionOptions(server.remote))
-    clock, pause = SystemClock(), threading.Condition()
-    try:
-        server.wait_ready(WAIT_S)
-        assert stuck_reason(options.run_folder) == ""
-        running, joining = RunningCall(), threading.Semaphore(0)
-
-        def progress(*, stages: Iterable[StageInfo], inflight_tasks: int, **_: object) -> None:
-            # Spark can still stop the stage of the rows to join, and a task that has just begun.
-            if inflight_tasks and any(stage.done for stage in stages):
-                joining.release()
-
-        with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
-            spark.registerProgressHandler(progress)
-
-            def run() -> None:
-                with running.tagged(spark):
-                    spark.sql(UNSTOPPABLE).toArrow()
-
-            ended = pool.submit(run)
-            for _ in range(3):
-                assert joining.acquire(timeout=WAIT_S)
-            running.stop("it was cancelled")
-            assert ended.exception(WAIT_S) is not None
-            running.end()
-        until_s = clock.monotonic_s() + WAIT_S
-        while not stuck_reason(options.run_folder) and clock.monotonic_s() < until_s:
-            with pause:
-                clock.wait(pause, 0.1)
-        assert "did not stop within" in stuck_reason(options.run_folder)
-        server.start()  # in place of the one that is stuck
-        assert stuck_reason(options.run_folder) == ""
-    finally:
-        server.stop(0.2)
 
 
 def grandchildren(pid: int) -> list[int]:

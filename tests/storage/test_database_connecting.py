@@ -16,7 +16,7 @@ from psycopg.pq import PGconn, TransactionStatus
 from penstock.core.errors import NotFound, Unavailable
 from penstock.storage.databases.address import DatabaseAddress
 from penstock.storage.databases.postgres import opened
-from penstock.storage.metadata.backends.postgres import BoundedConnection
+from penstock.storage.metadata.backends.bounded_connection import BoundedConnection
 from penstock.testing.clock import VirtualClock
 
 

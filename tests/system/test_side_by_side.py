@@ -1,8 +1,4 @@
-"""What runs beside each other on real Spark: an overwrite and an append, a task and a query.
-
-An overwrite and an append of one day run at once, under locks on single segments. A query that
-takes all memory ends the Spark of queries; the task beside it never notices.
-"""
+"""An overwrite and an append of one day run at once on real Spark, under locks on segments."""
 
 from __future__ import annotations
 
@@ -14,29 +10,19 @@ import pytest
 from held_file import held_file
 from serving import serving, until
 
-from penstock.core.errors import Unavailable
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 WAIT_S = 120
-# One array of sixteen gigabytes, which no limit of Spark's own refuses.
-RUNAWAY = "SELECT max(n) FROM (SELECT explode(sequence(1L, id + 2000000000)) AS n FROM range(1))"
 DAY = "2013-01-01/2013-01-02"
 CONTEXT = {"forceTimeChunkLock": False}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("beside") / "data"
-
-
-@pytest.fixture(scope="module")
-def api(folder: Path) -> Iterator[JsonClient]:
-    """Serve a Penstock with a Spark for queries and little memory for both."""
-    variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
-    with serving(folder, variables) as server:
+@pytest.fixture
+def api(tmp_path: Path, shared_spark: str) -> Iterator[JsonClient]:
+    with serving(tmp_path / "data", {"PENSTOCK_SPARK_CONNECT": shared_spark}) as server:
         yield JsonClient(server.api_url, timeout_s=WAIT_S)
 
 
@@ -131,28 +117,3 @@ def test_an_overwrite_and_an_append_of_one_day_run_at_once(api: JsonClient) -> N
     assert end_of(api, submit(api, compact)) == "SUCCESS"
     assert counts(api) == rows
     assert (version, 2) in segments(api)
-
-
-def test_a_query_that_takes_all_memory_does_not_end_a_task(api: JsonClient, folder: Path) -> None:
-    with held_file(lines("held", *range(500)).encode()) as file:
-        name = submit(api, task("held", {"type": "http", "uris": [file.url("a")]}))
-        assert file.asked.wait(WAIT_S)
-        with pytest.raises(Unavailable, match="more memory than Spark has"):
-            ask(api, RUNAWAY)
-
-        def children() -> dict[str, dict[str, int]]:
-            found: dict[str, dict[str, int]] = json.loads(
-                (folder / "run" / "children.json").read_text()
-            )
-            return found
-
-        def restarted() -> bool:
-            # Between its end and its start it is none of the children.
-            there = children().get("queries")
-            return there is not None and there["restarts"] == 1
-
-        until("the end of the queries' Spark", restarted)
-        file.may_go_on.set()
-        assert end_of(api, name) == "SUCCESS"
-    assert children()["spark"]["restarts"] == 0
-    until("an answer", lambda: list(ask(api, 'SELECT count(*) FROM "held"').rows[0]) == [500])

@@ -11,11 +11,13 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from held_file import held_file
 from kinds_kit import (
     BY_HOUR,
     FINDS,
@@ -32,6 +34,7 @@ from kinds_kit import (
     visits,
 )
 from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
+from pydantic import JsonValue
 
 from penstock.broker.http_client import BrokerClient
 from penstock.services.sql_client import ask
@@ -117,6 +120,8 @@ PLANS_FOR_HOURS = (
     "SELECT aggregate(sequence(1, n), 0L, (a, x) -> a + aggregate(sequence(1, n), 0L,"
     " (b, y) -> b + x * y % 7)) AS total FROM VALUES (40000) AS v(n)"
 )
+# One array of sixteen gigabytes, which no limit of Spark's own refuses.
+RUNAWAY = "SELECT max(n) FROM (SELECT explode(sequence(1L, id + 2000000000)) AS n FROM range(1))"
 TAKES_ALL_MEMORY = "SELECT length(repeat('x', n)) FROM VALUES (1000000000) AS v(n)"
 PART = EVENTS // (len(VICTIMS) + 1) // BATCH * BATCH
 
@@ -169,6 +174,39 @@ def test_a_value_that_takes_all_memory_ends_the_spark_of_queries_twice_at_most(r
     assert "ended 2 times during this statement" in answer.text
     assert counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1]
     assert {one.pid for one in rig.processes() if one.name == "queries"} <= before
+
+
+def test_a_query_that_takes_all_memory_does_not_end_a_task(rig: Rig) -> None:
+    """The task waits in the midst of its work while the Spark of queries ends and starts again."""
+    lines = [json.dumps({"time": START_MS, "number": number}) for number in range(500)]
+    with ThreadPoolExecutor(1) as pool, held_file("\n".join(lines).encode()) as file:
+        task = pool.submit(rig.run_task, batch_task("held", file.url("a")))
+        assert file.asked.wait(120)
+        require_another_spark_of_queries(rig, RUNAWAY, 503, "more memory than Spark has")
+        assert not task.done()
+        file.may_go_on.set()
+        task.result()
+    assert list(ask(rig.api, 'SELECT count(*) FROM "held"').rows[0]) == [500]
+
+
+def batch_task(datasource: str, url: str) -> dict[str, JsonValue]:
+    """Return a task that reads a file of JSON lines."""
+    return {
+        "type": "index_parallel",
+        "spec": {
+            "dataSchema": {
+                "dataSource": datasource,
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": {"dimensions": [{"type": "long", "name": "number"}]},
+                "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+            },
+            "ioConfig": {
+                "type": "index_parallel",
+                "inputSource": {"type": "http", "uris": [url]},
+                "inputFormat": {"type": "json"},
+            },
+        },
+    }
 
 
 def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:

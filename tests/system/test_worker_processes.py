@@ -19,9 +19,11 @@ from penstock.services.http_client import JsonClient
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[RealWorker]:
-    made = RealWorker(tmp_path, "--task-shutdown-timeout", "1s", "--http", "127.0.0.1:0")
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealWorker]:
+    """A worker whose tasks have names of their own in each test."""
+    folder = tmp_path_factory.mktemp("worker")
+    made = RealWorker(folder, "--task-shutdown-timeout", "1s", "--http", "127.0.0.1:0")
     made.start()
     yield made
     assert made.stop() == 0
@@ -32,19 +34,19 @@ def worker(tmp_path: Path) -> Iterator[RealWorker]:
 def test_a_task_runs_on_a_spare_and_its_end_is_told_at_once(worker: RealWorker) -> None:
     spare = worker.spare()
     place = worker.client.changes(HistoryPlace(), 0).place
-    worker.noop("a", 0)
-    assert worker.running("a") == spare
+    worker.noop("short", 0)
+    assert worker.running("short") == spare
     until_s = time.monotonic() + 60
     told = worker.client.changes(place, 10_000)
     while not any(task.state.complete for task in told.tasks) and time.monotonic() < until_s:
         told = worker.client.changes(told.place, 10_000)
     assert [task.state for task in told.tasks] == [TaskState.SUCCESS]
     wait_for("end of the process", lambda: not is_alive(spare))
-    assert b"the task ended: SUCCESS" in worker.client.read_log("a").content
-    assert b'"ingestionState":"COMPLETED"' in worker.client.read_report("a")
+    assert b"the task ended: SUCCESS" in worker.client.read_log("short").content
+    assert b'"ingestionState":"COMPLETED"' in worker.client.read_report("short")
     assert worker.spare() != spare  # one process runs one task
-    worker.client.shutdown("a")
-    assert worker.task("a") is None
+    worker.client.shutdown("short")
+    assert worker.task("short") is None
 
 
 def test_exit_codes_are_read_where_the_caller_ignores_ends_of_children(tmp_path: Path) -> None:
@@ -67,8 +69,9 @@ def test_exit_codes_are_read_where_the_caller_ignores_ends_of_children(tmp_path:
 
 def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWorker) -> None:
     chance = random.Random(7)
-    for number, victim in enumerate(chance.sample(["worker", "peon", "spare", "server"] * 2, 8)):
-        task_id = f"{number}-{victim}"
+    killed = chance.sample(["worker", "peon", "spare", "server"] * 2, 8)
+    task_ids = [f"{number}-{victim}" for number, victim in enumerate(killed)]
+    for task_id, victim in zip(task_ids, killed, strict=True):
         worker.noop(task_id, 600_000)
         peon = worker.running(task_id)
         if victim == "peon":
@@ -94,17 +97,17 @@ def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWork
         worker.client.shutdown(task_id)
     # The folders of forgotten tasks are there for a while, so the next worker tells of them again.
     for task in worker.client.report().tasks:
-        assert task.state is TaskState.FAILED
+        assert task.state is TaskState.FAILED or task.id not in task_ids
         worker.client.shutdown(task.id)
     assert worker.client.report().tasks == ()
 
 
 def test_a_peon_that_hears_nothing_is_killed_and_reported(worker: RealWorker) -> None:
-    worker.noop("a", 600_000)
-    peon = worker.running("a")
+    worker.noop("frozen", 600_000)
+    peon = worker.running("frozen")
     freeze(peon)
-    worker.client.shutdown("a")
-    ended = worker.ended("a")
+    worker.client.shutdown("frozen")
+    ended = worker.ended("frozen")
     assert ended.error == "it was shut down; its peon did not end within 1 s and was killed"
     assert not is_alive(peon)
 
@@ -112,11 +115,11 @@ def test_a_peon_that_hears_nothing_is_killed_and_reported(worker: RealWorker) ->
 def test_a_worker_that_stops_fails_tasks_that_cannot_go_on_and_keeps_the_word(
     worker: RealWorker,
 ) -> None:
-    worker.noop("a", 600_000)
-    worker.running("a")
+    worker.noop("stopped", 600_000)
+    worker.running("stopped")
     assert worker.stop() == 0
     worker.start()
-    assert "it was stopped with its process" in worker.ended("a").error
+    assert "it was stopped with its process" in worker.ended("stopped").error
 
 
 def test_two_workers_do_not_share_their_folders(worker: RealWorker) -> None:
@@ -131,4 +134,6 @@ def test_that_it_is_disabled_survives_a_kill(worker: RealWorker) -> None:
     worker.start()
     assert not worker.client.report().enabled
     with pytest.raises(Conflict, match="disabled"):
-        worker.noop("a", 0)
+        worker.noop("refused", 0)
+    JsonClient(worker.client.address.url).post("/druid/worker/v1/enable")
+    assert worker.client.report().enabled

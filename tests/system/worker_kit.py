@@ -36,7 +36,8 @@ def wait_for(what: str, ask: Callable[[], T | None]) -> T:
             found = None
         if found:
             return found
-        time.sleep(0.02)  # looks at processes, which tell nobody
+        # It looks at processes, which tell nobody; more often it would take their processor time.
+        time.sleep(0.1)
     raise AssertionError(f"no {what} within {WAIT_S:g} s")
 
 

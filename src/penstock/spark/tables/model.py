@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
-from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
+
+if TYPE_CHECKING:
+    from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 
 Columns = tuple[tuple[str, str], ...]
 

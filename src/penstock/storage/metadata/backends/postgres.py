@@ -3,24 +3,21 @@
 Every wait for the server is bounded: by the server (statement, row lock, idle transaction), by
 the kernel (an unreachable host), and by `BoundedConnection` (a host that acknowledges packets
 while its server hangs), which closes itself when a response takes too long. Owns which errors
-are conflicts that a retry may resolve and which mean that the server did not respond. Loads
-psycopg, so it is imported only for PostgreSQL.
+are conflicts that a retry may resolve and which mean that the server did not respond.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import psycopg
-from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
-from psycopg.rows import TupleRow
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 
 from penstock.core.errors import InvalidRequest, MetadataUnavailable, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from penstock.storage.metadata.backends.bounded_connection import BoundedConnection
 
 
 T = TypeVar("T")
@@ -39,6 +36,11 @@ _SILENT = {"ServerSilent", "ConnectionTimeout"}
 
 def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     """Return an engine whose connections have a limit for every wait."""
+    # It imports psycopg, which takes every process 6 MB and 50 ms, also on SQLite.
+    from penstock.storage.metadata.backends.bounded_connection import (  # noqa: PLC0415
+        BoundedConnection,
+    )
+
     # A client that hangs while it holds the row lock must not block the others permanently; nor may
     # a statement that never ends, or a server that disappeared.
     limits = (
@@ -61,7 +63,6 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     )
 
     def connect(_dialect: object, _record: object, _args: object, more: dict[str, Any]) -> object:
-
         made = BoundedConnection.connect(**more | {"connect_timeout": CONNECT_TIMEOUT_S})
         made.answer_timeout_s = ANSWER_TIMEOUT_MS / 1000
         return made
@@ -119,40 +120,3 @@ def translated(error: BaseException, name: str, said: str) -> PenstockError | No
 def _sqlstate(error: BaseException) -> str:
     """Return PostgreSQL's five-character code, if the error has one."""
     return str(getattr(error, "sqlstate", None) or "")
-
-
-_LOOK_EVERY_S = 0.1
-
-
-class ServerSilent(psycopg.OperationalError):
-    """The server did not answer in time; the connection is closed."""
-
-
-class BoundedConnection(psycopg.Connection[TupleRow]):
-    """Closes itself when an answer takes too long.
-
-    Attributes:
-        answer_timeout_s: Time limit for one answer; None for no limit.
-    """
-
-    answer_timeout_s: float | None = None
-
-    def wait(
-        self, gen: PQGen[T], interval: float = _LOOK_EVERY_S, timeout: float | None = None
-    ) -> T:
-        """Wait for one exchange with the server; the driver calls it for each.
-
-        Raises:
-            ServerSilent: It took too long.
-        """
-        limit_s = self.answer_timeout_s if timeout is None else timeout
-        try:
-            return super().wait(gen, interval, limit_s)
-        except BaseException as error:
-            if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
-                raise
-            # It is unknown what the server does with the statement: no other may follow.
-            self.pgconn.finish()
-            if isinstance(error, psycopg.OperationalError):
-                raise ServerSilent(f"no answer within {limit_s} s") from error
-            raise
