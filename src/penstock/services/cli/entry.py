@@ -6,6 +6,7 @@ modules of the groups are small; they import slow dependencies when they run.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import traceback
@@ -151,7 +152,9 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; never raises."""
     try:
-        command_tree()(args=with_common_options_first(arguments), prog_name="penstock")
+        front, rest = _separated(arguments)
+        commands = command_tree(rest[0] if rest else "")
+        commands(args=front + rest, prog_name="penstock")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else exit_codes.OK
     except KeyboardInterrupt:
@@ -172,9 +175,18 @@ def run(arguments: list[str]) -> int:
 
 
 @functools.cache
-def command_tree() -> Callable[..., object]:
-    """Build all commands, which takes 50 ms, once for all runs in a process."""
-    return get_command(app)
+def command_tree(first: str) -> Callable[..., object]:
+    """Build the command or group with a name, or all commands if there is none, which takes 50 ms.
+
+    Each is built once in a process.
+    """
+    commands = [one for one in app.registered_commands if one.name == first]
+    groups = [one for one in app.registered_groups if one.name == first]
+    if not commands and not groups:
+        return get_command(app)
+    part = copy.copy(app)
+    part.registered_commands, part.registered_groups = commands, groups
+    return get_command(part)
 
 
 def with_common_options_first(arguments: list[str]) -> list[str]:
@@ -183,6 +195,12 @@ def with_common_options_first(arguments: list[str]) -> list[str]:
     Raises:
         InvalidRequest: The token is one of them, which an earlier release accepted.
     """
+    front, rest = _separated(arguments)
+    return front + rest
+
+
+def _separated(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the options that every command accepts, and the other arguments. Raises as above."""
     front: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -202,7 +220,7 @@ def with_common_options_first(arguments: list[str]) -> list[str]:
             front += [word, next(words, "")]
         else:
             rest.append(word)
-    return front + rest
+    return front, rest
 
 
 def _is_half(character: str) -> bool:
