@@ -96,6 +96,17 @@ LONG = ("simulation", "tests")
 # What comes at the very end: many short files.
 LAST = ("indexing", "loops", "mailbox", "segments", "services", "soak", "storage", "testing")
 
+# They parse all sources of Penstock, which one process does once for all of them.
+OF_SOURCES = frozenset(
+    {
+        "test_callbacks.py",
+        "test_code_names.py",
+        "test_cohesion.py",
+        "test_tidy.py",
+        "test_ways.py",
+    }
+)
+
 FOLDER = Path(__file__).parent
 
 
@@ -103,7 +114,8 @@ class Lanes(LoadScopeScheduling):
     """Deals the tests to the processes of `make test`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _lane(nodeid) or nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return _lane(nodeid) or ("sources" if Path(file).name in OF_SOURCES else file)
 
 
 class Shares:

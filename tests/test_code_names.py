@@ -130,10 +130,6 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-def _paths(source: Path) -> list[Path]:
-    return sorted(source.rglob("*.py"))
-
-
 @dataclass(frozen=True)
 class Names:
     """What a name in a text may mean."""
@@ -144,9 +140,9 @@ class Names:
     outside: frozenset[str]
 
     @staticmethod
-    def of(source: Path) -> Names:
-        """Read all modules below the folder of a package."""
-        codes = {path: Code(path, ast.parse(path.read_text())) for path in _paths(source)}
+    def of(source: Path, trees: dict[Path, ast.Module]) -> Names:
+        """Return the names in the modules of the package in a folder, which were parsed."""
+        codes = {path: Code(path, tree) for path, tree in trees.items()}
         parts = {part for path in codes for part in path.relative_to(source).with_suffix("").parts}
         ours = {name for code in codes.values() for name in code.defined | code.strings}
         ours |= {_camel_case(name) for name in ours}  # fields of specs, as JSON has them
@@ -184,7 +180,7 @@ class Names:
         if _WORD.fullmatch(name):
             if is_owner and name.islower():
                 return self.module(name, code.path) is not None
-            return name in self.ours | self.outside or name in code.identifiers
+            return any(name in known for known in (self.ours, self.outside, code.identifiers))
         if not _DOTTED.fullmatch(name) or name.endswith(_FILE_ENDINGS):
             return True
         if self.module(name, code.path) is not None:
@@ -214,7 +210,8 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def _names() -> Names:
-    return Names.of(SOURCE)
+    modules = cohesion.read_modules(cohesion.ROOT / "src").values()
+    return Names.of(SOURCE, {module.path: module.tree for module in modules})
 
 
 def test_every_name_in_a_text_of_the_code_exists() -> None:
@@ -247,7 +244,8 @@ def test_a_name_that_means_nothing_is_found(text: str, is_stale: bool, tmp_path:
     (tmp_path / "other.py").write_text("def thing(x):\n    remote = x\n    return remote\n")
     module = tmp_path / "here.py"
     module.write_text(f'"""{text}"""\n\nimport os\n\n\ndef here(x):\n    local = x\n')
-    assert len(list(Names.of(tmp_path).stale())) == is_stale
+    trees = {path: ast.parse(path.read_text()) for path in sorted(tmp_path.rglob("*.py"))}
+    assert len(list(Names.of(tmp_path, trees).stale())) == is_stale
 
 
 # Names that the glossary replaces

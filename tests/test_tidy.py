@@ -378,12 +378,17 @@ def catches_all(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or ast.unparse(handler.type) == "BaseException"
 
 
-def narrow_restores(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and exceptions of handlers that restore, and catch few."""
+def narrow_restores(text: str, tree: ast.Module | None = None) -> Iterator[tuple[int, str]]:
+    """Yield line and exceptions of handlers that restore, and catch few.
+
+    Args:
+        text: Text of a module.
+        tree: Its tree, if it is known.
+    """
     if "except" not in text:
         return
     lines = text.splitlines()
-    tree = ast.parse(text)
+    tree = tree or ast.parse(text)
     loggers = loggers_of(tree)
     for node in nodes_of(tree):
         if not isinstance(node, ast.Try | ast.TryStar):
@@ -405,7 +410,7 @@ def test_what_restores_state_and_raises_again_does_so_for_every_exception() -> N
     found = [
         f"{path.relative_to(ROOT)}:{line}: except {caught}"
         for path in SOURCES
-        for line, caught in narrow_restores(path.read_text())
+        for line, caught in narrow_restores(path.read_text(), _trees().get(path))
     ]
     assert not found, "catch BaseException, or say `# narrow: why`:\n" + "\n".join(found)
 

@@ -113,7 +113,7 @@ def test_the_trace_of_an_error_is_escaped(capsys: Capture, monkeypatch: pytest.M
     def raising(**_: object) -> None:
         raise InvalidRequest(EVIL)
 
-    monkeypatch.setattr(entry, "app", raising)
+    monkeypatch.setattr(entry, "command_tree", lambda _: raising)
     monkeypatch.setattr(entry.GIVEN, "debug", True)
     said = printed(capsys, code=exit_codes.USAGE)
     assert "Traceback" in said
