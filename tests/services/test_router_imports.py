@@ -74,4 +74,4 @@ def test_a_worker_checks_spark_without_pyspark():
 def test_a_data_source_does_without_the_models_of_specs():
     """Spark plans each read in a new process, and the models take it most of its time."""
     names = loaded_by("import penstock.spark.datasource, penstock.spark.topic.source")
-    assert not {"penstock.indexing.specs", "pydantic"} & set(names)
+    assert not {"penstock.indexing.specs", "pydantic", "fsspec"} & set(names)

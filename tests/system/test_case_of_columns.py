@@ -6,11 +6,9 @@ The events come in three lots, of which only the last one has both columns; all 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from serving import serving, until
+from serving import until
 
 from penstock.core.errors import PenstockError
 from penstock.services.http_client import JsonClient
@@ -28,13 +26,6 @@ LOTS = [
 ]
 FOUND = [["Bern", None], ["Chur", None], ["Genf", "genf"], [None, "bern"]]
 QUERY = 'SELECT "City", "city" FROM trips ORDER BY "City" NULLS LAST, "city"'
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[LocalPenstock]:
-    folder: Path = tmp_path_factory.mktemp("case") / "data"
-    with serving(folder, {"PENSTOCK_SPARK_CONNECT": shared_spark}) as made:
-        yield made
 
 
 def schema(datasource: str) -> dict[str, object]:
@@ -69,9 +60,9 @@ def end_of(api: JsonClient, path: str, body: dict[str, object]) -> str:
     return status()
 
 
-def test_both_columns_are_kept_to_the_end(server: LocalPenstock) -> None:
-    api = JsonClient(server.api_url, timeout_s=WAIT_S)
-    broker = JsonClient(server.http_url, timeout_s=WAIT_S)
+def test_both_columns_are_kept_to_the_end(shared_penstock: LocalPenstock) -> None:
+    api = JsonClient(shared_penstock.api_url, timeout_s=WAIT_S)
+    broker = JsonClient(shared_penstock.http_url, timeout_s=WAIT_S)
     broker.post("/topic/create", query={"topic": "trips"})
     spec = {
         "dataSchema": schema("trips"),

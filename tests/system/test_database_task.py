@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import orjson
 import pytest
 from postgres_server import require_binaries
 from pydantic import JsonValue
-from reading_database import PASSWORD, ReadDatabase, running_database
-from serving import serving, until
+from reading_database import ReadDatabase, running_database
+from serving import until
+
+from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -68,17 +69,15 @@ class Api:
 
 
 @pytest.fixture
-def api(tmp_path: Path, shared_spark: str) -> Iterator[Api]:
-    variables = {"PENSTOCK_INPUT_SHOP": PASSWORD, "PENSTOCK_SPARK_CONNECT": shared_spark}
+def api(shared_penstock: LocalPenstock) -> Iterator[Api]:
     with (
         running_database(require_binaries()) as database,
-        serving(tmp_path / "data", variables) as server,
-        httpx.Client(base_url=server.api_url, timeout=60) as client,
+        httpx.Client(base_url=shared_penstock.api_url, timeout=60) as client,
     ):
         yield Api(client, database)
 
 
-def test_tasks_read_a_database(api: Api, tmp_path: Path) -> None:
+def test_tasks_read_a_database(api: Api, shared_penstock: LocalPenstock) -> None:
     wrong = api.submit("wrong", api.source(SALES, "DELETE FROM sales"))
     refused = api.submit("refused", api.source(SALES, password="hush"))
     slow = api.submit("slow", api.source("SELECT pg_sleep(600)"))
@@ -106,6 +105,6 @@ def test_tasks_read_a_database(api: Api, tmp_path: Path) -> None:
     )
     assert api.ended(insert) == ("SUCCESS", "")
     assert api.query("SELECT count(*) AS n, sum(n) AS of FROM shops") == [{"n": 100, "of": 100_000}]
-    logs = [path for path in (tmp_path / "data").rglob("*.log") if path.is_file()]
+    logs = [path for path in shared_penstock.folder.rglob("*.log") if path.is_file()]
     assert logs
     assert not [path for path in logs if b"hush" in path.read_bytes()]

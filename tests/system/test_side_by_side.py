@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from held_file import held_file
-from serving import serving, until
+from serving import until
 
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
+from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -21,9 +20,8 @@ CONTEXT = {"forceTimeChunkLock": False}
 
 
 @pytest.fixture
-def api(tmp_path: Path, shared_spark: str) -> Iterator[JsonClient]:
-    with serving(tmp_path / "data", {"PENSTOCK_SPARK_CONNECT": shared_spark}) as server:
-        yield JsonClient(server.api_url, timeout_s=WAIT_S)
+def api(shared_penstock: LocalPenstock) -> JsonClient:
+    return JsonClient(shared_penstock.api_url, timeout_s=WAIT_S)
 
 
 def lines(name: str, *numbers: int) -> str:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import select
+import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from load_kit import Rig, running_rig
+from serving import until
 
+from penstock.services.demo.run import processes_of
+from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask
+from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 CLIENTS = 50
+WAIT_S = 240
 WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, 20000, 1, 2)"
 
 
-def ask_and_stop(rig: Rig) -> socket.socket:
+def ask_and_stop(url: str) -> socket.socket:
     """Send a query, and read nothing."""
-    address = urlsplit(rig.server.http)
+    address = urlsplit(url)
     body = json.dumps({"query": WIDE, "resultFormat": "arrayLines"}).encode()
     client = socket.create_connection((address.hostname, address.port), 60)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -31,17 +37,17 @@ def ask_and_stop(rig: Rig) -> socket.socket:
     return client
 
 
-def files(rig: Rig, folder: Path) -> list[Path]:
+def files(folder: Path) -> list[Path]:
     return [path for path in (folder / "tmp/answers").glob("*/*/*") if path.is_file()]
 
 
 def test_readers_that_stall_cost_nobody_else_and_a_killed_router_leaves_no_files(
-    tmp_path: Path, shared_spark: str
+    shared_penstock: LocalPenstock,
 ) -> None:
-    folder = tmp_path / "data"
-    variables = {"PENSTOCK_SPARK_CONNECT": shared_spark}
-    with running_rig(folder, variables) as rig, ExitStack() as clients:
-        stalled = [clients.enter_context(ask_and_stop(rig)) for _ in range(CLIENTS)]
+    folder, url = shared_penstock.folder, shared_penstock.api_url
+    api = JsonClient(url, timeout_s=60)
+    with ExitStack() as clients:
+        stalled = [clients.enter_context(ask_and_stop(url)) for _ in range(CLIENTS)]
         begun: set[int] = set()
 
         def all_began() -> bool:
@@ -53,13 +59,15 @@ def test_readers_that_stall_cost_nobody_else_and_a_killed_router_leaves_no_files
                 begun.add(one.fileno())
             return len(begun) == CLIENTS
 
-        rig.until("a first byte for each client", all_began)
-        assert ask(rig.api, "SELECT 1").rows == [[1]]
-        assert files(rig, folder), "their answers wait in files"
-        rig.kill("router")
-        rig.until("the next router", lambda: ask(rig.api, "SELECT 2").rows == [[2]])
-        assert files(rig, folder) == []
-        rows = ask(rig.api, WIDE).rows
+        until("a first byte for each client", all_began, WAIT_S)
+        assert ask(api, "SELECT 1").rows == [[1]]
+        assert files(folder), "their answers wait in files"
+        assert shared_penstock.pid is not None
+        [router] = [one for one in processes_of(shared_penstock.pid) if one.name == "router"]
+        os.kill(router.pid, signal.SIGKILL)
+        until("the next router", lambda: ask(api, "SELECT 2").rows == [[2]], WAIT_S)
+        assert files(folder) == []
+        rows = ask(api, WIDE).rows
         assert len(rows) == 20_000
         assert rows[-1][0] == 19_999
-        rig.until("the end of the answer's files", lambda: not files(rig, folder))
+        until("the end of the answer's files", lambda: not files(folder), WAIT_S)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,7 +64,9 @@ def read_file(
 
 def _open(path: str) -> ds.FileSystemDataset:
     # Imported here because it imports pandas: half a second and 40 MB of each peon and the router,
-    # which do not read files themselves.
+    # which do not read files themselves. Nor do the processes in which Spark plans a read, of whose
+    # imports fsspec would take a fifth.
+    import fsspec  # noqa: PLC0415
     import pyarrow.dataset as ds  # noqa: PLC0415
 
     filesystem, inner = fsspec.core.url_to_fs(path)
