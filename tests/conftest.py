@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -172,6 +172,36 @@ class Proofs:
                 )
 
 
+# `--durations` lists no phase of a test that takes less.
+QUICK_S = 0.005
+
+
+def _send_fewer_reports(config: pytest.Config) -> None:
+    """Have a process of `make test` send no reports of quick set-ups and tear-downs that passed.
+
+    Nothing is shown of them, and they are two of the three reports of most tests.
+    """
+    plugins = config.pluginmanager.get_plugins()
+    process = next((one for one in plugins if type(one).__name__ == "WorkerInteractor"), None)
+    if process is None or config.getoption("xmlpath", None):
+        return
+    send = process.sendevent
+
+    def sendevent(name: str, **more: object) -> None:
+        report = more.get("data") if name == "testreport" else None
+        if not isinstance(report, dict) or not _is_quick_phase(report):
+            send(name, **more)
+
+    process.sendevent = sendevent
+
+
+def _is_quick_phase(report: Mapping[str, object]) -> bool:
+    took_s = report["duration"]
+    assert isinstance(took_s, float)
+    has_passed = report["outcome"] == "passed" and not report["sections"]
+    return has_passed and report["when"] != "call" and took_s < QUICK_S
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have each process of `make test` begin with another folder when it collects.
 
@@ -182,6 +212,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Proofs())
     if given is None and getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Shares())
+    if given is not None:
+        _send_fewer_reports(config)
     if given is not None and given["workerid"] not in LANE_PROCESSES:
         os.nice(NICENESS)
     if given is None or config.args != config.getini("testpaths"):

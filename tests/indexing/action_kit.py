@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from indexing_kit import RecordedNotices, make_task
 from mailbox_kit import InlineLanes
+from metadata_kit import open_metadata
 
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
@@ -14,7 +15,7 @@ from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import ActiveTask
 from penstock.indexing.specs.batch.kinds import parse_batch_task
-from penstock.storage.metadata import MetadataStore, SegmentRow, segment_id
+from penstock.storage.metadata import SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
 
 DAY = Interval.parse("2024-01-01/2024-01-02")
@@ -27,7 +28,7 @@ class Desk:
 
     def __init__(self, folder, lanes=None) -> None:
         self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = open_metadata(folder, self.clock)
         lanes = lanes or InlineLanes()
         self.lockboxes = Lockboxes(MetadataLockStore(self.metadata.locks), lanes, clock=self.clock)
         self.lockboxes.sync([])

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import orjson
 from engine_kit import FakeBatchEngine, read_rows
+from metadata_kit import open_metadata
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.input_segments import visible_segments
@@ -30,7 +31,6 @@ from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ class BatchWorld:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = SkippingClock(START_MS + 40 * DAY_MS)
-        self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.store = open_metadata(folder, self.clock)
         self.lanes = ThreadLanes("test")
         self.tasks: dict[str, TaskSpec] = {}
         self.lead_again()

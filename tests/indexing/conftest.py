@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from batch_kit import BatchWorld
+from metadata_kit import share_compiled_statements
 from simulation_kit import Simulation
+
+share_compiled_statements()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 from engine_kit import FakeEngine, read_rows
 from mailbox_kit import InlineLanes, StepLanes
+from metadata_kit import open_metadata
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
@@ -28,7 +29,6 @@ from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.deep_storage import PushedFile
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 DAY_MS = 86_400_000
@@ -243,11 +243,7 @@ class OneTask:
         self.broker.wait = lambda wait_ms: self.clock.advance(ms=wait_ms)
         self.broker.create("flights", 2)
         self.engine = FakeEngine(read=self.broker.read)
-        self.metadata = (
-            beside.metadata
-            if beside
-            else MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
-        )
+        self.metadata = beside.metadata if beside else open_metadata(folder, self.clock)
         self.deep_store = FakeDeepStore(folder / "segments")
         self.notices = RecordedNotices()
         self.spec = make_task({0: 0, 1: 0}, **task)

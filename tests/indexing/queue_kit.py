@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from indexing_kit import make_task
 from mailbox_kit import InlineLanes, StepLanes, settle
+from metadata_kit import open_metadata
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
@@ -21,7 +22,6 @@ from penstock.indexing.ports import (
 from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 
@@ -84,7 +84,7 @@ class KeptEvents:
 class World:
     def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = open_metadata(folder, self.clock)
         self.announced: list[SaidWorker] = []
         self.ended: list[tuple[str, TaskState, str]] = []
         self.events = KeptEvents()

@@ -14,6 +14,7 @@ import orjson
 from engine_kit import FakeEngine, read_rows
 from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, make_spec
 from mailbox_kit import InlineLanes, StepLanes
+from metadata_kit import open_metadata
 from queue_kit import KeptEvents
 
 from penstock.core.errors import Unavailable
@@ -30,7 +31,6 @@ from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.model import Segment
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 
@@ -274,7 +274,7 @@ class Simulation:
         self.acting: SimPeon | None = None
         self.broker.create("flights", 2)
         self.deep_store = FakeDeepStore(folder / "segments")
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = open_metadata(folder, self.clock)
         self.task_options = TaskOptions(drop_delay_ms=5_000, fold_fan_in=4)
         self.peons: dict[str, SimPeon] = {}
         self.tokens = itertools.count()

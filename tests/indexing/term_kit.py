@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mailbox_kit import InlineLanes, settle
+from metadata_kit import open_metadata
 
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 
@@ -15,7 +15,7 @@ class TermWorld:
 
     def __init__(self, folder) -> None:
         self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = open_metadata(folder, self.clock)
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
 
     def make(self, **ports) -> Overlord:

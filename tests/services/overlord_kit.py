@@ -17,6 +17,7 @@ from typing import NoReturn, TypeVar
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from event_kit import KeptEvents
+from metadata_kit import open_metadata
 from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
@@ -52,7 +53,6 @@ from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ class OverlordWorld:
 
     def __init__(self, folder: Path, *, slots: int = 2, max_tasks: int = 20_000) -> None:
         self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = open_metadata(folder, self.clock)
         self.topics = Topics()
         self.folder = folder
         self.peons: dict[str, HeldPeon] = {}

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from metadata_kit import create_metadata, share_compiled_statements
 from postgres_server import PostgresServer, require_binaries, running_server
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata.backends import postgres as postgres_backend
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
     from pathlib import Path
+
+share_compiled_statements()
+share_compiled_statements(postgres_backend, PGDialect_psycopg)
 
 
 class HandClock:
@@ -49,6 +55,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     With the fixture `store` it has its tables already.
     """
     if request.param == "sqlite":
+        if "store" in request.fixturenames:
+            create_metadata(tmp_path / "metadata.db")
         return f"sqlite:///{tmp_path}/metadata.db"
     server: PostgresServer = request.getfixturevalue("postgres")
     if "store" in request.fixturenames:
