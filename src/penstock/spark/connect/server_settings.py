@@ -96,7 +96,10 @@ def spark_conf(
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         **STUCK_CONF,
-        # Releases shuffle files and broadcasts of ended work, and memory: see `jvm_options`.
+        # Shuffle files are deleted when their query ends. Otherwise they stay until the driver
+        # forgets the query, which a session's cache of sixteen plans delays without limit.
+        "spark.sql.connect.shuffleDependency.fileCleanup.enabled": "true",
+        # Releases broadcasts of ended work, and memory: see `jvm_options`.
         "spark.cleaner.periodicGC.interval": "5min",
         # Spark's cache of file listings is keyed by query, so no other query reads its entries,
         # and it would only grow, up to 250 MB.
