@@ -10,6 +10,7 @@ not own reading: the memory limit of the process handles a wrong footer.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -172,6 +173,29 @@ class _GroupBound(NamedTuple):
         return rows
 
 
+def _leaves_of(schema: pq.ParquetSchema, names: Sequence[str]) -> frozenset[int]:
+    """Return the numbers of the columns of values that belong to top-level columns."""
+    wanted = frozenset(names)
+    found: list[int] = []
+    at = 0
+    for field in schema.to_arrow_schema():
+        count = _leaf_count(field.type)
+        if field.name in wanted:
+            found.extend(range(at, at + count))
+        at += count
+    # Arrow may represent a column in another way than by its values: then all count.
+    return frozenset(found if at == len(schema) else range(len(schema)))
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    """Return the number of Parquet's columns for values of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaf_count(kind.storage_type)
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaf_count(kind.field(at).type) for at in range(kind.num_fields))
+
+
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
     """Refuse a file with more rows than its bytes can contain.
 
@@ -201,7 +225,7 @@ def runs_of_groups(
         stored: The file.
         metadata: The footer.
         groups: Numbers of the row groups.
-        names: The columns to read; None: all.
+        names: The top-level columns to read; None: all.
         rows_max: Maximum number of rows.
         shown: Name of the file in messages.
 
@@ -231,12 +255,14 @@ def runs_of_groups(
 
 
 class _RowBounds:
-    """Bounds on the size of rows of one file. Opens the file at most once more.
+    """Bounds on the size of rows of one file.
+
+    Opens the file up to twice more: to read dictionaries, and to measure values by reading them.
 
     Args:
         stored: The file.
         metadata: The footer.
-        names: The columns to read; None: all.
+        names: The top-level columns to read; None: all.
         rows_max: Maximum number of rows to read at once.
         shown: Name of the file in messages.
     """
@@ -251,11 +277,12 @@ class _RowBounds:
     ) -> None:
         self._stored = stored
         self._metadata = metadata
-        self._wanted = None if names is None else frozenset(names)
+        self._leaves = None if names is None else _leaves_of(metadata.schema, names)
         self._rows_max = rows_max
         self._shown = shown
         self._by_dictionaries: pq.ParquetFile | None = None
         self._as_stored: pq.ParquetFile | None = None
+        self._sorted_paths: list[tuple[str, ...]] | None = None
 
     def of(self, group: int) -> _GroupBound:
         """Return a bound on the size of rows of a row group."""
@@ -294,7 +321,7 @@ class _RowBounds:
             path, count = column.path_in_schema, column.num_values
             if not count:
                 continue
-            if self._wanted is not None and path.partition(".")[0] not in self._wanted:
+            if self._leaves is not None and number not in self._leaves:
                 continue
             declared = self._metadata.schema.column(number)
             size = column.total_uncompressed_size
@@ -427,7 +454,9 @@ class _RowBounds:
         return _GroupBound(row_bytes, columns)
 
     def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> list[_Span] | None:
-        """Return the sizes of the rows of a column; None if measuring them takes too long."""
+        """Return the sizes of the rows of a column; None if they cannot be measured in time."""
+        if not self._is_unique(chunk.path):
+            return None
         rows = max(1, min(self._rows_max, int(BATCH_BYTES_MAX // max(row_bytes * _COPIES, 1.0))))
         spans: list[_Span] = []
         size = 0
@@ -463,20 +492,30 @@ class _RowBounds:
         share = (BATCH_BYTES_MAX - others) / at_once / max(1, len(coded))
         found = self._metadata.row_group(group)
         known = [one for one in chunks if not one.largest or one.has_prefixes]
-        unknown: dict[str, _Chunk] = {}
         for one in coded:
             if one.largest * one.per_row(rows) <= share:
                 known.append(one)
                 continue
             largest = _largest_short_value(self._stored, found.column(one.number))
-            if largest is None:
-                unknown[one.path] = one
-            else:
-                known.append(one._replace(largest=largest))
-        if unknown:
-            found_largest = _largest_values(self._opened(), group, list(unknown))
-            known += [unknown[path]._replace(largest=largest) for path, largest in found_largest]
+            if largest is None and self._is_unique(one.path):
+                largest = _largest_value(self._opened(), group, one.path)
+            known.append(one if largest is None else one._replace(largest=largest))
         return known
+
+    def _is_unique(self, path: str) -> bool:
+        """Return whether Arrow reads one column under a path: two columns may have the same.
+
+        A column named `a.b` has the path of the field `b` of a struct named `a`.
+        """
+        if self._sorted_paths is None:
+            schema = self._metadata.schema
+            paths = (schema.column(number).path for number in range(len(schema)))
+            self._sorted_paths = sorted(tuple(one.split(".")) for one in paths)
+        parts = tuple(path.split("."))
+        following = bisect.bisect_left(self._sorted_paths, parts) + 1
+        return all(
+            one[: len(parts)] != parts for one in self._sorted_paths[following : following + 1]
+        )
 
     def _plain(self) -> pq.ParquetFile:
         """Open the file once more, to measure rows."""
@@ -769,14 +808,17 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
     return largest if end == len(found) else None
 
 
-def _largest_values(
-    file: pq.ParquetFile, group: int, paths: Sequence[str]
-) -> Iterator[tuple[str, int]]:
-    """Yield the largest value in the dictionary of each column, at the chunk's beginning."""
-    batch = next(file.iter_batches(1, row_groups=[group], columns=paths, use_threads=False))
-    for path in paths:
-        column = batch.column(path.partition(".")[0])
-        yield path, max((_largest(one) for one in dictionaries_of(column)), default=0)
+def _largest_value(file: pq.ParquetFile, group: int, path: str) -> int | None:
+    """Return the largest value in the dictionary of a column, at the chunk's beginning.
+
+    The result is None if the column chunk has no rows.
+    """
+    batches = file.iter_batches(1, row_groups=[group], columns=[path], use_threads=False)
+    batch = next(batches, None)
+    if batch is None:
+        return None
+    dictionaries = (one for column in batch.columns for one in dictionaries_of(column))
+    return max(map(_largest, dictionaries), default=0)
 
 
 def _largest(values: pa.Array) -> int:
