@@ -77,7 +77,6 @@ def test_pages_are_those_of_their_headers() -> None:
         b"\x11" * 1_000,
         b"\x18" + varint(1 << 31),
         b"\x1c" * 100,
-        b"",
     ],
 )
 def test_headers_that_arrow_may_interpret_otherwise_are_not_interpreted(header: bytes) -> None:
@@ -173,6 +172,22 @@ def test_a_page_that_is_larger_than_the_footer_announces_is_refused(
     metadata: Any = WrongFooter(pq.read_metadata(file), total_uncompressed_size=100)
     with pytest.raises(InvalidRequest, match="a page of column 'a' in row group 0 takes 200,"):
         list(runs_of_groups(file, metadata, [0], None, 1_000, "a.parquet", all_pages=True))
+
+
+def test_pages_end_with_their_chunk() -> None:
+    found = pages_of(page(9, 9, 1), 5)
+    assert (found.size(), found.problem) == (9, "")
+    found = pages_of(b"", 5)
+    assert (found.size(), found.largest(), found.largest_at_once(), found.problem) == (0, 0, 0, "")
+
+
+@pytest.mark.parametrize("values", [0, -1])
+@pytest.mark.parametrize("all_pages", [True, False])
+def test_a_column_without_values_has_no_bounds(values: int, all_pages: bool) -> None:
+    file = stored_columns({"a": ["0"] * 100})
+    metadata: Any = WrongFooter(pq.read_metadata(file), num_values=values)
+    runs = runs_of_groups(file, metadata, [0], None, 1_000, "a.parquet", all_pages=all_pages)
+    assert list(runs) == [([0], 1_000)]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])

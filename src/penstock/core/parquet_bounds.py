@@ -320,7 +320,7 @@ class _RowBounds:
         for number in range(found.num_columns):
             column = found.column(number)
             path, count = column.path_in_schema, column.num_values
-            if not count:  # Arrow reads no page
+            if count < 1:  # Arrow reads no page
                 continue
             if self._leaves is not None and number not in self._leaves:
                 continue

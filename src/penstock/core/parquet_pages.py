@@ -164,10 +164,8 @@ class PageHeaders:
         dictionary: DictionaryPage | None = None
         pages: list[DataPage] = []
         problem = ""
-        while left > 0 and not problem:
-            if at >= end:
-                problem = f"they have {left:,} values fewer than the footer announces"
-                break
+        # Arrow reads up to the first of these two ends.
+        while left > 0 and at < end and not problem:
             begin, is_first = at, not pages and dictionary is None
             try:
                 page, at = self._page(begin, is_first)
