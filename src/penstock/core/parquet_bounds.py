@@ -370,36 +370,34 @@ class _RowBounds:
     def _check_pages(self, group: int, chunks: Sequence[_Chunk]) -> None:
         """Refuse pages that take too much memory: one of each column is decompressed as a whole.
 
-        The sizes are those of the chunks, unless these suffice for too large pages. The sizes of
-        chunks are those in the footer, unless all pages are checked.
+        Headers of pages are read, beginning with the largest chunk, if whole chunks exceed the
+        limit. The sizes of chunks are those in the footer, unless all pages are checked.
         """
-        if sum(one.size for one in chunks) <= PAGES_BYTES_MAX:
-            return
-        sizes = {one.number: one.size for one in chunks}
+        total = sum(one.size for one in chunks)
         unknown: list[_Chunk] = []
         for one in sorted(chunks, key=lambda one: -one.size):
-            if sum(sizes.values()) <= PAGES_BYTES_MAX:
+            if total <= PAGES_BYTES_MAX:
                 return
             if self._pages.of(group, one.number).problem and one.size <= PAGES_BYTES_MAX:
-                unknown.append(one)
+                unknown.append(one)  # the others may suffice
                 continue
             size = self._known_pages(group, one.number, one.path).largest_at_once()
-            sizes[one.number] = size
+            total += size - one.size
             if size > PAGES_BYTES_MAX:
                 raise InvalidRequest(
                     f"{self._shown}: a page of column {one.path!r} in row group {group} takes"
                     f" {size:,} bytes, more than {PAGES_BYTES_MAX:,}: leave the column out, or"
                     " write smaller pages"
                 )
-        total = sum(sizes.values())
-        if total > PAGES_BYTES_MAX:
-            for one in unknown:
-                self._known_pages(group, one.number, one.path)
-            raise InvalidRequest(
-                f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
-                f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
-                " write smaller pages"
-            )
+        if total <= PAGES_BYTES_MAX:
+            return
+        for one in unknown:
+            self._known_pages(group, one.number, one.path)
+        raise InvalidRequest(
+            f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
+            f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
+            " write smaller pages"
+        )
 
     def _all_by_pages(
         self, group: int, rows: int, chunks: Sequence[_Chunk]
