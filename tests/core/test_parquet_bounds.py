@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from penstock.core import parquet_bounds
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquet_bounds import runs_of_groups
+from penstock.core.parquet_levels import LevelReader
+from penstock.core.parquet_pages import PageHeaders
 
 ROWS = 1 << 16
 
@@ -98,9 +100,12 @@ def test_the_pages_of_a_column_are_found(version: str, statistics: bool, diction
     form = {"write_statistics": statistics, "use_dictionary": dictionary}
     size = {"data_page_size": 1_000, "write_batch_size": 100, "data_page_version": version}
     file = stored(lists, "zstd", **form, **size)
-    column = pq.read_metadata(file).row_group(0).column(0)
-    pages = parquet_bounds._data_pages(file, column)
-    assert pages is not None
+    metadata = pq.read_metadata(file)
+    column = metadata.row_group(0).column(0)
+    found = PageHeaders(file, metadata).of(0, 0)
+    pages = found.data
+    assert not found.problem
+    assert (found.dictionary is None) != dictionary
     assert len(pages) > 1 or dictionary
     assert sum(page.values for page in pages) == 2_000
     assert [page.rows is None for page in pages] == [version == "1.0"] * len(pages)
@@ -110,7 +115,7 @@ def test_the_pages_of_a_column_are_found(version: str, statistics: bool, diction
         if cut % 97 == 0:
             end = (column.dictionary_page_offset or column.data_page_offset) + cut
             raw = pa.BufferReader(file.read_at(end, 0))
-            parquet_bounds._data_pages(raw, column)  # raises nothing
+            assert PageHeaders(raw, metadata).of(0, 0).problem
 
 
 @given(
@@ -126,17 +131,15 @@ def test_rows_of_lists_are_counted_by_their_levels(
     file = stored(values, codec, data_page_size=100, write_batch_size=16)
     metadata = pq.read_metadata(file)
     column = metadata.row_group(0).column(0)
-    pages = parquet_bounds._data_pages(file, column)
-    assert pages is not None
     levels = metadata.schema.column(0).max_repetition_level
     assert levels == 1 + nested
+    reader = LevelReader(file)
     parts = [
-        part
-        for page in pages
-        for part in parquet_bounds._parts_of_page(file, column, page, levels) or []
+        reader.parts_of(page, column.compression, levels, 16)
+        for page in PageHeaders(file, metadata).of(0, 0).data
     ]
-    assert sum(rows for rows, _ in parts) == len(lists)
-    assert sum(values for _, values in parts) == column.num_values
+    assert sum(int(part.rows.sum()) for part in parts if part) == len(lists)
+    assert sum(int(part.values.sum()) for part in parts if part) == column.num_values
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstd"])
@@ -151,9 +154,7 @@ def test_lists_of_few_different_values_are_read_in_large_batches(
 def test_pages_that_take_too_much_memory_together_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parquet_bounds, "VALUE_BYTES_MAX", 1_000)
     monkeypatch.setattr(parquet_bounds, "PAGES_BYTES_MAX", 2_000)
-    monkeypatch.setattr(parquet_bounds, "_SMALL_CHUNK_BYTES", 0)
     raw = io.BytesIO()
     values = ["0123456789" * 10] * 15
     pq.write_table(pa.table({"a": values, "b": values}), raw, use_dictionary=False)
@@ -193,8 +194,11 @@ def test_the_largest_value_is_that_of_the_dictionary_or_not_known(
     values: list[bytes], codec: str
 ) -> None:
     file = stored(pa.array(values, pa.binary()), codec)
-    column = pq.read_metadata(file).row_group(0).column(0)
-    found = parquet_bounds._largest_short_value(file, column)
+    metadata = pq.read_metadata(file)
+    page = PageHeaders(file, metadata).dictionary(0, 0)
+    assert page is not None
+    codec = metadata.row_group(0).column(0).compression
+    found = parquet_bounds._largest_short_value(file, page, codec)
     assert found in {None, max(map(len, values))}
     if all(len(value) < 256 and b"\0" not in value and value for value in values):
         assert found is not None
@@ -203,10 +207,10 @@ def test_the_largest_value_is_that_of_the_dictionary_or_not_known(
 @pytest.mark.parametrize("cut", [0, 1, 5, 20])
 def test_a_page_that_is_cut_or_something_else_is_left_to_the_reader(cut: int) -> None:
     file = stored(pa.array(["a" * 50, "b"]), "snappy")
-    column = pq.read_metadata(file).row_group(0).column(0)
-    end = column.dictionary_page_offset + cut
+    metadata = pq.read_metadata(file)
+    end = metadata.row_group(0).column(0).dictionary_page_offset + cut
     raw = file.read_at(1 << 20, 0)
     for tail in (b"", b"\xff" * 100):
-        assert (
-            parquet_bounds._largest_short_value(pa.BufferReader(raw[:end] + tail), column) is None
-        )
+        found = pa.BufferReader(raw[:end] + tail)
+        page = PageHeaders(found, metadata).dictionary(0, 0)
+        assert page is None or parquet_bounds._largest_short_value(found, page, "SNAPPY") is None

@@ -5,19 +5,31 @@ length takes a few bytes; and all bytes of a row group may belong to a few of it
 the size of a file nor that of a row group limits the memory of its rows. Owns the bounds, which
 follow from the footer, then from the headers of dictionaries, and if these do not suffice, from the
 dictionaries and the headers of pages. Values that share prefixes are measured by reading them. Does
-not own reading: the memory limit of the process handles a wrong footer.
+not own reading. Where the memory limit of a process does not handle a wrong footer, its sizes are
+checked by the headers of all pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.parquet_levels import CODECS, NO_CODEC, LevelReader
+from penstock.core.parquet_pages import (
+    OF_DICTIONARY,
+    OF_PREFIXES,
+    ColumnPages,
+    DataPage,
+    DictionaryPage,
+    PageHeaders,
+)
 from penstock.core.row_bytes import dictionaries_of
 
 if TYPE_CHECKING:
@@ -27,12 +39,11 @@ BATCH_BYTES_MAX: Final = 128 << 20
 """Approximate maximum size of rows that are read at once, unless one row alone is larger."""
 VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose average value is larger is refused: a value is read as a whole."""
-PAGE_BYTES_MAX: Final = 1 << 30
-"""A larger page is refused: it is decompressed as a whole.
-
-Writers that put 1,024 values into a page reach it with values of 1 MiB."""
 PAGES_BYTES_MAX: Final = 1 << 30
-"""Maximum size of the largest pages of all columns that are read."""
+"""Maximum size of a page, and of the largest pages of all columns that are read.
+
+A page is decompressed as a whole. Writers that put 1,024 values into a page reach it with values of
+1 MiB."""
 ROWS_PER_BYTE_MAX: Final = 100_000
 """Maximum number of rows for each byte of a file; a file of equal rows has a few thousand."""
 # Read-ahead of a column of which only the dictionary is needed.
@@ -51,70 +62,16 @@ _UNEVEN: Final = 4
 _EVEN_BYTES: Final = 2 << 20
 # Rows are counted in the pages of lists if their column chunk unpacks to more times its size.
 _UNPACKED_MAX: Final = 200
-# Pages of a smaller column chunk are not searched for large ones.
-_SMALL_CHUNK_BYTES: Final = 8 << 20
 # Size in memory of a value of each type; for other types, that of an offset.
 _VALUE_BYTES: Final = 8
-# The header of a page in Thrift's compact protocol: integers with the ids 1 to 3.
-_HEADER_BYTES: Final = 64
-_NUMBER_FIELD: Final = 0x15
-_DICTIONARY_PAGE: Final = 2
-# The header of the dictionary, with the id 7, after the sizes or after a checksum with the id 4.
-_DICTIONARY_FIELDS: Final = frozenset({0x4C, 0x3C})
-_PLAIN_ENCODINGS: Final = frozenset({0, 2})
-_BOOLEAN_FIELDS: Final = frozenset({0x11, 0x12})
-# Fields of the header of a page.
-_SIZE: Final = 2
-_STORED_SIZE: Final = 3
-_DATA_PAGE: Final = 5
-_DATA_PAGE_V2: Final = 8
-_VALUES: Final = 1
-_ROWS: Final = 3
-_PAGE_HEADER_BYTES: Final = 256
-_PAGE_HEADER_BYTES_MAX: Final = 1 << 20
-_HEADER_LEVELS_MAX: Final = 4
-# Rows are counted in parts of about as many values, and not in larger pages.
+# Rows of lists are counted in parts of about as many values, and in about as many parts.
 _PART_VALUES: Final = 4_096
-_LEVELS_PAGE_BYTES_MAX: Final = 64 << 20
-_PAGES_MAX: Final = 100_000
-# Types of Thrift's compact protocol.
-_BOOLEANS: Final = frozenset({1, 2})
-_INTEGERS: Final = frozenset({4, 5, 6})
-_BINARY: Final = 8
-_STRUCT: Final = 12
-_Fields: TypeAlias = dict[int, "int | _Fields"]
+_PARTS: Final = 50_000
 # A larger dictionary is decoded by Arrow.
 _DICTIONARY_BYTES_MAX: Final = 8 << 20
-_CODECS: Final[Mapping[str, str]] = {
-    "SNAPPY": "snappy",
-    "GZIP": "gzip",
-    "ZSTD": "zstd",
-    "BROTLI": "brotli",
-}
 _LENGTH_BYTES: Final = 4
 # Size of a step of the search, so that the results stay in the CPU caches.
 _STEP_BYTES: Final = 32 << 10
-
-
-class _DictionaryPage(NamedTuple):
-    """Position of a dictionary in its file, and its decompressed size."""
-
-    size: int
-    stored_size: int
-    start: int
-
-
-class _Page(NamedTuple):
-    """Decompressed size of a data page, its number of values, and of rows if it is known.
-
-    Its bytes begin at `start` in the file.
-    """
-
-    size: int
-    values: int
-    rows: int | None
-    start: int
-    stored_size: int
 
 
 class _Span(NamedTuple):
@@ -122,6 +79,11 @@ class _Span(NamedTuple):
 
     size: float
     rows: float
+
+    def bytes_of(self, rows: int) -> float:
+        """Return the maximum size of some of its rows, which may be uneven as in `_Spans`."""
+        share = _UNEVEN * max(1.0, self.size / _EVEN_BYTES) * rows / max(self.rows, 1.0)
+        return self.size * min(1.0, share)
 
 
 class _Chunk(NamedTuple):
@@ -154,15 +116,47 @@ class _Chunk(NamedTuple):
         return _Span(text + repeated, rows)
 
 
+class _Spans:
+    """Consecutive spans of rows of a column.
+
+    The rows of a span may be uneven. If it is large, all of its bytes may be in a few of its rows.
+
+    Args:
+        sizes: Maximum size of each span.
+        rows: Number of rows of each span.
+    """
+
+    def __init__(self, sizes: npt.ArrayLike, rows: npt.ArrayLike) -> None:
+        self._sizes = np.asarray(sizes, np.float64)
+        counts = np.asarray(rows, np.float64)
+        uneven = _UNEVEN * np.maximum(1.0, self._sizes / _EVEN_BYTES)
+        self._shares = uneven / np.maximum(counts, 1.0)
+        self._ends = np.cumsum(counts)
+
+    @classmethod
+    def of(cls, spans: Sequence[_Span]) -> _Spans:
+        """Return spans of a column."""
+        return cls([one.size for one in spans], [one.rows for one in spans])
+
+    def bytes_of(self, rows: int) -> float:
+        """Return the maximum size of a number of consecutive rows."""
+        taken = self._sizes * np.minimum(1.0, self._shares * rows)
+        totals = np.concatenate(([0.0], np.cumsum(taken)))
+        # The worst rows begin with the last one of a span. The last of them may end in a later one.
+        last = np.searchsorted(self._ends, self._ends + (rows - 1), side="right")
+        following = np.minimum(last + 1, len(self._sizes))
+        return float((totals[following] - totals[:-1]).max(initial=0.0))
+
+
 class _GroupBound(NamedTuple):
     """Bound on the size of rows of a row group: of each row, and of spans of each column."""
 
     row_bytes: float
-    columns: Sequence[Sequence[_Span]]
+    columns: Sequence[_Span | _Spans]
 
     def bytes_of(self, rows: int) -> float:
         """Return the maximum size of that many consecutive rows."""
-        return self.row_bytes * rows + sum(_bytes_of_rows(spans, rows) for spans in self.columns)
+        return self.row_bytes * rows + sum(spans.bytes_of(rows) for spans in self.columns)
 
     def rows_at_once(self, rows: int) -> int:
         """Return how many rows, up to a maximum, have approximately the size of a batch."""
@@ -170,6 +164,29 @@ class _GroupBound(NamedTuple):
         while rows > 1 and self.bytes_of(rows) > BATCH_BYTES_MAX:
             rows = rows * 3 // 4
         return rows
+
+
+def _leaves_of(schema: pq.ParquetSchema, names: Sequence[str]) -> frozenset[int]:
+    """Return the numbers of the columns of values that belong to top-level columns."""
+    wanted = frozenset(names)
+    found: list[int] = []
+    at = 0
+    for field in schema.to_arrow_schema():
+        count = _leaf_count(field.type)
+        if field.name in wanted:
+            found.extend(range(at, at + count))
+        at += count
+    # Arrow may represent a column in another way than by its values: then all count.
+    return frozenset(found if at == len(schema) else range(len(schema)))
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    """Return the number of Parquet's columns for values of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaf_count(kind.storage_type)
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaf_count(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
@@ -192,6 +209,7 @@ def runs_of_groups(
     names: Sequence[str] | None,
     rows_max: int,
     shown: str,
+    all_pages: bool = False,
 ) -> Iterator[tuple[list[int], int]]:
     """Yield lists of row groups to read consecutively, and the number of rows to read at once.
 
@@ -201,16 +219,18 @@ def runs_of_groups(
         stored: The file.
         metadata: The footer.
         groups: Numbers of the row groups.
-        names: The columns to read; None: all.
+        names: The top-level columns to read; None: all.
         rows_max: Maximum number of rows.
         shown: Name of the file in messages.
+        all_pages: Whether to check the sizes in the footer by the headers of all pages, because no
+            memory limit of the process handles a wrong footer.
 
     Raises:
         InvalidRequest: A value is too large to be read.
     """
     run: list[int] = []
     run_rows, run_bytes = 0, 0.0
-    bounds = _RowBounds(stored, metadata, names, rows_max, shown)
+    bounds = _RowBounds(stored, metadata, names, rows_max, shown, all_pages)
     for group in groups:
         rows = metadata.row_group(group).num_rows
         bound = bounds.of(group)
@@ -231,14 +251,17 @@ def runs_of_groups(
 
 
 class _RowBounds:
-    """Bounds on the size of rows of one file. Opens the file at most once more.
+    """Bounds on the size of rows of one file.
+
+    Opens the file up to twice more: to read dictionaries, and to measure values by reading them.
 
     Args:
         stored: The file.
         metadata: The footer.
-        names: The columns to read; None: all.
+        names: The top-level columns to read; None: all.
         rows_max: Maximum number of rows to read at once.
         shown: Name of the file in messages.
+        all_pages: Whether to check the sizes in the footer.
     """
 
     def __init__(
@@ -248,14 +271,19 @@ class _RowBounds:
         names: Sequence[str] | None,
         rows_max: int,
         shown: str,
+        all_pages: bool,
     ) -> None:
         self._stored = stored
+        self._pages = PageHeaders(stored, metadata)
+        self._levels = LevelReader(stored)
+        self._all_pages = all_pages
         self._metadata = metadata
-        self._wanted = None if names is None else frozenset(names)
+        self._leaves = None if names is None else _leaves_of(metadata.schema, names)
         self._rows_max = rows_max
         self._shown = shown
         self._by_dictionaries: pq.ParquetFile | None = None
         self._as_stored: pq.ParquetFile | None = None
+        self._sorted_paths: list[tuple[str, ...]] | None = None
 
     def of(self, group: int) -> _GroupBound:
         """Return a bound on the size of rows of a row group."""
@@ -264,7 +292,7 @@ class _RowBounds:
         if rows < 1:  # values without rows are damage, which the reader reports
             return _GroupBound(0.0, ())
         chunks = list(self._chunks(group, found))
-        self._check_pages(group, found, chunks)
+        self._check_pages(group, chunks)
         at_once = min(self._rows_max, rows)
         prefixed = [one for one in chunks if one.has_prefixes]
         chunks = [one for one in chunks if not one.has_prefixes]
@@ -277,13 +305,13 @@ class _RowBounds:
             chunks += prefixed
         bound = _bound(chunks, rows, measured)
         if bound.bytes_of(at_once) > BATCH_BYTES_MAX and any(one.largest for one in chunks):
-            chunks = self._by_headers(found, chunks)
+            chunks = self._by_headers(group, chunks)
             bound = _bound(chunks, rows, measured)
         if bound.bytes_of(at_once) > BATCH_BYTES_MAX and any(one.largest for one in chunks):
             chunks = self._by_values(group, rows, chunks, bound)
             bound = _bound(chunks, rows, measured)
         if bound.bytes_of(at_once) > BATCH_BYTES_MAX:
-            by_pages = self._all_by_pages(found, chunks)
+            by_pages = self._all_by_pages(group, rows, chunks)
             bound = _GroupBound(bound.row_bytes, [*measured.columns, *by_pages])
         return bound
 
@@ -292,13 +320,22 @@ class _RowBounds:
         for number in range(found.num_columns):
             column = found.column(number)
             path, count = column.path_in_schema, column.num_values
-            if not count:
+            if count < 1:  # Arrow reads no page
                 continue
-            if self._wanted is not None and path.partition(".")[0] not in self._wanted:
+            if self._leaves is not None and number not in self._leaves:
                 continue
             declared = self._metadata.schema.column(number)
             size = column.total_uncompressed_size
             is_text = column.physical_type == "BYTE_ARRAY"
+            has_prefixes = is_text and _OF_PREFIXES in column.encodings
+            is_coded = is_text and bool(_OF_DICTIONARY.intersection(column.encodings))
+            if self._all_pages:
+                pages = self._known_pages(group, number, path)
+                size = max(size, pages.size())
+                count = max(count, sum(page.values for page in pages.data))
+                encodings = {page.encoding for page in pages.data}
+                has_prefixes |= is_text and OF_PREFIXES in encodings
+                is_coded |= is_text and bool(OF_DICTIONARY.intersection(encodings))
             width = _VALUE_BYTES
             if column.physical_type == "FIXED_LEN_BYTE_ARRAY":  # nulls take as much
                 width += declared.length
@@ -306,8 +343,6 @@ class _RowBounds:
                 _check_values(self._shown, group, path, declared.length * per_row)
             elif is_text:
                 _check_values(self._shown, group, path, size / count)
-            has_prefixes = is_text and _OF_PREFIXES in column.encodings
-            is_coded = is_text and bool(_OF_DICTIONARY.intersection(column.encodings))
             yield _Chunk(
                 number,
                 path,
@@ -322,87 +357,99 @@ class _RowBounds:
                 size if has_prefixes or is_coded else 0,
             )
 
-    def _check_pages(
-        self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
-    ) -> None:
-        """Refuse pages that take too much memory: one of each column is decompressed as a whole."""
-        if sum(one.size for one in chunks) <= VALUE_BYTES_MAX:
-            return
-        largest = [self._largest_page(found, one, _SMALL_CHUNK_BYTES) for one in chunks]
-        if sum(largest) > PAGES_BYTES_MAX:
-            largest = [self._largest_page(found, one, 0) for one in chunks]
-        for one, size in zip(chunks, largest, strict=True):
-            if size > PAGE_BYTES_MAX:
+    def _known_pages(self, group: int, number: int, path: str) -> ColumnPages:
+        """Return the pages of a column chunk. Refuses those that are not known completely."""
+        pages = self._pages.of(group, number)
+        if pages.problem:
+            raise InvalidRequest(
+                f"{self._shown}: the sizes of the pages of column {path!r} in row group {group} are"
+                f" not known: {pages.problem}: check the file, or write it with larger pages"
+            )
+        return pages
+
+    def _check_pages(self, group: int, chunks: Sequence[_Chunk]) -> None:
+        """Refuse pages that take too much memory: one of each column is decompressed as a whole.
+
+        Headers of pages are read, beginning with the largest chunk, if whole chunks exceed the
+        limit. The sizes of chunks are those in the footer, unless all pages are checked.
+        """
+        total = sum(one.size for one in chunks)
+        unknown: list[_Chunk] = []
+        for one in sorted(chunks, key=lambda one: -one.size):
+            if total <= PAGES_BYTES_MAX:
+                return
+            if self._pages.of(group, one.number).problem and one.size <= PAGES_BYTES_MAX:
+                unknown.append(one)  # the others may suffice
+                continue
+            size = self._known_pages(group, one.number, one.path).largest_at_once()
+            total += size - one.size
+            if size > PAGES_BYTES_MAX:
                 raise InvalidRequest(
                     f"{self._shown}: a page of column {one.path!r} in row group {group} takes"
-                    f" {size:,} bytes, more than {PAGE_BYTES_MAX:,}: leave the column out, or"
+                    f" {size:,} bytes, more than {PAGES_BYTES_MAX:,}: leave the column out, or"
                     " write smaller pages"
                 )
-        total = sum(largest)
-        if total > PAGES_BYTES_MAX:
-            raise InvalidRequest(
-                f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
-                f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
-                " write smaller pages"
-            )
-
-    def _largest_page(self, found: pq.RowGroupMetaData, one: _Chunk, small_bytes: int) -> int:
-        """Return the maximum size of a page of a chunk with its dictionary.
-
-        That of a chunk of at most `small_bytes`, or of unknown pages, is the size of the chunk.
-        """
-        if one.size <= small_bytes:
-            return one.size
-        column = found.column(one.number)
-        pages = _data_pages(self._stored, column)
-        if pages is None:
-            return one.size
-        page = _dictionary_page(self._stored, column)
-        return max(each.size for each in pages) + (0 if page is None else page.size)
+        if total <= PAGES_BYTES_MAX:
+            return
+        for one in unknown:
+            self._known_pages(group, one.number, one.path)
+        raise InvalidRequest(
+            f"{self._shown}: the pages of {len(chunks):,} columns in row group {group} take"
+            f" {total:,} bytes at once, more than {PAGES_BYTES_MAX:,}: read fewer columns, or"
+            " write smaller pages"
+        )
 
     def _all_by_pages(
-        self, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
-    ) -> Iterator[Sequence[_Span]]:
+        self, group: int, rows: int, chunks: Sequence[_Chunk]
+    ) -> Iterator[_Span | _Spans]:
         """Yield the sizes of pages of the largest columns, and those of the other whole columns."""
-        rows = found.num_rows
         uneven = [one for one in chunks if one.is_text or one.is_list]
         left = BATCH_BYTES_MAX / _UNEVEN
         for one in sorted(uneven, key=lambda one: one.span(rows, one.values, one.size).size):
             whole = one.span(rows, one.values, one.size)
             left -= whole.size
-            yield [whole] if left >= 0 else self._by_pages(found, one)
+            yield whole if left >= 0 else self._by_pages(group, rows, one)
 
-    def _by_pages(self, found: pq.RowGroupMetaData, chunk: _Chunk) -> list[_Span]:
+    def _by_pages(self, group: int, rows: int, chunk: _Chunk) -> _Span | _Spans:
         """Return the sizes of pages, which limit those of their rows."""
-        whole = chunk.span(found.num_rows, chunk.values, chunk.size)
-        pages = _data_pages(self._stored, found.column(chunk.number))
-        if pages is None:
-            return [whole]
+        whole = chunk.span(rows, chunk.values, chunk.size)
+        found = self._pages.of(group, chunk.number)
+        if found.problem:
+            return whole
+        pages = found.data
         if chunk.is_list and any(page.rows is None for page in pages):
             if whole.size > BATCH_BYTES_MAX and whole.size > chunk.stored_size * _UNPACKED_MAX:
-                return self._by_levels(found, chunk, pages) or [_Span(whole.size, 1)]
-            rows = found.num_rows / chunk.values
-            return [chunk.span(page.values * rows, page.values, page.size) for page in pages]
-        return [
-            chunk.span(page.values if page.rows is None else page.rows, page.values, page.size)
-            for page in pages
-        ]
-
-    def _by_levels(
-        self, found: pq.RowGroupMetaData, chunk: _Chunk, pages: Sequence[_Page]
-    ) -> list[_Span]:
-        """Return the sizes of parts of pages of lists; nothing if they are not known."""
-        levels = self._metadata.schema.column(chunk.number).max_repetition_level
-        column = found.column(chunk.number)
-        spans: list[_Span] = []
+                return self._by_levels(group, chunk, pages) or _Span(whole.size, 1)
+            share = rows / chunk.values
+            return _Spans.of(
+                [chunk.span(page.values * share, page.values, page.size) for page in pages]
+            )
+        spans = []
         for page in pages:
-            parts = _parts_of_page(self._stored, column, page, levels)
+            # A row has a value, or a null, in each column.
+            in_page = page.values
+            if chunk.is_list and page.rows is not None:
+                in_page = min(page.rows, page.values)
+            spans.append(chunk.span(in_page, page.values, page.size))
+        return _Spans.of(spans)
+
+    def _by_levels(self, group: int, chunk: _Chunk, pages: Sequence[DataPage]) -> _Spans | None:
+        """Return the sizes of parts of pages of lists; None if they are not known."""
+        levels = self._metadata.schema.column(chunk.number).max_repetition_level
+        codec = self._metadata.row_group(group).column(chunk.number).compression
+        part = max(_PART_VALUES, sum(page.values for page in pages) // _PARTS)
+        sizes, counts = [], []
+        for page in pages:
+            parts = self._levels.parts_of(page, codec, levels, part)
             if parts is None:  # one row may have nearly all values
-                return []
-            for rows, values in parts:
-                text = min(page.size, page.size * values * _UNEVEN // max(page.values, 1))
-                spans.append(chunk.span(rows, values, text))
-        return spans
+                return None
+            size = parts.values * float(chunk.width + chunk.largest)
+            if chunk.is_text:
+                share = parts.values * (_UNEVEN / max(page.values, 1))
+                size += page.size * np.minimum(1.0, share)
+            sizes.append(size)
+            counts.append(parts.rows)
+        return _Spans(np.concatenate(sizes), np.concatenate(counts))
 
     def _by_reading(
         self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
@@ -412,12 +459,8 @@ class _RowBounds:
         columns = []
         for one in chunks:
             # No value is larger than its page or the dictionary.
-            largest = one.size
-            pages = _data_pages(self._stored, found.column(one.number))
-            if pages is not None:
-                page = _dictionary_page(self._stored, found.column(one.number))
-                largest = max(page.size for page in pages)
-                largest = max(largest, 0 if page is None else page.size)
+            pages = self._pages.of(group, one.number)
+            largest = one.size if pages.problem else pages.largest()
             at_most = largest * one.per_row(found.num_rows) * (_UNEVEN if one.is_list else 1)
             spans = self._measured(group, one, at_most)
             if spans is None:
@@ -426,8 +469,10 @@ class _RowBounds:
                 columns.append(spans)
         return _GroupBound(row_bytes, columns)
 
-    def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> list[_Span] | None:
-        """Return the sizes of the rows of a column; None if measuring them takes too long."""
+    def _measured(self, group: int, chunk: _Chunk, row_bytes: float) -> _Spans | None:
+        """Return the sizes of the rows of a column; None if they cannot be measured in time."""
+        if not self._is_unique(chunk.path):
+            return None
         rows = max(1, min(self._rows_max, int(BATCH_BYTES_MAX // max(row_bytes * _COPIES, 1.0))))
         spans: list[_Span] = []
         size = 0
@@ -438,15 +483,15 @@ class _RowBounds:
             if size > _READ_BYTES_MAX or len(spans) >= _READS_MAX:
                 return None
             spans.append(_Span(batch.nbytes * _COPIES, batch.num_rows))
-        return spans
+        return _Spans.of(spans)
 
-    def _by_headers(self, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]) -> list[_Chunk]:
+    def _by_headers(self, group: int, chunks: Sequence[_Chunk]) -> list[_Chunk]:
         """Return the columns with the sizes of their dictionaries, which limit the values."""
         known = []
         for one in chunks:
             largest = one.largest
             if largest and not one.has_prefixes:
-                page = _dictionary_page(self._stored, found.column(one.number))
+                page = self._pages.dictionary(group, one.number)
                 largest = largest if page is None else min(largest, page.size)
             known.append(one._replace(largest=largest))
         return known
@@ -463,20 +508,32 @@ class _RowBounds:
         share = (BATCH_BYTES_MAX - others) / at_once / max(1, len(coded))
         found = self._metadata.row_group(group)
         known = [one for one in chunks if not one.largest or one.has_prefixes]
-        unknown: dict[str, _Chunk] = {}
         for one in coded:
             if one.largest * one.per_row(rows) <= share:
                 known.append(one)
                 continue
-            largest = _largest_short_value(self._stored, found.column(one.number))
-            if largest is None:
-                unknown[one.path] = one
-            else:
-                known.append(one._replace(largest=largest))
-        if unknown:
-            found_largest = _largest_values(self._opened(), group, list(unknown))
-            known += [unknown[path]._replace(largest=largest) for path, largest in found_largest]
+            page = self._pages.dictionary(group, one.number)
+            codec = found.column(one.number).compression
+            largest = None if page is None else _largest_short_value(self._stored, page, codec)
+            if largest is None and self._is_unique(one.path):
+                largest = _largest_value(self._opened(), group, one.path)
+            known.append(one if largest is None else one._replace(largest=largest))
         return known
+
+    def _is_unique(self, path: str) -> bool:
+        """Return whether Arrow reads one column under a path: two columns may have the same.
+
+        A column named `a.b` has the path of the field `b` of a struct named `a`.
+        """
+        if self._sorted_paths is None:
+            schema = self._metadata.schema
+            paths = (schema.column(number).path for number in range(len(schema)))
+            self._sorted_paths = sorted(tuple(one.split(".")) for one in paths)
+        parts = tuple(path.split("."))
+        following = bisect.bisect_left(self._sorted_paths, parts) + 1
+        return all(
+            one[: len(parts)] != parts for one in self._sorted_paths[following : following + 1]
+        )
 
     def _plain(self) -> pq.ParquetFile:
         """Open the file once more, to measure rows."""
@@ -514,28 +571,8 @@ def _bound(chunks: Sequence[_Chunk], rows: int, measured: _GroupBound) -> _Group
         if not one.is_list:
             row_bytes += one.width + one.largest
         if one.is_text or one.is_list:
-            columns.append((one.span(rows, one.values, one.size),))
+            columns.append(one.span(rows, one.values, one.size))
     return _GroupBound(row_bytes, columns)
-
-
-def _bytes_of_rows(spans: Sequence[_Span], rows: int) -> float:
-    """Return the maximum size of a number of consecutive rows of a column.
-
-    The rows of a span may be uneven. If it is large, all of its bytes may be in a few of its rows.
-    """
-    if len(spans) == 1:
-        [(size, count)] = spans
-        share = _UNEVEN * max(1.0, size / _EVEN_BYTES) * rows / max(count, 1.0)
-        return size * min(1.0, share)
-    found = np.array(spans, np.float64).reshape(-1, 2)
-    sizes, counts = found[:, 0], found[:, 1]
-    uneven = _UNEVEN * np.maximum(1.0, sizes / _EVEN_BYTES)
-    taken = sizes * np.minimum(1.0, uneven * rows / np.maximum(counts, 1.0))
-    totals = np.concatenate(([0.0], np.cumsum(taken)))
-    ends = np.cumsum(counts)
-    # The worst rows begin with the last one of a span. The last of them may end in a later one.
-    last = np.searchsorted(ends, ends + (rows - 1), side="right")
-    return float((totals[np.minimum(last + 1, len(spans))] - totals[:-1]).max(initial=0.0))
 
 
 def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None:
@@ -547,207 +584,21 @@ def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None
         )
 
 
-def _data_pages(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> list[_Page] | None:
-    """Return the data pages of a column chunk; None if their headers cannot be interpreted."""
-    at = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
-        at = column.dictionary_page_offset
-    end = at + column.total_compressed_size
-    left = column.num_values
-    pages: list[_Page] = []
-    try:
-        while left > 0 and at < end and len(pages) < _PAGES_MAX:
-            header, at = _page_header(stored, at)
-            size, stored_size = header[_SIZE], header[_STORED_SIZE]
-            if not isinstance(size, int) or not isinstance(stored_size, int):
-                return None
-            at += stored_size
-            details = header.get(_DATA_PAGE, header.get(_DATA_PAGE_V2))
-            if not isinstance(details, dict):
-                continue
-            values, rows = details[_VALUES], details.get(_ROWS) if _DATA_PAGE_V2 in header else None
-            if not isinstance(values, int) or min(values, size, stored_size) < 0:
-                return None
-            rows = rows if isinstance(rows, int) else None
-            pages.append(_Page(size, values, rows, at - stored_size, stored_size))
-            left -= values
-    except (IndexError, KeyError, ValueError, OSError):
-        return None  # The reader reports damage.
-    return pages if pages and left <= 0 else None
-
-
-def _parts_of_page(
-    stored: pa.NativeFile, column: pq.ColumnChunkMetaData, page: _Page, levels: int
-) -> list[tuple[int, int]] | None:
-    """Return how many rows begin in each part of a page of lists, and its number of values.
-
-    A row begins with each repetition level of zero. The levels are in runs of an equal level, and
-    in groups of eight. The result is None if they cannot be decoded.
-    """
-    codec = column.compression
-    if page.size > _LEVELS_PAGE_BYTES_MAX or (codec not in _CODECS and codec != "UNCOMPRESSED"):
-        return None
-    parts: list[tuple[int, int]] = []
-    try:
-        data = stored.read_at(page.stored_size, page.start)
-        if codec in _CODECS:
-            data = pa.Codec(_CODECS[codec]).decompress(data, page.size)
-        data = bytes(data[: _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")])
-        width = levels.bit_length()
-        rows, values, left, place = 0, 0, page.values, _LENGTH_BYTES
-        while left > 0:
-            header, place = _varint(data, place)
-            count = header >> 1
-            if not count:
-                return None
-            if header & 1:
-                packed = np.frombuffer(data, np.uint8, count * width, place)
-                bits = np.unpackbits(packed, bitorder="little").reshape(-1, width)[:left]
-                rows += len(bits) - int(np.count_nonzero(bits.any(axis=1)))
-                place += count * width
-                count = len(bits)
-            else:
-                count = min(count, left)
-                rows += 0 if data[place] else count
-                place += 1
-            values += count
-            left -= count
-            if values >= _PART_VALUES or not left:
-                parts.append((rows, values))
-                rows = values = 0
-    except (pa.ArrowException, OSError, ValueError, IndexError):
-        return None  # The reader reports damage and missing codecs.
-    return parts
-
-
-def _page_header(stored: pa.NativeFile, at: int) -> tuple[_Fields, int]:
-    """Return the header of the page at a position, and the position of its end."""
-    size = _PAGE_HEADER_BYTES
-    while True:
-        head = bytes(stored.read_at(size, at))
-        try:
-            header, length = _fields(head, 0, 0)
-        except IndexError:
-            if len(head) < size or size >= _PAGE_HEADER_BYTES_MAX:
-                raise
-            size *= 16  # the header contains statistics
-            continue
-        return header, at + length
-
-
-def _fields(head: bytes, place: int, depth: int) -> tuple[_Fields, int]:
-    """Return the numbers and structs of a struct in Thrift's compact protocol, and its end."""
-    if depth > _HEADER_LEVELS_MAX:
-        raise ValueError("too many levels")
-    found: _Fields = {}
-    number = 0
-    while True:
-        byte = head[place]
-        place += 1
-        if not byte:
-            return found, place
-        kind = byte & 0x0F
-        if byte >> 4:
-            number += byte >> 4
-        else:
-            number, place = _integer(head, place)
-        if kind in _BOOLEANS:
-            continue
-        if kind == _STRUCT:
-            found[number], place = _fields(head, place, depth + 1)
-        elif kind in _INTEGERS:
-            found[number], place = _integer(head, place)
-        elif kind == _BINARY:
-            length, place = _varint(head, place)
-            place += length
-        else:
-            raise ValueError("a header with fields of another type")
-
-
-def _varint(head: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(10):
-        byte = head[place + shift]
-        value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return value, place + shift + 1
-    raise ValueError("not a number of 64 bits")
-
-
-def _integer(head: bytes, place: int) -> tuple[int, int]:
-    value, place = _varint(head, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
-def _dictionary_page(
-    stored: pa.NativeFile, column: pq.ColumnChunkMetaData
-) -> _DictionaryPage | None:
-    """Return the position of the dictionary of a column chunk; None if it has none.
-
-    Arrow decompresses a dictionary to exactly as many bytes as its header announces.
-    """
-    at = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
-        at = column.dictionary_page_offset
-    head = bytes(stored.read_at(_HEADER_BYTES, at))
-    try:
-        kind, place = _number(head, 0)
-        size, place = _number(head, place)
-        stored_size, place = _number(head, place)
-        if kind != _DICTIONARY_PAGE or size < 0 or stored_size < 0:
-            return None
-        return _DictionaryPage(size, stored_size, at + _end_of_header(head, place))
-    except (IndexError, ValueError):
-        return None  # written by a program with another layout
-
-
-def _end_of_header(head: bytes, place: int) -> int:
-    """Return the length of a dictionary's header, given the end of its sizes."""
-    if head[place] == _NUMBER_FIELD:
-        _, place = _number(head, place)
-    if head[place] not in _DICTIONARY_FIELDS:
-        raise ValueError("not a header of a dictionary")
-    _, place = _number(head, place + 1)
-    encoding, place = _number(head, place)
-    if encoding not in _PLAIN_ENCODINGS:
-        raise ValueError("unsupported encoding of a dictionary")
-    if head[place] in _BOOLEAN_FIELDS:
-        place += 1
-    if head[place] or head[place + 1]:
-        raise ValueError("a header with further fields")
-    return place + 2
-
-
-def _number(head: bytes, place: int) -> tuple[int, int]:
-    """Return the number in the field at a position, and the end of the field."""
-    if head[place] != _NUMBER_FIELD:
-        raise ValueError("not a number")
-    value = 0
-    for shift in range(5):
-        byte = head[place + 1 + shift]
-        value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), place + 2 + shift
-    raise ValueError("not a number of 32 bits")
-
-
-def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> int | None:
+def _largest_short_value(stored: pa.NativeFile, page: DictionaryPage, codec: str) -> int | None:
     """Return the longest value in a dictionary of values of up to 255 bytes, or None.
 
     A value follows its length, of four bytes. Text never contains three consecutive zero bytes, so
     all of them belong to lengths: it suffices to check that each value ends where the next length
     begins. The result is None for a dictionary of other values, and for some of very short ones.
     """
-    page = _dictionary_page(stored, column)
-    codec = column.compression
-    if page is None or max(page.size, page.stored_size) > _DICTIONARY_BYTES_MAX:
+    if max(page.size, page.stored_size) > _DICTIONARY_BYTES_MAX:
         return None
-    if codec not in _CODECS and codec != "UNCOMPRESSED":
+    if codec not in CODECS and codec != NO_CODEC:
         return None
     data = stored.read_at(page.stored_size, page.start)
-    if codec in _CODECS:
+    if codec in CODECS:
         try:
-            data = pa.Codec(_CODECS[codec]).decompress(data, page.size)
+            data = pa.Codec(CODECS[codec]).decompress(data, page.size)
         except (pa.ArrowException, OSError, ValueError):
             return None  # The reader reports damage and missing codecs.
     found = np.frombuffer(data, np.uint8)
@@ -769,14 +620,17 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
     return largest if end == len(found) else None
 
 
-def _largest_values(
-    file: pq.ParquetFile, group: int, paths: Sequence[str]
-) -> Iterator[tuple[str, int]]:
-    """Yield the largest value in the dictionary of each column, at the chunk's beginning."""
-    batch = next(file.iter_batches(1, row_groups=[group], columns=paths, use_threads=False))
-    for path in paths:
-        column = batch.column(path.partition(".")[0])
-        yield path, max((_largest(one) for one in dictionaries_of(column)), default=0)
+def _largest_value(file: pq.ParquetFile, group: int, path: str) -> int | None:
+    """Return the largest value in the dictionary of a column, at the chunk's beginning.
+
+    The result is None if the column chunk has no rows.
+    """
+    batches = file.iter_batches(1, row_groups=[group], columns=[path], use_threads=False)
+    batch = next(batches, None)
+    if batch is None:
+        return None
+    dictionaries = (one for column in batch.columns for one in dictionaries_of(column))
+    return max(map(_largest, dictionaries), default=0)
 
 
 def _largest(values: pa.Array) -> int:

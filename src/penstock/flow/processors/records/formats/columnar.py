@@ -59,7 +59,10 @@ def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
     shown = "the Parquet content"
     check_rows(file.metadata, size, shown)
     groups = range(file.num_row_groups)
-    for run, rows in runs_of_groups(stored, file.metadata, groups, None, BATCH_ROWS, shown):
+    runs = runs_of_groups(
+        stored, file.metadata, groups, None, BATCH_ROWS, shown, all_pages=True
+    )  # the process of flows has no memory limit
+    for run, rows in runs:
         yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 
