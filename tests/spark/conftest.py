@@ -32,7 +32,7 @@ MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
     server = start_server(tmp_path_factory.mktemp("a b#ü%,spark"), small_data=True)
     yield server
-    server.stop(0.2)  # without the time to write a class archive
+    server.stop(0.2)
 
 
 @pytest.fixture(scope="session")

@@ -267,8 +267,6 @@ class HostPlan:
             log_folder=self._folder.log / below,
             temp_folder=self._folder.tmp / spark.name,
             cache_folder=spark_cache_folder(self._environment),
-            # Writing it would make the user wait up to half a minute for a stop.
-            may_make_archive=False,
             port=spark.port,
             master=self._given.spark_master,
             driver_memory=spark.memory,
@@ -306,7 +304,6 @@ def trial_options(
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(environment),
-        may_make_archive=False,  # a kill ends this server, which would truncate the archive
         master=options.spark_master,
         driver_memory=options.spark_memory,
         java_options=options.spark_java_options,
