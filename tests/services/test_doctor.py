@@ -38,6 +38,28 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert java.remedy == REMEDY
 
 
+def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_java(monkeypatch)
+    read_text = Path.read_text
+
+    def refuse(self: Path, encoding: str | None = None) -> str:
+        if self.name == "penstock.json":
+            raise PermissionError(13, "Permission denied")
+        return read_text(self, encoding)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found = {
+        one.subject: one for one in doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+    }
+    assert found["Python"].passes
+    assert found["server"].text.endswith("cannot be read (Permission denied)")
+    assert found["server"].remedy == "run this command as the user that runs Penstock"
+    assert "Spark starts" not in found  # the server may run
+    assert not any(subject.startswith("port ") for subject in found)
+
+
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere = HostPort("127.0.0.1", 0)
     folder = tmp_path / "a b#ü%"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from pathlib import Path
 
 import fsspec
@@ -68,6 +69,20 @@ def test_two_options_with_one_port_are_named(given: Options, second: str) -> Non
     options = dataclasses.replace(given, http=port, **{second: port})  # type: ignore[arg-type]
     flag = f"--{second.replace('_', '-')}"
     with pytest.raises(InvalidRequest, match=rf"^--http and {flag} both have port {port.port}:"):
+        start(options)
+
+
+def test_two_options_may_have_one_port_of_different_hosts(given: Options) -> None:
+    """If another program has one of the addresses, the options are not why."""
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = dataclasses.replace(
+            given, http=HostPort("127.0.0.1", port), broker_http=HostPort("127.0.0.2", port)
+        )
+        with pytest.raises(Conflict, match=r"is taken"):
+            start(options)
+    options = dataclasses.replace(options, broker_http=HostPort("0.0.0.0", port))
+    with pytest.raises(InvalidRequest, match=r"^--http and --broker-http both have port"):
         start(options)
 
 

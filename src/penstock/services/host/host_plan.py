@@ -73,6 +73,7 @@ _STOP_STAGES = {
 _ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
 # In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
+_EVERY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with addresses in options
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
@@ -129,8 +130,8 @@ class HostPlan:
         self._folder = folder
         self._environment = environment
         self._sockets: dict[str, list[socket.socket]] = {}
-        # Ports that are open, with the option of each.
-        self._option_of: dict[int, str] = {}
+        # Addresses that are open, with the option of each.
+        self._opened: list[tuple[HostPort, str]] = []
         self._sparks: list[_Spark] = []
         self._before: Mapping[str, tuple[int, str]] = {}
         self.queries = query_spark(options, total_memory_bytes())
@@ -225,7 +226,7 @@ class HostPlan:
         try:
             listener = listen_on(address, option)
         except Conflict:  # narrow: the port is taken
-            other = self._option_of.get(address.port)
+            other = next((opt for opened, opt in self._opened if _overlap(opened, address)), None)
             if other is None:
                 raise
             raise InvalidRequest(
@@ -234,8 +235,9 @@ class HostPlan:
             ) from None
         self._sockets.setdefault(name, []).append(listener)
         port: int = listener.getsockname()[1]
-        self._option_of[port] = option
-        return HostPort(address.host, port)
+        opened = HostPort(address.host, port)
+        self._opened.append((opened, option))
+        return opened
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:
@@ -291,6 +293,12 @@ class HostPlan:
             log_file=options.log_folder / "spark.log",
             provides=Dependency.SPARK,
         )
+
+
+def _overlap(one: HostPort, other: HostPort) -> bool:
+    """Return whether only one of two addresses can be listened on."""
+    is_everywhere = not _EVERY_HOST.isdisjoint({one.host, other.host})
+    return one.port == other.port and (one.host == other.host or is_everywhere)
 
 
 def trial_options(
