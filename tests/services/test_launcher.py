@@ -274,7 +274,7 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
 
     options = LivenessOptions(every_s=0.01, answer_s=0.02, check_s=0.01, failures_max=2)
     deaf = plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05)
-    hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, options))
+    hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, SystemClock(), options))
     rig = Rig(tmp_path, [hung])
 
     def on_line(line: str) -> None:
@@ -293,7 +293,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
         dataclasses.replace(
             plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05),
             pulse=LivenessCheck(
-                lambda: None, LivenessOptions(every_s=0.01, failures_max=1_000_000)
+                lambda: None, SystemClock(), LivenessOptions(every_s=0.01, failures_max=1_000_000)
             ),
             restart_reason=lambda: next(reasons, ""),
         )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
@@ -121,14 +122,16 @@ class HostPlan:
         options: The user's options.
         folder: The data folder, prepared and locked.
         environment: Variables of this process.
+        clock: Time.
     """
 
     def __init__(
-        self, options: Options, folder: DataFolder, environment: Mapping[str, str]
+        self, options: Options, folder: DataFolder, environment: Mapping[str, str], clock: Clock
     ) -> None:
         self._given = options
         self._folder = folder
         self._environment = environment
+        self._clock = clock
         self._sockets: dict[str, list[socket.socket]] = {}
         # Addresses that are open, with the option of each.
         self._opened: list[tuple[HostPort, str]] = []
@@ -288,7 +291,7 @@ class HostPlan:
             ready_port=spark.port,
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             stop_stage=_STOP_STAGES[spark.name],
-            pulse=LivenessCheck(lambda: greet(spark.port)),
+            pulse=LivenessCheck(lambda: greet(spark.port), self._clock),
             restart_reason=lambda: stuck_reason(options.run_folder),
             log_file=options.log_folder / "spark.log",
             provides=Dependency.SPARK,

@@ -25,11 +25,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Condition
 from typing import Final
 from urllib.parse import quote
 
-from penstock.core.clock import Clock
+from penstock.core.clock import Clock, pause
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.spark.connect.class_archive import archive_options, makes_archive, uses_archive
@@ -181,7 +180,6 @@ class SparkServer:
             Unavailable: The JVM ended or was not ready in time; the message has its last output.
         """
         until = self._clock.monotonic_s() + timeout_s
-        pause = Condition()
         while not _answers(self._options.host, self._options.port):
             code = self.poll()
             if code is not None:
@@ -190,8 +188,7 @@ class SparkServer:
                 raise Unavailable(
                     f"Spark did not answer within {timeout_s:.0f} s:\n{self._last_output()}"
                 )
-            with pause:
-                self._clock.wait(pause, _POLL_S)
+            pause(self._clock, _POLL_S)
         return self.remote
 
     @property

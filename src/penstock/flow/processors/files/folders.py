@@ -439,8 +439,8 @@ def _of_store(path: str, doing: str, error: Exception) -> Unavailable:
         raise error
     # The message may contain a signed URL.
     return Unavailable(
-        f"{path}: cannot {doing}: {type(error).__name__}; check the URL, and the credentials in the "
-        "options or on this machine"
+        f"{path}: cannot {doing}: {type(error).__name__}; check the URL and the credentials, in "
+        "the options or on this machine"
     )
 
 
