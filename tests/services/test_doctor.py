@@ -113,6 +113,17 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     assert made == [tmp_path / "penstock"]
     assert start.text.endswith("its class archive was made, so later starts take half the time")
 
+    def fail(*_: object) -> bool:
+        raise Unavailable("Spark did not write its class archive: free some space")
+
+    monkeypatch.setattr(server, "prepare_spark", fail)
+    found = doctor.examine(options, environment, SystemClock())
+    start = next(one for one in found if one.subject == "Spark starts")
+    assert start.verdict is doctor.DoctorVerdict.OK
+    assert start.text.endswith(
+        "no class archive can be made: Spark did not write its class archive: free some space"
+    )
+
 
 def format_zero(data: Path) -> None:
     (data / "format.json").write_text('{"format": 0}')
