@@ -77,7 +77,6 @@ SMALL_MODULES = {
     "services.cli.imports.commands": "one module for each group of commands",
     "services.cli.indexing.workers": "one module for each group of commands",
     "storage.metadata.backends.bounded_connection": "imports psycopg; `postgres` must not",
-    "spark.connect.class_archive": "files of the JVM, without a process; `server` starts processes",
     "spark.connect.python_daemon": "Spark starts it by its path",
     "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
     "spark.flow.builtin": "the table of processors that need Spark",

@@ -80,6 +80,14 @@ def test_what_is_not_there(broker: RunningBroker) -> None:
     assert ask(broker, "/channels?topic=none") == {"channels": []}
 
 
+def test_clients_that_wait_for_a_topic_get_no_hint(broker: RunningBroker) -> None:
+    """They repeat the request: a search for a similar name would block the event loop each time."""
+    make(broker, "sales")
+    hint = "x-penstock-detail"
+    assert "did you mean 'sales'" in broker.ask("GET", "/offsets?topic=salse").headers[hint]
+    assert "did you mean" not in broker.ask("GET", "/lookup?topic=salse").headers[hint]
+
+
 def test_clients_are_told_the_address_that_was_configured(options: BrokerOptions) -> None:
     lookup = LookupOptions(
         broadcast_address="nsq.example", broadcast_tcp_port=14150, broadcast_http_port=14151

@@ -105,6 +105,8 @@ def test_all_failures_of_a_dependency_are_temporary_and_name_it(
         (503, b'{"message": "EXITING"}', "", "GET /x was answered 503 EXITING"),
         (502, b"", "", "GET /x was answered 502"),
         (502, b"Bad Gateway", "", "GET /x was answered 502: Bad Gateway"),
+        (503, b"null", "", "GET /x was answered 503: null"),
+        (503, b"[]", "", "GET /x was answered 503: []"),
         (404, b"<!DOCTYPE HTML>\n<p>404</p>", "", "GET /x was answered 404 with a web page: anoth"),
         (501, b"\n<html><p>501</p>", "", "answers at this address: set url"),
         (401, b'{"message": "UNAUTHORIZED"}', "send it", "missing or wrong: set the option token"),

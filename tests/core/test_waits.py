@@ -55,9 +55,10 @@ def test_an_error_names_its_dependency_and_the_caller_may_know_it_better() -> No
 
 
 def test_waits_survive_their_json_form() -> None:
-    full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000)
+    full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000, 3_000)
     plain = DependencyWait(Dependency.OTHER, "x", 0, 1, "")
     assert waits_from_json([full.to_json(), plain.to_json()]) == (full, plain)
+    assert full.to_json().keys() == plain.to_json().keys()
 
 
 @pytest.mark.parametrize(

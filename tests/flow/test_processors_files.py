@@ -421,15 +421,19 @@ def test_a_file_whose_store_has_no_library_here_fails(monkeypatch: pytest.Monkey
     assert "libraries for hdfs://" in failed.attributes["error.reason"]
 
 
+@pytest.mark.parametrize(
+    ("place", "step"), [(MemoryFileSystem, "info"), (folders.fsspec.core, "url_to_fs")]
+)
+@pytest.mark.parametrize("package", ["botocore.exceptions", "paramiko.ssh_exception"])
 def test_a_file_of_a_store_that_raises_errors_of_its_own_fails(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, place: object, step: str, package: str
 ) -> None:
-    no_credentials = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})
+    no_credentials = type("NoCredentialsError", (Exception,), {"__module__": package})
 
     def refuse(*_: object) -> NoReturn:
         raise no_credentials
 
-    monkeypatch.setattr(MemoryFileSystem, "info", refuse)
+    monkeypatch.setattr(place, step, refuse)
     with ProcessorRunner(FetchFile, {"file": "${file.path}"}) as runner:
         runner.enqueue(b"", {"file.path": "memory://a/b"})
         runner.run()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow.scheduling import inbox as inbox_module
 from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
-from penstock.mailbox import MailboxProcessor
+from penstock.mailbox import MailboxProcessor, event_mail
 
 
 class Event(SchedulerEvent):
@@ -22,7 +21,7 @@ def test_an_event_whose_mail_cannot_be_made_ends_the_loop(monkeypatch: pytest.Mo
         raise MemoryError("no command")
 
     with monkeypatch.context() as patch:
-        patch.setattr(inbox_module, "partial", fail)
+        patch.setattr(event_mail, "partial", fail)
         with pytest.raises(MemoryError):
             inbox.post(Event())
     with pytest.raises(MemoryError, match="no command"):

@@ -132,7 +132,7 @@ def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
     assert replicated(0, 0, workers={0}).replica_changes((0,)) == ReplicaChanges((), ("t1",))
 
 
-def test_a_turnover_ends_the_work_if_nobody_who_has_a_worker_stays():
+def test_replica_changes_end_the_work_if_nobody_who_has_a_worker_stays():
     one = replicated(1, 0)
     assert one.is_at_end_with(one.replica_changes((3, 2)))
     assert not one.is_at_end_with(one.replica_changes((3, 1)))

@@ -9,8 +9,7 @@ from pathlib import Path
 from penstock.core.clock import SystemClock
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.options.values import java_options
-from penstock.spark.connect.class_archive import makes_archive
-from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.server import SparkServer, SparkServerOptions
 
 # Spark compiles Java for each query. Those of most tests read a few rows, so that the compilation
 # is a fifth of what they cost. `make soak`, and the systems that tests start, have it compile.
@@ -22,7 +21,7 @@ INTERPRETED = (
 
 def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
     """A server of its own in a folder; the user's class archive is used when there is one."""
-    options = SparkServerOptions(
+    return SparkServerOptions(
         run_folder=folder / "run",
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
@@ -32,10 +31,6 @@ def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
         java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         token="secret+/=",
     )
-    if makes_archive(prepare(options, os.environ).argv):
-        # The kill at the end would cut the archive, and a cut one is not made again.
-        return replace(options, cache_folder=folder / "cache")
-    return options
 
 
 def start_server(folder: Path, memory: str = "1g", *, small_data: bool = False) -> SparkServer:

@@ -194,6 +194,7 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
     server.answers["/stats"] = (200, {"topics": []})
     assert run(["topic", "create", "t", "--partitions", "2"]) == exit_codes.OK
     assert server.asked[-1][:3] == ("POST", "/topic/create", {"topic": ["t"], "partitions": ["2"]})
+    assert server.asked[-2][2]["include_clients"] == ["false"]
     parts = [{"earliest": 0, "latest": 4}, {"earliest": 2, "latest": 5}]
     server.answers["/stats"] = (
         200,

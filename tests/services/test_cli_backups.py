@@ -131,6 +131,14 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
     again = tmp_path / "a b"
     assert run(["restore", backup, "--data-dir", str(again)]) == exit_codes.OK
     assert capsys.readouterr().out.endswith(f"\nstart it with penstock up --data-dir '{again}'\n")
+    config, token, more = tmp_path / "p.toml", tmp_path / "token", tmp_path / "more"
+    config.touch()
+    token.write_text("secret")
+    token.chmod(0o600)
+    common = ["--config", str(config), "--token-file", str(token)]
+    assert run(["restore", backup, "--data-dir", str(more), *common]) == exit_codes.OK
+    start = f"penstock up --data-dir {more} {' '.join(common)}"
+    assert capsys.readouterr().out.endswith(f"\nstart it with {start}\n")
 
 
 @pytest.mark.parametrize(

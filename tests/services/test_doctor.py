@@ -38,6 +38,28 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert java.remedy == REMEDY
 
 
+def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_java(monkeypatch)
+    read_text = Path.read_text
+
+    def refuse(self: Path, encoding: str | None = None) -> str:
+        if self.name == "penstock.json":
+            raise PermissionError(13, "Permission denied")
+        return read_text(self, encoding)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found = {
+        one.subject: one for one in doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+    }
+    assert found["Python"].passes
+    assert found["server"].text.endswith("cannot be read (Permission denied)")
+    assert found["server"].remedy == "run this command as the user that runs Penstock"
+    assert "Spark starts" not in found  # the server may run
+    assert not any(subject.startswith("port ") for subject in found)
+
+
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere = HostPort("127.0.0.1", 0)
     folder = tmp_path / "a b#ü%"
@@ -90,6 +112,17 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     start = next(one for one in found if one.subject == "Spark starts")
     assert made == [tmp_path / "penstock"]
     assert start.text.endswith("its class archive was made, so later starts take half the time")
+
+    def fail(*_: object) -> bool:
+        raise Unavailable("Spark did not write its class archive: free some space")
+
+    monkeypatch.setattr(server, "prepare_spark", fail)
+    found = doctor.examine(options, environment, SystemClock())
+    start = next(one for one in found if one.subject == "Spark starts")
+    assert start.verdict is doctor.DoctorVerdict.OK
+    assert start.text.endswith(
+        "no class archive can be made: Spark did not write its class archive: free some space"
+    )
 
 
 def format_zero(data: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder
@@ -32,7 +33,7 @@ def given(tmp_path: Path) -> Options:
 
 def opened(options: Options) -> HostPlan:
     environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(options.data_dir / "cache")}
-    plan = HostPlan(options, DataFolder(options.data_dir), environment)
+    plan = HostPlan(options, DataFolder(options.data_dir), environment, SystemClock())
     plan.open()
     plan.close()
     return plan

@@ -274,7 +274,7 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
 
     options = LivenessOptions(every_s=0.01, answer_s=0.02, check_s=0.01, failures_max=2)
     deaf = plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05)
-    hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, options))
+    hung = dataclasses.replace(deaf, pulse=LivenessCheck(Silence, SystemClock(), options))
     rig = Rig(tmp_path, [hung])
 
     def on_line(line: str) -> None:
@@ -293,7 +293,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
         dataclasses.replace(
             plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05),
             pulse=LivenessCheck(
-                lambda: None, LivenessOptions(every_s=0.01, failures_max=1_000_000)
+                lambda: None, SystemClock(), LivenessOptions(every_s=0.01, failures_max=1_000_000)
             ),
             restart_reason=lambda: next(reasons, ""),
         )
@@ -408,6 +408,30 @@ def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     rig.on_ready = on_ready
     rig.launcher.run()
     assert not alive(pids["deaf"])
+
+
+def test_a_stop_does_not_need_its_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`penstock up | head` ends the reader of its lines, which stops it."""
+    monkeypatch.setattr(launcher, "_REPORT_FIRST_S", 0.0)
+    deaf = plan("deaf", READY_AND_IGNORE, stop_timeout_s=0.05)
+    rig = Rig(tmp_path, [deaf, dataclasses.replace(plan("a", READY_AND_WAIT), stop_stage=-1)])
+    pids: dict[str, int] = {}
+
+    def on_ready() -> None:
+        pids.update(rig.pids())
+        raise BrokenPipeError  # as printing does
+
+    def on_line(line: str) -> None:
+        if pids:
+            raise BrokenPipeError(line)
+
+    rig.on_ready, rig.on_line = on_ready, on_line
+    with pytest.raises(BrokenPipeError):
+        rig.launcher.run()
+    assert [name for name, pid in pids.items() if alive(pid)] == []
+    assert set(pids) == {"deaf", "a"}
+    assert "stopping" in rig.lines
+    assert "deaf did not stop within 0 s and was killed" in rig.lines
 
 
 def test_a_child_that_cannot_start_ends_it_with_its_last_words(tmp_path: Path) -> None:

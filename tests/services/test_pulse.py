@@ -29,7 +29,7 @@ class Child:
         self.lacks_descriptors = False
         self.asked = 0
         self.open = 0
-        self.pulse = LivenessCheck(self.ask, OPTIONS, self.clock)
+        self.pulse = LivenessCheck(self.ask, self.clock, OPTIONS)
         self.pulse.begin(0)
 
     def ask(self) -> Child | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
+from penstock.segments import remote_files
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.host import up as up_module
@@ -71,19 +74,47 @@ def test_two_options_with_one_port_are_named(given: Options, second: str) -> Non
         start(options)
 
 
+def test_two_options_may_have_one_port_of_different_hosts(given: Options) -> None:
+    """If another program has one of the addresses, the options are not why."""
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = dataclasses.replace(
+            given, http=HostPort("127.0.0.1", port), broker_http=HostPort("127.0.0.2", port)
+        )
+        with pytest.raises(Conflict, match=r"is taken"):
+            start(options)
+    options = dataclasses.replace(options, broker_http=HostPort("0.0.0.0", port))
+    with pytest.raises(InvalidRequest, match=r"^--http and --broker-http both have port"):
+        start(options)
+
+
 @pytest.mark.parametrize("store", ["deep_storage", "task_logs"])
 def test_a_store_whose_package_is_missing_is_refused_before_anything_is_made(
     given: Options, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_s3fs(_scheme: str) -> None:
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", without_s3fs)
+    monkeypatch.setattr(remote_files, "find_spec", lambda _package: None)
     folder = given.data_dir.parent / "new"
-    options = dataclasses.replace(given, data_dir=folder, **{store: "s3://lake/x"})
-    with pytest.raises(InvalidRequest, match=r"'s3://lake/x'.*pip install 'penstock-io\[s3\]'"):
-        start(options)
+    for url in ("s3://lake/x", "simplecache::s3://lake/x"):
+        options = dataclasses.replace(given, data_dir=folder, **{store: url})
+        with pytest.raises(InvalidRequest, match=rf"'{url}'.*pip install 'penstock-io\[s3\]'"):
+            start(options)
+    with pytest.raises(InvalidRequest, match=r"'nosuch://x' \(Protocol not known"):
+        start(dataclasses.replace(options, **{store: "nosuch://x"}))
     assert not folder.exists()
+
+
+def test_the_check_of_the_stores_does_not_import_their_packages() -> None:
+    script = (
+        "import sys\n"
+        "from penstock.services.host.up import require_store_packages\n"
+        "from penstock.services.options.table import Options\n"
+        "require_store_packages(Options(deep_storage='s3://a', task_logs='simplecache::s3://b'))\n"
+        "print('s3fs' in sys.modules, 'botocore' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "False False\n", done.stderr
 
 
 @pytest.mark.parametrize("option", ["--url", "--broker-url"])

@@ -38,7 +38,7 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark_server(spark_folder: Path) -> Iterator[SparkServer]:
     server = start_server(spark_folder, small_data=True)
     yield server
-    server.stop(0.2)  # without the time to write a class archive
+    server.stop(0.2)
 
 
 @pytest.fixture(scope="session")

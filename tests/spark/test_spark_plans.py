@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
 from penstock.spark.columns import folded_columns, output_columns, row_shape
-from penstock.spark.connect.class_archive import archive_options
+from penstock.spark.connect import server
+from penstock.spark.connect.class_archive import archive_options, makes_archive
 from penstock.spark.connect.java import VECTOR_MODULE, find_java
 from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
 from penstock.spark.connect.server_settings import with_retries
@@ -312,7 +315,8 @@ def test_the_memory_of_the_server_is_bounded_and_returned(tmp_path: Path) -> Non
 
 def test_options_of_the_jvm_win_over_those_made_for_it(tmp_path: Path) -> None:
     mine = ("-Xmx7m", "-XX:SharedArchiveFile=mine.jsa", "-Xlog:cds=info")
-    argv = prepare(server_options(tmp_path, java_options=mine), os.environ).argv
+    options = server_options(tmp_path, java_options=mine, may_make_archive=True)
+    argv = prepare(options, os.environ).argv
     for option in mine:
         name = option.partition("=")[0] if "=" in option else option[:4]
         assert [one for one in argv if one.startswith(name)][-1] == option
@@ -351,27 +355,85 @@ def test_a_leftover_is_killed_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_the_class_archive_is_taken_when_it_is_whole(tmp_path: Path) -> None:
-    [making, *_] = archive_options(tmp_path, "pair")
+    [making, *_] = archive_options(tmp_path, "pair", may_make=True)
     unfinished = Path(making.partition("=")[2])
     unfinished.write_bytes((0xF00BABA8).to_bytes(4, "little") + b"rest")
-    assert archive_options(tmp_path, "pair")[0].startswith("-XX:ArchiveClassesAtExit=")
+    assert archive_options(tmp_path, "pair", may_make=True)[0].startswith(
+        "-XX:ArchiveClassesAtExit="
+    )
     assert archive_options(tmp_path, "pair", may_make=False) == []
     assert not unfinished.exists()  # of a JVM that failed at its start
     unfinished.write_bytes((0xF00BABA8).to_bytes(4, "little"))
     os.truncate(unfinished, 200 << 20)
-    [using, *_] = archive_options(tmp_path, "pair")
+    [using, *_] = archive_options(tmp_path, "pair", may_make=True)
     assert using.startswith("-XX:SharedArchiveFile=")
     assert archive_options(tmp_path, "pair", may_make=False)[0] == using
-    assert archive_options(tmp_path, "other pair")[0].startswith("-XX:ArchiveClassesAtExit=")
+    [making, *_] = archive_options(tmp_path, "other pair", may_make=True)
+    assert making.startswith("-XX:ArchiveClassesAtExit=")
+
+
+def test_a_server_makes_a_class_archive_only_on_request(tmp_path: Path) -> None:
+    """Its stop would take half a minute."""
+    options = server_options(tmp_path)
+    assert not makes_archive(prepare(options, os.environ).argv)
+    options = dataclasses.replace(options, may_make_archive=True)
+    assert makes_archive(prepare(options, os.environ).argv)
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "is_made"),
+    [
+        (0xF00BABA8, 200 << 20, True),
+        (0xF00BABA8, 1 << 20, False),  # of a JVM that failed at its start
+        (0, 200 << 20, False),  # of a JVM that was killed, or had no space left
+        (0, 0, False),
+    ],
+)
+def test_a_class_archive_that_was_not_completed_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, size: int, *, is_made: bool
+) -> None:
+    cache = tmp_path / "cache"
+
+    class Stopped:
+        def __init__(self, options: SparkServerOptions, *_: object) -> None:
+            self.argv = prepare(options, os.environ).argv
+
+        def start(self) -> None:
+            pass
+
+        def wait_ready(self, _timeout_s: float) -> str:
+            return ""
+
+        def stop(self, _timeout_s: float) -> None:
+            [making] = [one for one in self.argv if one.startswith("-XX:ArchiveClassesAtExit=")]
+            written = Path(making.partition("=")[2])
+            written.write_bytes(start.to_bytes(4, "little"))
+            os.truncate(written, size)
+
+    monkeypatch.setattr(server, "SparkServer", Stopped)
+    monkeypatch.setattr(server, "_load_classes", lambda *_: None)
+    for _ in range(2):
+        if is_made:
+            assert server.prepare_spark(cache, os.environ, SystemClock())
+            assert not server.prepare_spark(cache, os.environ, SystemClock())
+            break
+        with pytest.raises(Unavailable, match=r"did not write its class archive into .*400 MB"):
+            server.prepare_spark(cache, os.environ, SystemClock())
+    assert len(list(cache.iterdir())) == is_made
+
+
+def test_no_class_archive_is_made_where_java_could_not_name_it(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="its path has no colon"):
+        server.prepare_spark(tmp_path / "a:b", os.environ, SystemClock())
 
 
 def test_archives_of_removed_environments_are_deleted_too(tmp_path: Path) -> None:
     gone = 1 << 30  # no process has such an id
     for number in range(6):
         (tmp_path / f"classes-{number:016x}.jsa.{gone}.unfinished").touch()
-    running = tmp_path / f"classes-{9:016x}.jsa.{os.getpid()}.unfinished"
+    running = tmp_path / f"classes-{9:016x}.jsa.{os.getppid()}.unfinished"
     running.touch()
-    archive_options(tmp_path, "pair")
+    archive_options(tmp_path, "pair", may_make=True)
     assert len(list(tmp_path.glob(f"*.{gone}.unfinished"))) == 2
     assert running.exists()
 
@@ -402,5 +464,5 @@ def test_only_the_archives_used_last_are_kept(tmp_path: Path) -> None:
         path = tmp_path / f"classes-{age}.jsa"
         path.touch()
         os.utime(path, (1_000_000 - age, 1_000_000 - age))
-    archive_options(tmp_path, "a pair without one")
+    archive_options(tmp_path, "a pair without one", may_make=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["classes-0.jsa", "classes-1.jsa"]

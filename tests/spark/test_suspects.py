@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.engine import EngineLost, EngineUnavailable
+from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.services.host.restart_policy import ChildLife
 from penstock.spark.connect import session
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
@@ -24,7 +24,7 @@ from penstock.spark.sql.crash_suspects import (
     WINDOW_S,
     CrashSuspects,
 )
-from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
 from penstock.testing.clock import VirtualClock
 
@@ -228,6 +228,47 @@ def test_a_spark_whose_port_stays_open_has_not_ended(monkeypatch: pytest.MonkeyP
     with socket.create_server(("127.0.0.1", 0)) as server:
         sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
         assert not sessions.has_ended(SystemClock())
+
+
+def test_an_end_of_spark_for_another_query_makes_no_suspect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another query ends Spark while the service waits for the end of Spark."""
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    clock = VirtualClock()
+    service = SqlService(
+        nowhere,
+        cast("TableSource", LosesSpark()),
+        clock,
+        SqlOptions(end_spark=lambda: None),
+    )
+
+    def end_for_another(*_: object) -> bool:
+        clock.advance(0.5)
+        service._end_spark(SqlQuery(BOMB), clock.monotonic_s())
+        return True
+
+    monkeypatch.setattr(SparkSessions, "has_ended", end_for_another)
+    for _ in range(2 * ENDS_MAX):
+        clock.advance(1.0)
+        with pytest.raises(EngineUnavailable, match="another query did not stop"):
+            service.query(SqlQuery(GOOD))
+
+
+def test_a_query_that_was_stopped_is_no_suspect() -> None:
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+
+    class Cancels:
+        def tables(self) -> object:
+            service.cancel("q")
+            raise EngineLost("Spark was lost")
+
+    clock = VirtualClock()
+    service = SqlService(nowhere, cast("TableSource", Cancels()), clock)
+    for _ in range(2 * ENDS_MAX):
+        clock.advance(1.0)
+        with pytest.raises(EngineFailure, match="it was cancelled"):
+            service.query(SqlQuery(GOOD, query_id="q"))
 
 
 def test_a_loss_of_a_session_alone_makes_no_suspect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from call_faults_kit import Faults
 
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
-from penstock.storage.queue.group_commit import Syncer, SyncThreads
+from penstock.storage.queue.group_commit import LIMIT_MIN_S, Syncer, SyncThreads
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 
@@ -184,6 +184,45 @@ def test_an_append_is_not_refused_if_its_sync_can_be_planned_in_no_way(
             queue.append([b"a"])
         assert caplog.messages == ["/topic: planning the sync of a stored append failed"]
         assert (queue.latest, queue.sync()) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        [(Syncer, "wrote"), (Syncer, "hurry")],
+        [(SyncThreads, "call_at"), (SyncThreads, "run"), (SyncThreads, "note_append")],
+    ],
+)
+def test_data_whose_sync_could_be_planned_in_no_way_is_synced_without_another_append(
+    monkeypatch: pytest.MonkeyPatch, failing: list[tuple[type, str]]
+) -> None:
+    """It stayed unsynced until the queue was closed."""
+
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no plan")
+
+    clock = VirtualClock()
+    with (
+        SyncThreads(clock=clock, most=1) as threads,
+        DiskQueue.open(
+            "/topic",
+            DiskQueueOptions(sync_interval_ms=round(INTERVAL_S * 1_000)),
+            fs=CrashableFileSystem(),
+            clock=clock,
+            threads=threads,
+        ) as queue,
+    ):
+        clock.wait_for_waiting(1)
+        with monkeypatch.context() as patch:
+            for kind, name in failing:
+                patch.setattr(kind, name, fail)
+            queue.append([b"a"])
+        clock.advance(LIMIT_MIN_S)
+        clock.wait_until(lambda: not threads.has_unplanned, 30)
+        settle(clock, threads)
+        clock.advance(INTERVAL_S)
+        settle(clock, threads)
+        assert queue.durable == 1
 
 
 def test_the_check_of_the_age_goes_on_though_memory_ran_out_in_it() -> None:

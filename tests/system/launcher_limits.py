@@ -46,7 +46,7 @@ def main() -> None:
         "spark",
         lambda _ready_fd: child(ANSWERS, port),
         ready_port=port,
-        pulse=LivenessCheck(lambda: greet(port), options),
+        pulse=LivenessCheck(lambda: greet(port), SystemClock(), options),
     )
     plans = [*(ChildPlan(name, lambda fd: child(REPORTS, fd)) for name in "ab"), spark]
 

@@ -23,6 +23,13 @@ class Clock(Protocol):
         ...
 
 
+def pause(clock: Clock, seconds: float) -> None:
+    """Wait for a time of a clock, which nothing else ends."""
+    condition = threading.Condition()
+    with condition:
+        clock.wait(condition, seconds)
+
+
 class SystemClock:
     """The machine's own clocks."""
 

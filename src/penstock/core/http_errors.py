@@ -215,6 +215,6 @@ def error_of_answer(
         text = detail if text == "EXITING" else f"{text}: {detail}"
     elif nsq_code or not text:
         text = f"{request} was answered {status} {text}".rstrip()
-    elif raw is None:
+    elif not isinstance(raw, dict):
         text = f"{request} was answered {status}: {text}"
     return error_from(status, code, text[:_ANSWER_TEXT_MAX], dependency, server=server)

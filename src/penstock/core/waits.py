@@ -62,13 +62,14 @@ class DependencyWait:
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         trying = self.trying_since_ms
-        return ({} if trying is None else {"tryingSince": format_time(trying)}) | {
+        return {
             "dependency": self.dependency.value,
             "work": self.work,
             "since": format_time(self.since_ms),
             "tries": self.tries,
             "triesMax": self.tries_max or None,
             "nextTry": None if self.next_ms is None else format_time(self.next_ms),
+            "tryingSince": None if trying is None else format_time(trying),
             "error": self.error,
         }
 

@@ -21,7 +21,6 @@ immutable except for caches.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import zoneinfo
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, month_of, start_of_month
+from penstock.core.similar_names import most_similar
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -163,9 +163,8 @@ def _zone_of(name: str) -> tzinfo:
             return timezone((ahead if offset["sign"] == "+" else -ahead) * _MS)
     elif name in _names():
         return zoneinfo.ZoneInfo(name)
-    folded = {known.lower(): known for known in _names()}
-    near = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
-    hint = f": did you mean {folded[near[0]]}?" if near else ", such as Europe/Berlin or +05:30"
+    near = most_similar(name, sorted(_names()))
+    hint = ", such as Europe/Berlin or +05:30" if near is None else f": did you mean {near}?"
     raise InvalidRequest(f"unknown time zone {name!r}{hint}")
 
 

@@ -59,18 +59,22 @@ class EventMail(Generic[E]):
         self._description = description
         self._options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
 
-    def put(self, event: E) -> None:
+    def put(self, event: E, description: str | None = None) -> None:
         """Handle an event by mail; no effect if the mailbox is quiesced or closed.
 
         If the mail cannot be made or put, for example because memory ran out, the loop ends with
         that error, which is also raised here.
+
+        Args:
+            event: The event.
+            description: The description of its mail; None: that of all mails.
         """
         try:
             command = partial(self._handle, event)
         except BaseException as error:
             self.fail(error)
             raise
-        self._processor.post(command, self._description, options=self._options)
+        self._processor.post(command, description or self._description, options=self._options)
 
     def fail(self, error: BaseException) -> None:
         """End the loop with an error; no effect if the mailbox is quiesced or closed."""

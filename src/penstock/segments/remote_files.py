@@ -9,9 +9,11 @@ from __future__ import annotations
 import posixpath
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, cast
 
 import fsspec
+from fsspec.registry import known_implementations
 
 from penstock.core.errors import InvalidRequest, NotFound, StorageUnavailable
 from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
@@ -36,15 +38,33 @@ def require_file_system(what: str, url: str) -> None:
     Raises:
         InvalidRequest: It is not installed, or fsspec does not support the URL's scheme.
     """
-    try:
-        fsspec.get_filesystem_class(url.partition("://")[0])
-    except (ImportError, ValueError) as error:
-        raise unusable_url(what, url, error) from error
+    # A URL may chain file systems: simplecache::s3://bucket/folder.
+    for part in url.split("::"):
+        try:
+            _require_package(part.partition("://")[0])
+        except (ImportError, ValueError) as error:
+            raise unusable_url(what, url, error) from error
+
+
+def _require_package(scheme: str) -> None:
+    """Check that the package for a scheme is installed, without its import, which is large.
+
+    Raises:
+        ImportError: It is not installed.
+        ValueError: fsspec does not support the scheme.
+    """
+    known = known_implementations.get(scheme)
+    package = "fsspec" if known is None else str(known["class"]).partition(".")[0]
+    if package == "fsspec":
+        # Its own modules import the package that they need.
+        fsspec.get_filesystem_class(scheme)
+    elif find_spec(package) is None:
+        raise ImportError(str(known.get("err") or f"{package} is not installed") if known else "")
 
 
 def unusable_url(what: str, url: str, error: Exception) -> InvalidRequest:
     """Return the error for a store whose URL fsspec refuses."""
-    scheme = url.partition("://")[0]
+    scheme = url.partition("://")[0].rpartition("::")[2]
     package = (
         f"pip install '{_EXTRAS[scheme]}'"
         if scheme in _EXTRAS

@@ -73,7 +73,13 @@ class Finding:
 
 def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> list[Finding]:
     """Run every check."""
-    running = DataFolder(options.data_dir).read_client_file()
+    running: Mapping[str, object] | None = None
+    unreadable: list[Finding] = []
+    try:
+        running = DataFolder(options.data_dir).read_client_file()
+    except PenstockError as error:
+        text, _, remedy = str(error).rpartition(": ")
+        unreadable.append(Finding("server", DoctorVerdict.FAILED, text, remedy))
     # A broker on its own keeps topics and needs no metadata.
     is_broker_alone = running is not None and "http" not in running
     needs_metadata = options.metadata_url is None and not is_broker_alone
@@ -96,12 +102,12 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
             checks.append(
                 lambda: Finding("server", DoctorVerdict.OK, f"only a broker runs at {url}")
             )
-    else:
+    elif not unreadable:
         checks.append(lambda: _port(options.http, "--http"))
         checks.append(lambda: _port(options.broker_http_address, "--broker-http"))
         checks.append(lambda: _port(options.broker_tcp_address, "--broker-tcp"))
-    findings = [check() for check in checks]
-    if running is None and not options.spark_connect:
+    findings = [check() for check in checks] + unreadable
+    if running is None and not unreadable and not options.spark_connect:
         # A port that is in use does not prevent the start of Spark.
         needed = [finding for finding in findings if not finding.subject.startswith("port ")]
         findings.append(_start_of_spark(options, environment, clock, needed))

@@ -21,7 +21,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,7 @@ from typing import Final, Self, TypeVar
 
 from penstock.broker.http_client import BrokerClient
 from penstock.client import Consumer, ConsumerOptions, Handler, Producer, ProducerOptions
-from penstock.core.clock import SystemClock
+from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable, counted
 from penstock.services.answers import objects, part, whole
 from penstock.services.host.data_folder import DataFolder
@@ -70,7 +69,6 @@ class LocalBroker:
         self._logged_before: dict[str, int] = {}
         self._printed_before = (0, 0)
         self._clock = SystemClock()
-        self._pause = threading.Condition()
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)
         }
@@ -350,8 +348,7 @@ class LocalBroker:
             if self._clock.monotonic_s() >= deadline_s:
                 reason = "" if last is None else f"; last: {last}"
                 raise Unavailable(f"waited {timeout_s:g} s for {what}{reason}") from None
-            with self._pause:
-                self._clock.wait(self._pause, poll_s)
+            pause(self._clock, poll_s)
 
     def _peek_all(self, topic: str) -> Iterator[bytes]:
         with self._broker() as broker:

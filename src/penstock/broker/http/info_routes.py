@@ -89,7 +89,7 @@ class LookupRoutes:
     async def lookup(self, request: Request) -> HttpResponse:
         """Return the producers of a topic."""
         name = request.required("topic")
-        topic = require_topic(self._broker.topics, name)
+        topic = require_topic(self._broker.topics, name, with_hint=False)
         return json_response(lookup_documents.lookup(self._broker, topic))
 
     async def topics(self, _request: Request) -> HttpResponse:

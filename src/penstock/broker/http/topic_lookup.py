@@ -12,15 +12,21 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
 
 
-def require_topic(topics: Topics, name: str) -> Topic:
+def require_topic(topics: Topics, name: str, *, with_hint: bool = True) -> Topic:
     """Return a topic.
+
+    Args:
+        topics: All topics.
+        name: The name in the request.
+        with_hint: Whether the error has the most similar name. Clients that wait for a topic repeat
+            a request too often for that.
 
     Raises:
         ApiError: It does not exist.
     """
     topic = topics.find(name)
     if topic is None:
-        near = nearest(name, (one.name for one in topics))
+        near = nearest(name, (one.name for one in topics)) if with_hint else ""
         create = f"{near} If not," if near else ":"
         detail = f"topic {name!r} does not exist{create} create it with penstock topic create"
         raise ApiError(404, "TOPIC_NOT_FOUND", detail)

@@ -11,12 +11,11 @@ that cannot be delivered ends the loop.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from penstock.core.errors import Closed
 from penstock.mailbox import Mail
+from penstock.mailbox.event_mail import EventMail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +48,7 @@ class SchedulerInbox:
     def __init__(
         self, mailbox: MailboxProcessor, receive: Callable[[SchedulerEvent], None]
     ) -> None:
-        self._processor = mailbox
+        self._events = EventMail[SchedulerEvent](mailbox, receive, "scheduler event")
         self._mailbox = mailbox.mailbox
         self._executor = mailbox.main_executor
         self._timers = mailbox.timers
@@ -64,17 +63,11 @@ class SchedulerInbox:
         If memory does not suffice for the mail, the scheduler's loop ends: after the loss of a
         run's end, for example, the component would never run again.
         """
-        try:
-            command = partial(self._receive, event)
-        except BaseException as error:
-            self.fail(error)
-            raise
-        self._processor.post(command, event.description)
+        self._events.put(event, event.description)
 
     def fail(self, error: BaseException) -> None:
         """End the scheduler's loop, because an event could not be reported."""
-        with suppress(Closed):
-            self._processor.report_throwable(error)
+        self._events.fail(error)
 
     def submit_change(
         self, request: Callable[[], T], description: str, *arguments: object

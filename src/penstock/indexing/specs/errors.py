@@ -6,7 +6,6 @@ checks.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import types
@@ -19,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.similar_names import most_similar
 from penstock.indexing.secrets import shown_in_error
 from penstock.indexing.specs.model import SpecModel
 
@@ -230,7 +230,7 @@ def _not_one_of(given: object, text: str, expected: str) -> str:
     if expected in {"True", "False", "1"}:
         return f"only {expected.lower()} is supported yet, not {text}"
     names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
-    near = _nearest(given, names) if isinstance(given, str) else None
+    near = most_similar(given, names) if isinstance(given, str) else None
     hint = f': did you mean "{near}"?' if near else ""
     if len(names) == 1:
         return f'only "{names[0]}" is supported yet, not {text}{hint}'
@@ -248,16 +248,10 @@ def did_you_mean(
         others: Further names to compare with, which are not listed.
         or_all: List the names if none is near.
     """
-    near = _nearest(given, [*names, *others])
+    near = most_similar(given, [*names, *others])
     if near is None and not or_all:
         return ""
     return f': did you mean "{near}"?' if near else f"; there are {', '.join(names)}"
-
-
-def _nearest(given: str, names: list[str]) -> str | None:
-    folded = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(given.lower(), list(folded), n=1, cutoff=0.6)
-    return folded[near[0]] if near else None
 
 
 def _cut(text: str) -> str:

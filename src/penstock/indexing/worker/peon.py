@@ -15,9 +15,9 @@ The services supply everything that a task runs on (engine, HTTP, clients).
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.clock import pause
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
@@ -73,7 +73,6 @@ class Peon:
         self._folder = TaskFolder(path, fs)
         self._attempts = TaskAttempts(self._folder, fs)
         # Used only for waits that the clock ends.
-        self._pause = threading.Condition()
 
     def run(self) -> TaskResult:
         """Run the task until it ends or is stopped.
@@ -168,5 +167,4 @@ class Peon:
             self._wait(_LOCK_TRY_S)
 
     def _wait(self, seconds: float) -> None:
-        with self._pause:
-            self._clock.wait(self._pause, seconds)
+        pause(self._clock, seconds)

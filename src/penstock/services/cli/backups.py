@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -195,16 +194,7 @@ def _restore(
     if report.absent:
         raise typer.Exit(exit_codes.FAILED)
     if not as_json:
-        echo(f"start it with {_start_command(data_dir, given)}")
-
-
-def _start_command(data_dir: str, given: Mapping[str, str | None]) -> str:
-    """Return the command that starts the restored Penstock, with the options of this command."""
-    words = ["penstock", "up", "--data-dir", data_dir]
-    for option, value in given.items():
-        if value is not None:
-            words += [option, value]
-    return shlex.join(words)
+        echo(f"start it with {GIVEN.start_command(data_dir, given)}")
 
 
 def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest, NotReachable
+from penstock.core.errors import InvalidRequest, NotReachable, Unavailable
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.http_client import COMMAND_LINE, JsonClient
 from penstock.services.options import resolution
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient
 
 QUERY_TIMEOUT_S = 600.0
+NONE_GIVEN: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -45,6 +48,21 @@ class CommandOptions:
         line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
         return resolution.resolve(line, os.environ, self.config_file)
 
+    def start_command(self, data_dir: str, given: Mapping[str, str | None] = NONE_GIVEN) -> str:
+        """Return the command that starts a Penstock as these options describe it.
+
+        Args:
+            data_dir: Its data folder.
+            given: Further options with their values; None: not given.
+        """
+        words = ["penstock", "up", "--data-dir", data_dir]
+        config = None if self.config_file is None else str(self.config_file)
+        common = {"--config": config, "--token-file": self.token_file}
+        for option, value in (common | dict(given)).items():
+            if value is not None:
+                words += [option, value]
+        return shlex.join(words)
+
     def _found(self, name: str, configured: HostPort, default: HostPort) -> str:
         """Return an address of the data folder's server.
 
@@ -54,7 +72,10 @@ class CommandOptions:
                 folder must not reach.
         """
         folder = DataFolder(self.options().data_dir)
-        found = (folder.read_client_file() or {}).get(name)
+        try:
+            found = (folder.read_client_file() or {}).get(name)
+        except Unavailable as error:
+            raise Unavailable(f"{error}, or name the server with --url") from None
         if isinstance(found, str):
             return found
         if configured != default:
@@ -69,7 +90,7 @@ class CommandOptions:
                 " in a moment, or see penstock status"
             )
         if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
-            start = f"penstock up --data-dir {shlex.quote(str(folder.path))}"
+            start = self.start_command(str(folder.path))
             raise NotReachable(
                 f"no Penstock runs in {folder.path}; start it with {start}, or name a server "
                 "with --url"

@@ -63,14 +63,17 @@ def create(
 
 def _existing(name: str) -> Iterator[tuple[str, str | None]]:
     """Yield a topic and its channels, if it exists."""
-    for topic in _topics(name):
+    for topic in _topics(name, with_clients=False):
         yield name, None
         for channel in objects(topic, "channels"):
             yield name, str(channel.get("channel_name"))
 
 
-def _topics(name: str | None = None) -> list[dict[str, object]]:
-    stats = _broker().get("/stats", {"format": "json", "topic": name})
+def _topics(name: str | None = None, *, with_clients: bool = True) -> list[dict[str, object]]:
+    query = {"format": "json", "topic": name}
+    if not with_clients:
+        query["include_clients"] = "false"
+    stats = _broker().get("/stats", query)
     return objects(stats, "topics")
 
 
@@ -88,7 +91,7 @@ def list_topics(as_json: Json = False) -> None:
             "channels": len(objects(one, "channels")),
             "paused": bool(one.get("paused")),
         }
-        for one in _topics()
+        for one in _topics(with_clients=False)
     ]
     print_rows(
         rows, as_json=as_json, empty="no topics; create one with: penstock topic create NAME"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from penstock.core.clock import Clock, SystemClock
+from penstock.core.clock import Clock, SystemClock, pause
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable, counted
 from penstock.core.printable import escaped
 from penstock.services.answers import objects, whole
@@ -188,7 +188,6 @@ class Demo:
         self._console = Console(highlight=False)
         self._progress = DemoProgress(ROWS)
         self._view = DemoView(self._progress, self._console)
-        self._pause = threading.Condition()
         self._over = threading.Event()
         self._started_s = clock.monotonic_s()
         self._took: list[tuple[str, float]] = []
@@ -413,8 +412,7 @@ class Demo:
         self._console.print(text, soft_wrap=True)
 
     def _wait(self, seconds: float) -> None:
-        with self._pause:
-            self._clock.wait(self._pause, seconds)
+        pause(self._clock, seconds)
 
 
 def _mark(good: bool) -> str:

@@ -317,7 +317,7 @@ class DataFolder:
         except PermissionError as error:
             raise Unavailable(
                 f"{file}, which has the addresses of the server, cannot be read ({error.strerror}):"
-                " run this command as the user that runs Penstock, or name the server with --url"
+                " run this command as the user that runs Penstock"
             ) from None
         except (OSError, ValueError):
             return None

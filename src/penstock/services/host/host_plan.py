@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
@@ -73,6 +74,7 @@ _STOP_STAGES = {
 _ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
 # In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
+_EVERY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with addresses in options
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
@@ -120,17 +122,19 @@ class HostPlan:
         options: The user's options.
         folder: The data folder, prepared and locked.
         environment: Variables of this process.
+        clock: Time.
     """
 
     def __init__(
-        self, options: Options, folder: DataFolder, environment: Mapping[str, str]
+        self, options: Options, folder: DataFolder, environment: Mapping[str, str], clock: Clock
     ) -> None:
         self._given = options
         self._folder = folder
         self._environment = environment
+        self._clock = clock
         self._sockets: dict[str, list[socket.socket]] = {}
-        # Ports that are open, with the option of each.
-        self._option_of: dict[int, str] = {}
+        # Addresses that are open, with the option of each.
+        self._opened: list[tuple[HostPort, str]] = []
         self._sparks: list[_Spark] = []
         self._before: Mapping[str, tuple[int, str]] = {}
         self.queries = query_spark(options, total_memory_bytes())
@@ -225,7 +229,7 @@ class HostPlan:
         try:
             listener = listen_on(address, option)
         except Conflict:  # narrow: the port is taken
-            other = self._option_of.get(address.port)
+            other = next((opt for opened, opt in self._opened if _overlap(opened, address)), None)
             if other is None:
                 raise
             raise InvalidRequest(
@@ -234,8 +238,9 @@ class HostPlan:
             ) from None
         self._sockets.setdefault(name, []).append(listener)
         port: int = listener.getsockname()[1]
-        self._option_of[port] = option
-        return HostPort(address.host, port)
+        opened = HostPort(address.host, port)
+        self._opened.append((opened, option))
+        return opened
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:
@@ -267,8 +272,6 @@ class HostPlan:
             log_folder=self._folder.log / below,
             temp_folder=self._folder.tmp / spark.name,
             cache_folder=spark_cache_folder(self._environment),
-            # Writing it would make the user wait up to half a minute for a stop.
-            may_make_archive=False,
             port=spark.port,
             master=self._given.spark_master,
             driver_memory=spark.memory,
@@ -288,11 +291,17 @@ class HostPlan:
             ready_port=spark.port,
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             stop_stage=_STOP_STAGES[spark.name],
-            pulse=LivenessCheck(lambda: greet(spark.port)),
+            pulse=LivenessCheck(lambda: greet(spark.port), self._clock),
             restart_reason=lambda: stuck_reason(options.run_folder),
             log_file=options.log_folder / "spark.log",
             provides=Dependency.SPARK,
         )
+
+
+def _overlap(one: HostPort, other: HostPort) -> bool:
+    """Return whether only one of two addresses can be listened on."""
+    is_everywhere = not _EVERY_HOST.isdisjoint({one.host, other.host})
+    return one.port == other.port and (one.host == other.host or is_everywhere)
 
 
 def trial_options(
@@ -306,7 +315,6 @@ def trial_options(
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(environment),
-        may_make_archive=False,  # a kill ends this server, which would truncate the archive
         master=options.spark_master,
         driver_memory=options.spark_memory,
         java_options=options.spark_java_options,

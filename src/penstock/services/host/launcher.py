@@ -140,6 +140,7 @@ class Launcher:
         self._was_ready = False
         self._report_at_s = clock.monotonic_s() + _REPORT_FIRST_S
         self._stop_signals = 0
+        self._is_stopping = False
         self._selector = selectors.DefaultSelector()
         self._failure_log = RateLimitedLog(logger, clock)
 
@@ -157,7 +158,8 @@ class Launcher:
                 while not self._stop_signals:
                     self._step()
             finally:
-                self._print_line("stopping")
+                self._is_stopping = True
+                self._show("stopping")
                 self._stop_all()
                 self._selector.unregister(pipe.reader)
                 self._selector.close()
@@ -187,7 +189,7 @@ class Launcher:
             self._on_ready()
         elif (now_s := self._clock.monotonic_s()) >= self._report_at_s:
             self._report_at_s = now_s + _REPORT_EVERY_S
-            self._print_line(f"still starting: {', '.join(awaited)}")
+            self._show(f"still starting: {', '.join(awaited)}")
             starting = tuple(
                 child.plan.provides
                 for child in self._children
@@ -198,7 +200,7 @@ class Launcher:
                 if child.waits_for and child.waits_for.startswith(starting):
                     continue
                 if not child.ready and (reason := self._reason(child)):
-                    self._print_line(f"  {child.plan.name} {reason}")
+                    self._show(f"  {child.plan.name} {reason}")
             self._write_children()
 
     def _reason(self, child: _Child) -> str:
@@ -244,7 +246,7 @@ class Launcher:
             if not isinstance(error, PenstockError) or not self._was_ready:
                 raise
             wait_s = child.life.on_ended(self._clock.monotonic_s())
-            self._print_line(
+            self._show(
                 f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s"
             )
             return
@@ -310,7 +312,7 @@ class Launcher:
         if child.plan.pulse is not None:
             child.plan.pulse.begin(self._clock.monotonic_s())
         if self._was_ready:
-            self._print_line(f"{child.plan.name} is ready again")
+            self._show(f"{child.plan.name} is ready again")
 
     def _close_ready_fd(self, child: _Child) -> None:
         if child.ready_fd is not None:
@@ -350,12 +352,12 @@ class Launcher:
             if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
                 restart_reason = f"hangs: no answer for {pulse.silence_s:.0f} s"
             if restart_reason:
-                self._print_line(f"{child.plan.name} {restart_reason}")
-                if pulse is not None:
-                    pulse.end()
                 # A stopped process reacts only to SIGKILL; it is restarted when its end is noticed,
                 # which is soon.
                 child.process.kill()
+                if pulse is not None:
+                    pulse.end()
+                self._show(f"{child.plan.name} {restart_reason}")
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.process.wait(_KILLED_WAIT_S)
 
@@ -378,7 +380,7 @@ class Launcher:
             if not self._stop_signals:
                 reason = "".join(f"\n  {line}" for line in words.splitlines())
                 how = f"{child.plan.name} ended ({_describe(code)})"
-                self._print_line(f"{how}; restarting in {wait_s:.1f} s{reason}")
+                self._show(f"{how}; restarting in {wait_s:.1f} s{reason}")
             self._write_children()
 
     def _how_it_ended(self, child: _Child, code: int) -> str:
@@ -422,6 +424,14 @@ class Launcher:
         except OSError as error:
             logger.warning("%s cannot be written: %s", path, error.strerror)
 
+    def _show(self, line: str) -> None:
+        """Print a line for the user; a closed terminal stops the launcher, but not its stop."""
+        try:
+            self._print_line(line)
+        except OSError:
+            if not self._is_stopping:
+                raise
+
     def _stop_all(self) -> None:
         def stage(child: _Child) -> int:
             return child.plan.stop_stage
@@ -440,7 +450,7 @@ class Launcher:
             now_s = self._clock.monotonic_s()
             if now_s >= report_at_s:
                 report_at_s = now_s + _REPORT_EVERY_S
-                self._print_line(f"still stopping: {', '.join(one.plan.name for one in running)}")
+                self._show(f"still stopping: {', '.join(one.plan.name for one in running)}")
             limit_s = begun_s + min(child.plan.stop_timeout_s for child in running)
             timeout_s = max(0.0, min(report_at_s, limit_s) - now_s)
             for key, _ in self._selector.select(timeout_s):
@@ -459,10 +469,10 @@ class Launcher:
             if took_s < child.plan.stop_timeout_s:
                 return True
             text = f"{child.plan.name} did not stop within {child.plan.stop_timeout_s:.0f} s"
-            logger.warning("%s and is killed", text)
-            self._print_line(f"{text} and is killed")
             process.kill()
             process.wait()
+            logger.warning("%s and was killed", text)
+            self._show(f"{text} and was killed")
         logger.info("%s stopped after %.1f s", child.plan.name, took_s)
         self._forget(child)
         return False

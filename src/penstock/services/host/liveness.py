@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.core.clock import Clock, SystemClock
+from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.rate_limited_log import RateLimitedLog
 
@@ -64,19 +64,19 @@ class LivenessCheck:
     Args:
         send_question: Sends a question; returns None if the child does not accept it. Raises
             Unavailable if this process cannot send any; that says nothing about the child.
-        options: Intervals and limits.
         clock: Limits the rate of warnings.
+        options: Intervals and limits.
     """
 
     def __init__(
         self,
         send_question: Callable[[], LivenessQuestion | None],
+        clock: Clock,
         options: LivenessOptions | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self._send_question = send_question
         self._options = options or LivenessOptions()
-        self._failure_log = RateLimitedLog(_logger, clock or SystemClock())
+        self._failure_log = RateLimitedLog(_logger, clock)
         self._question: LivenessQuestion | None = None
         self._sent_s = 0.0
         self._next_s: float | None = None

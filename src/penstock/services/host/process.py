@@ -20,12 +20,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from penstock.core.clock import Clock
+from penstock.core.clock import Clock, pause
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.services.host.restart_policy import RESTART_REQUESTED
@@ -46,6 +46,8 @@ WAITING_MARK = b"waits "
 REASON_CHARACTERS_MAX = 900
 
 _TRY_EVERY_S = 0.05
+
+T = TypeVar("T")
 
 # Total time limit for threads that still work when a process ends.
 _LEAVE_GRACE_S = 1.0
@@ -149,24 +151,27 @@ def listen(address: HostPort, option: str) -> socket.socket:
     return listener
 
 
-def listen_with_retries(
-    address: HostPort, option: str, clock: Clock, timeout_s: float
-) -> socket.socket:
-    """Open a listening socket; retry a taken port for a while.
+def retry_conflicts(take: Callable[[], T], clock: Clock, timeout_s: float) -> T:
+    """Return what a call takes; repeat it for a while if another process has it.
 
-    After a launcher was killed, the kernel may still be ending its children, which hold the port.
-    Raises as `listen`.
+    After a launcher was killed, the kernel may still be ending its children, which hold ports and
+    locks. Raises as the last call.
     """
     until_s = clock.monotonic_s() + timeout_s
-    pause = threading.Condition()  # only waited on: the clock ends the wait
     while True:
         try:
-            return listen(address, option)
+            return take()
         except Conflict:
             if clock.monotonic_s() >= until_s:
                 raise
-        with pause:
-            clock.wait(pause, _TRY_EVERY_S)
+        pause(clock, _TRY_EVERY_S)
+
+
+def listen_with_retries(
+    address: HostPort, option: str, clock: Clock, timeout_s: float
+) -> socket.socket:
+    """Open a listening socket; retry a taken port for a while. Raises as `listen`."""
+    return retry_conflicts(lambda: listen(address, option), clock, timeout_s)
 
 
 def port_holder(port: int) -> str | None:

@@ -13,11 +13,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from penstock.core.clock import Clock
+from penstock.core.clock import Clock, pause
 from penstock.core.errors import Unavailable
 from penstock.core.threads import OwnedThread, start_job
 from penstock.services.host.data_folder import DataFolder
@@ -66,7 +65,6 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._stale_client_file: Mapping[str, object] | None = None
         self._reader: OwnedThread | None = None
-        self._pause = threading.Condition()
         self._http = "127.0.0.1:0"
         self._broker_http = "127.0.0.1:0"
         self._broker_tcp = "127.0.0.1:0"
@@ -171,8 +169,7 @@ class ServerProcess:
             if self.pid is None:
                 self._read_rest()
                 raise Unavailable(f"{self._name} ended:\n" + "\n".join(self.lines))
-            with self._pause:
-                self._clock.wait(self._pause, _POLL_S)
+            pause(self._clock, _POLL_S)
         raise Unavailable(
             f"{self._name} was not ready in {timeout_s:g} s:\n" + "\n".join(self.lines)
         )

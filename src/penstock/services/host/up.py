@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
-import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import penstock
@@ -26,7 +26,7 @@ from penstock.services.host.data_folder import (
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
-from penstock.services.host.process import listen_with_retries
+from penstock.services.host.process import listen_with_retries, retry_conflicts
 from penstock.services.options.table import Options, local_path
 from penstock.storage.deletion_hold import clear_expired
 from penstock.storage.disk import OsFileSystem
@@ -38,7 +38,6 @@ LOG_FILES_KEPT = 3
 
 # Time limit for the end of a killed launcher's children.
 AFTER_KILL_S = 3.0
-_TRY_EVERY_S = 0.05
 
 
 def log_to_file(path: Path) -> None:
@@ -72,7 +71,7 @@ def up(
     lock = DataFolderLock(folder)
     lock.take()
     make_deep_storage(options)
-    plan = HostPlan(options, folder, environment)
+    plan = HostPlan(options, folder, environment, clock)
     try:
         clear_expired(str(folder.path), clock)
         # The addresses still exist if the last launcher was killed.
@@ -137,26 +136,19 @@ def require_no_broker(folder: DataFolder, clock: Clock, timeout_s: float) -> Non
     Raises:
         Conflict: One has; the message has its process id if it is known.
     """
-    until_s = clock.monotonic_s() + timeout_s
-    pause = threading.Condition()  # only waited on: the clock ends the wait
-    while True:
-        try:
-            OsFileSystem().lock_folder(str(folder.topics)).release()
-        except NotFound:
-            return
-        except Conflict:
-            if clock.monotonic_s() >= until_s:
-                pid = (folder.read_client_file() or {}).get("pid")
-                process, stop = (f" (process {pid})", f" (kill {pid})") if pid else ("", "")
-                raise Conflict(
-                    f"penstock server broker{process} runs in the data folder {folder.path}, and"
-                    f" penstock up starts a broker of its own: stop that process first{stop}, or"
-                    " name another folder with --data-dir"
-                ) from None
-        else:
-            return
-        with pause:
-            clock.wait(pause, _TRY_EVERY_S)
+    try:
+        lock = partial(OsFileSystem().lock_folder, str(folder.topics))
+        retry_conflicts(lock, clock, timeout_s).release()
+    except NotFound:
+        return
+    except Conflict:
+        pid = (folder.read_client_file() or {}).get("pid")
+        process, stop = (f" (process {pid})", f" (kill {pid})") if pid else ("", "")
+        raise Conflict(
+            f"penstock server broker{process} runs in the data folder {folder.path}, and"
+            f" penstock up starts a broker of its own: stop that process first{stop}, or"
+            " name another folder with --data-dir"
+        ) from None
 
 
 def client_file(options: Options, clock: Clock) -> dict[str, object]:

@@ -9,7 +9,6 @@ Invariant: a wrong value is refused with its place; nothing is guessed.
 
 from __future__ import annotations
 
-import difflib
 import json
 import stat
 import tomllib
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.similar_names import most_similar
 from penstock.services.options.table import VARIABLE_PREFIX, Options, option_entries
 from penstock.services.options.values import masked
 
@@ -33,6 +33,8 @@ OTHER_VARIABLES: Final = ("PENSTOCK_URL", CONFIG_VARIABLE)
 # A misspelt variable is reported. One that resembles no option may belong to another program
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
 VARIABLE_RESEMBLANCE: Final = 0.75
+# A key of the file is always an option's.
+_KEY_RESEMBLANCE: Final = 0.5
 
 
 def _parse(field_name: str, value: object, place: str) -> object:
@@ -44,9 +46,9 @@ def _parse(field_name: str, value: object, place: str) -> object:
         raise InvalidRequest(str(error), place=place) from None
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else "the names are " + ", ".join(names)
+def _known_key(name: str, names: list[str]) -> str:
+    near = most_similar(name, names, resemblance=_KEY_RESEMBLANCE)
+    return "the names are " + ", ".join(names) if near is None else f"did you mean {near}?"
 
 
 def read_file(path: Path) -> dict[str, object]:
@@ -70,7 +72,7 @@ def read_file(path: Path) -> dict[str, object]:
     for key, value in raw.items():
         if key not in by_key:
             raise InvalidRequest(
-                f"no option has this name; {_nearest(key, list(by_key))}", place=f"{path}: {key}"
+                f"no option has this name; {_known_key(key, list(by_key))}", place=f"{path}: {key}"
             )
         values[by_key[key]] = _parse(by_key[key], value, f"{path}: {key}")
     return values
@@ -91,12 +93,11 @@ def read_variables(environment: Mapping[str, str]) -> dict[str, object]:
             values[by_variable[name]] = _parse(by_variable[name], value, name)
             continue
         suffixes = [known.removeprefix(VARIABLE_PREFIX) for known in by_variable]
-        near = difflib.get_close_matches(
-            name.removeprefix(VARIABLE_PREFIX), suffixes, n=1, cutoff=VARIABLE_RESEMBLANCE
-        )
-        if near:
+        suffix = name.removeprefix(VARIABLE_PREFIX)
+        near = most_similar(suffix, suffixes, resemblance=VARIABLE_RESEMBLANCE)
+        if near is not None:
             raise InvalidRequest(
-                f"no option has this name; did you mean {VARIABLE_PREFIX}{near[0]}?", place=name
+                f"no option has this name; did you mean {VARIABLE_PREFIX}{near}?", place=name
             )
     return values
 

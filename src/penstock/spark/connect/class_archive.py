@@ -20,21 +20,23 @@ from typing import Final
 _WHOLE_BYTES_MIN: Final = 100 << 20
 _MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
 _MAKE: Final = "-XX:ArchiveClassesAtExit="
+_USE: Final = "-XX:SharedArchiveFile="
 _UNFINISHED: Final = ".unfinished"
-_CUT: Final = ".cut"
 # 200 MB each; an environment in use has its archive, and a removed one leaves its archive behind.
 _KEPT: Final = 3
 
 
-def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[str]:
+def archive_options(folder: Path, pair: str, *, may_make: bool) -> list[str]:
     """Return the JVM's options that use the archive, or create it if it is missing.
+
+    A process that creates an archive calls this again only after its JVM has ended.
 
     Args:
         folder: The cache folder, shared by all data folders of the user.
         pair: Versions and the class path, on which the archive depends. Options of the JVM are not
             part of it: most fit any archive, and the JVM starts without one that does not fit.
-        may_make: Whether this JVM may create it. Recording slows a start, and two JVMs that write
-            their archives at once exceed the time limit of a stop.
+        may_make: Whether this JVM may create it, which slows its start, and makes its stop take up
+            to half a minute.
     """
     name = f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
     archive = folder / name
@@ -46,9 +48,7 @@ def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[s
             _keep_or_delete(unfinished, archive)
         if archive.exists():
             os.utime(archive)  # time of its last use, for `_drop_old`
-            return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
-        if (folder / f"{name}{_CUT}").exists():
-            return []  # the last attempt exceeded the limit of a stop
+            return [f"{_USE}{archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
         if not may_make:
             return []
         _drop_old(folder)
@@ -60,6 +60,11 @@ def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[s
 def makes_archive(argv: Sequence[str]) -> bool:
     """Return whether a JVM with this command line would write an archive at its end."""
     return any(argument.startswith(_MAKE) for argument in argv)
+
+
+def uses_archive(argv: Sequence[str]) -> bool:
+    """Return whether a JVM with this command line uses an archive."""
+    return any(argument.startswith(_USE) for argument in argv)
 
 
 def _drop_old(folder: Path) -> None:
@@ -76,8 +81,9 @@ def _drop_old(folder: Path) -> None:
 
 
 def _is_written(unfinished: Path) -> bool:
-    """Return whether the JVM that writes it may still run: its process id is in the name."""
-    return Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists()
+    """Return whether another process may still have it written; the name contains its id."""
+    maker = unfinished.suffixes[-2].lstrip(".")
+    return maker != str(os.getpid()) and Path(f"/proc/{maker}").exists()
 
 
 def _keep_or_delete(unfinished: Path, archive: Path) -> None:
@@ -92,4 +98,3 @@ def _keep_or_delete(unfinished: Path, archive: Path) -> None:
             unfinished.unlink()
     elif not _is_written(unfinished):
         unfinished.unlink()
-        archive.with_name(archive.name + _CUT).touch()

@@ -35,13 +35,15 @@ def import_client() -> None:
             importlib.import_module(_CLIENT)
             return
         before = set(sys.modules)
+        stand_ins = _stand_ins()
         try:
-            with _replaced_for_this_thread(_stand_ins()):
+            with _replaced_for_this_thread(stand_ins):
                 importlib.import_module(_CLIENT)
         except (ImportError, AttributeError):
             for name in set(sys.modules) - before:
-                if name.startswith("pyspark.sql.connect"):
-                    del sys.modules[name]  # partly imported
+                # Partly imported, or without the real pandas.
+                if name.startswith("pyspark.sql.connect") or _has_any(sys.modules[name], stand_ins):
+                    del sys.modules[name]
             importlib.import_module(_CLIENT)
 
 
@@ -52,15 +54,15 @@ def _replaced_for_this_thread(stand_ins: Mapping[str, ModuleType]) -> Iterator[N
 
     def replaced(
         name: str,
-        globals_: Mapping[str, object] | None = None,
-        locals_: Mapping[str, object] | None = None,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - callers may pass it by name
+        locals: Mapping[str, object] | None = None,  # noqa: A002 - as above
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
         if level == 0 and name in stand_ins and threading.get_ident() == thread:
             # As the real one does: `import a.b` binds `a`, `from a.b import c` asks `a.b` for `c`.
             return stand_ins[name if fromlist else name.partition(".")[0]]
-        return real(name, globals_, locals_, fromlist, level)
+        return real(name, globals, locals, fromlist, level)
 
     vars(builtins)["__import__"] = replaced
     try:
@@ -79,6 +81,12 @@ def _stand_ins() -> dict[str, ModuleType]:
     for module, names in contents.items():
         vars(module).update(names)
     return {module.__name__: module for module in contents}
+
+
+def _has_any(module: ModuleType, stand_ins: Mapping[str, ModuleType]) -> bool:
+    """Return whether a module has a name for a stand-in or for one of its objects."""
+    known = {id(one) for one in (*stand_ins.values(), _NeverMade, _never)}
+    return any(id(value) in known for value in vars(module).values())
 
 
 class _NeverMade:

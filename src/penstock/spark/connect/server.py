@@ -25,14 +25,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Condition
 from typing import Final
 from urllib.parse import quote
 
-from penstock.core.clock import Clock
+from penstock.core.clock import Clock, pause
 from penstock.core.error_output import error_lines, tail
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.spark.connect.class_archive import archive_options, makes_archive
+from penstock.spark.connect.class_archive import archive_options, makes_archive, uses_archive
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
 from penstock.spark.connect.server_settings import (
     LOCAL_CLUSTER,
@@ -65,8 +64,8 @@ class SparkServerOptions:
         log_folder: `spark.log` (rolled by size) and `spark.out` (output of the JVM).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
-        may_make_archive: Whether this server creates a missing archive at its end; only one of
-            several servers that start together may.
+        may_make_archive: Whether this server creates a missing archive at its end, which makes its
+            stop take up to half a minute; only `prepare_spark` does.
         host: Address to bind; loopback by default.
         port: Port to bind; 0 picks a free one.
         master: Spark master of the server.
@@ -81,7 +80,7 @@ class SparkServerOptions:
     log_folder: Path
     temp_folder: Path
     cache_folder: Path
-    may_make_archive: bool = True
+    may_make_archive: bool = False
     host: str = "127.0.0.1"
     port: int = 0
     master: str = "local[*]"
@@ -181,7 +180,6 @@ class SparkServer:
             Unavailable: The JVM ended or was not ready in time; the message has its last output.
         """
         until = self._clock.monotonic_s() + timeout_s
-        pause = Condition()
         while not _answers(self._options.host, self._options.port):
             code = self.poll()
             if code is not None:
@@ -190,8 +188,7 @@ class SparkServer:
                 raise Unavailable(
                     f"Spark did not answer within {timeout_s:.0f} s:\n{self._last_output()}"
                 )
-            with pause:
-                self._clock.wait(pause, _POLL_S)
+            pause(self._clock, _POLL_S)
         return self.remote
 
     @property
@@ -413,7 +410,7 @@ def prepare_spark(cache_folder: Path, environment: Mapping[str, str], clock: Clo
     """Create the class archive if it is missing; return whether it was created.
 
     Raises:
-        Unavailable: There is no Java, or Spark does not start.
+        Unavailable: There is no Java, Spark does not start, or it did not write the archive.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-prepare-") as name:
         folder = Path(name)
@@ -422,17 +419,26 @@ def prepare_spark(cache_folder: Path, environment: Mapping[str, str], clock: Clo
             log_folder=folder / "log",
             temp_folder=folder / "tmp",
             cache_folder=cache_folder,
+            may_make_archive=True,
             java_options=("-XX:TieredStopAtLevel=1",),
         )
-        if not makes_archive(prepare(options, environment).argv):
+        argv = prepare(options, environment).argv
+        if uses_archive(argv):
             return False
-        server = SparkServer(options, clock, environment)
-        server.start()
-        try:
-            _load_classes(server.wait_ready(_START_TIMEOUT_S), str(folder / "rows"))
-        finally:
-            server.stop(_STOP_TIMEOUT_S)
-        return True
+        if makes_archive(argv):
+            server = SparkServer(options, clock, environment)
+            server.start()
+            try:
+                _load_classes(server.wait_ready(_START_TIMEOUT_S), str(folder / "rows"))
+            finally:
+                server.stop(_STOP_TIMEOUT_S)
+            if uses_archive(prepare(options, environment).argv):
+                return True
+    raise Unavailable(
+        f"Spark did not write its class archive into {cache_folder}, for which it has"
+        f" {_STOP_TIMEOUT_S:.0f} s: check that the folder is writable, that its path has no colon,"
+        " and that its disk has 400 MB free, and repeat the command"
+    )
 
 
 def _load_classes(remote: str, path: str) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from penstock.core.clock import pause
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError
 from penstock.indexing.engine import (
     EngineFailure,
@@ -256,7 +257,7 @@ class SparkSessions:
         """
         if not self._options.is_connect:
             return False
-        pause, until_s = threading.Condition(), clock.monotonic_s() + ENDING_S
+        until_s = clock.monotonic_s() + ENDING_S
         while True:
             try:
                 check_reachable(self._options.address)
@@ -264,8 +265,7 @@ class SparkSessions:
                 return True
             if clock.monotonic_s() >= until_s:
                 return False
-            with pause:
-                clock.wait(pause, _ENDING_POLL_S)
+            pause(clock, _ENDING_POLL_S)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:

@@ -10,7 +10,6 @@ query. WITH may precede an INSERT, so the text after its definitions is checked.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import normalised
+from penstock.core.similar_names import most_similar
 from penstock.core.sql_sizes import check_sizes, check_text, statement_tokens
 from penstock.core.sql_text import (
     Token,
@@ -303,5 +303,5 @@ def _remedy(word: str) -> str:
         return _WRITE_REMEDY
     if word == "DROP":
         return _DROP_REMEDY
-    near = difflib.get_close_matches(word, _KEYWORDS, 1, _SIMILAR_MIN)
-    return f"did you mean {near[0]}? {_REMEDY}" if near else _REMEDY
+    near = most_similar(word, _KEYWORDS, resemblance=_SIMILAR_MIN)
+    return _REMEDY if near is None else f"did you mean {near}? {_REMEDY}"

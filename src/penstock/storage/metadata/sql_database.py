@@ -16,7 +16,6 @@ block. Any thread may call.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, make_url
@@ -30,6 +29,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.core.backoff import RetryPolicy
+from penstock.core.clock import pause
 from penstock.core.errors import (
     Closed,
     Conflict,
@@ -129,7 +129,6 @@ class Database:
             sqlite.create_private(self.name)
         self._closed = False
         self._rest_until_s = clock.monotonic_s()  # replaced in one step, by any thread
-        self._pause = threading.Condition()  # used only for waits that a clock ends
         self._engine = (
             sqlite.make_engine(parsed, busy_timeout_ms)
             if parsed.get_backend_name() == "sqlite"
@@ -196,8 +195,7 @@ class Database:
                     self._rest_until_s = self._clock.monotonic_s() + REST_S
                 if attempt == TRIES or not _is_clash(error):
                     raise _translated(error, self.name) from error
-            with self._pause:
-                self._clock.wait(self._pause, PAUSES.delay_ms(attempt) / 1_000)
+            pause(self._clock, PAUSES.delay_ms(attempt) / 1_000)
         raise AssertionError("the last try returns or raises")
 
     def _once(self, work: Callable[[Connection], T], *, write: bool) -> T:

@@ -292,7 +292,8 @@ class DiskQueue:
             self._syncer.wrote(len(batch))
         except Exception:
             # A caller that got it would append the batch, which is stored, once more.
-            with suppress(Exception):  # the next append plans the sync
+            self._syncer.mark_unplanned()
+            with suppress(Exception):  # the mark lets the timer plan the sync
                 self._syncer.hurry()
             _logger.exception("%s: planning the sync of a stored append failed", self._folder)
         if durable and self._log.durable < written.end:

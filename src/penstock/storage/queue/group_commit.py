@@ -21,7 +21,8 @@ Invariants:
   number of fsyncs does not grow with the number of waiters.
 - One pass runs at a time and is given to a thread once. If no thread can be started, a caller
   that waits runs the pass itself. A plan that failed is made again by the next call, or later by
-  the waiting thread; an append does not fail for it.
+  the waiting thread, which checks for such plans at least every ten seconds, because without memory
+  not even a later time could be planned; an append does not fail for it.
 - A failed pass fails its waiters, and its messages count as not synced again. Unless a caller
   requests it, it is retried after the interval, however much is written meanwhile.
 - A callback planned for a time is called once, at that time or shortly after, on the waiting
@@ -40,6 +41,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakSet
 
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_UNPLANNED_EVERY_S: Final = 10.0  # the age at which unsynced data may be reported
 _RETRY_S: Final = 1.0  # until a plan or a callback that failed is tried again
 
 
@@ -74,6 +77,7 @@ class Syncer:
     """
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_closing",
         "_dirty_since_s",
@@ -117,8 +121,9 @@ class Syncer:
         self._threads = threads
         self._failure_log = threads.failure_log if threads else RateLimitedLog(_logger, clock)
         self._unsynced = threads.unsynced if threads else None
-        if self._unsynced is not None:
-            self._unsynced.allow(self._interval_s)
+        if threads is not None:
+            threads.unsynced.allow(self._interval_s)
+            threads.add(self)
         self._name = name
         self._mutex = threading.Lock()
         self._pass_mutex = threading.Lock()
@@ -172,6 +177,13 @@ class Syncer:
                 self._dirty_since_s = self._clock.monotonic_s()
             self._hurried = True
 
+    def mark_unplanned(self) -> None:
+        """Record that data was written and no pass could be planned; needs no memory."""
+        with self._mutex:
+            self._unplanned = True
+            if self._threads is not None:
+                self._threads.has_unplanned = True
+
     def request(self) -> Future[int]:
         """Request a pass; the future returns the durable offset, or raises the error of the pass.
 
@@ -220,12 +232,13 @@ class Syncer:
                     threads.run(self._work)
                     self._given = True
                 elif wait_s is not None:
-                    threads.call_at(self._clock.monotonic_s() + wait_s, self._rearrange)
+                    threads.call_at(self._clock.monotonic_s() + wait_s, self.rearrange)
             self._unplanned = False
         except BaseException as error:
-            with suppress(Exception):  # without memory the next call plans it
+            threads.has_unplanned = True
+            with suppress(Exception):  # without memory the next call plans it, or the timer
                 retry_s = max(self._interval_s, _RETRY_S)
-                threads.call_at(self._clock.monotonic_s() + retry_s, self._rearrange)
+                threads.call_at(self._clock.monotonic_s() + retry_s, self.rearrange)
             if not isinstance(error, Exception):
                 raise
             self._failure_log.warning("%s: cannot plan the next sync: %r", self._name, error)
@@ -238,9 +251,10 @@ class Syncer:
             threads.note_append(self, self._dirty_since_s)
             self._oldest_s = self._dirty_since_s
 
-    def _rearrange(self) -> None:
+    def rearrange(self) -> None:
+        """Plan the next pass, if one is needed; for the waiting thread."""
         with self._mutex:
-            if self._threads is not None:
+            if self._threads is not None and not self._closing:
                 is_dirty, self._unplanned = self._unplanned, True
                 self._arrange(self._threads, is_dirty=is_dirty)
 
@@ -409,6 +423,7 @@ class SyncThreads:
     Attributes:
         failure_log: Logs failed fsyncs for all queues.
         unsynced: Since when each queue has unsynced data.
+        has_unplanned: A queue may need a pass that could not be planned; any thread sets it.
 
     Raises:
         Unavailable: No thread can be started.
@@ -424,6 +439,9 @@ class SyncThreads:
         self._numbers = itertools.count()
         self._closed = False
         self.unsynced = UnsyncedData(name, clock)
+        self._syncers: WeakSet[Syncer] = WeakSet()
+        self.has_unplanned = False
+        self._unplanned_at_s = clock.monotonic_s()
         self._workers = ThreadPoolExecutor(most, thread_name_prefix=name)
         self._timer = OwnedThread(f"{name} timer", self._wait_and_call, part="sync timer")
         try:
@@ -492,6 +510,11 @@ class SyncThreads:
             if self._heap[0][0] == at_s:
                 self._changed.notify()
 
+    def add(self, syncer: Syncer) -> None:
+        """Plan the passes of a queue, also those that it could not plan."""
+        with self._changed:
+            self._syncers.add(syncer)
+
     def note_append(self, owner: object, now_s: float) -> None:
         """Record that an owner has unsynced data since now; no effect if it is recorded already."""
         at_s = self.unsynced.appended(owner, now_s)
@@ -519,6 +542,17 @@ class SyncThreads:
         at_s = self.unsynced.check()
         with suppress(Closed):
             self._plan_check(at_s)
+
+    def _plan_unplanned(self) -> None:
+        self.has_unplanned = False  # first: a plan that fails from here on sets it again
+        try:
+            with self._changed:
+                syncers = list(self._syncers)
+            for syncer in syncers:
+                syncer.rearrange()
+        except BaseException:
+            self.has_unplanned = True
+            raise
 
     def _plan_check(self, at_s: float | None) -> None:
         """Plan a check of the age of unsynced data."""
@@ -555,7 +589,10 @@ class SyncThreads:
         """Wait for the next callback that is due; None at the end."""
         with self._changed:
             while not self._closed:
-                wait_s = None
+                if self.has_unplanned and self._clock.monotonic_s() >= self._unplanned_at_s:
+                    self._unplanned_at_s = self._clock.monotonic_s() + _RETRY_S
+                    return self._plan_unplanned
+                wait_s = _UNPLANNED_EVERY_S
                 if self._heap:
                     at_s, _, callback = self._heap[0]
                     wait_s = at_s - self._clock.monotonic_s()
@@ -566,7 +603,7 @@ class SyncThreads:
                         heapq.heappop(self._heap)
                         del self._planned[callback]
                         return callback
-                self._clock.wait(self._changed, wait_s)
+                self._clock.wait(self._changed, min(wait_s, _UNPLANNED_EVERY_S))
         return None
 
 

@@ -47,8 +47,8 @@ _REMOTE: Final = frozenset(
 _LOCAL: Final = frozenset({"file", "local"})
 # Errors of a path itself: a retry would fail in the same way.
 _WRONG_PATHS: Final = frozenset({errno.ENAMETOOLONG, errno.ELOOP})
-# Packages of stores whose exceptions are not all OSErrors, such as those for missing credentials.
-_STORE_PACKAGES: Final = frozenset({"aiohttp", "azure", "botocore", "gcsfs", "google"})
+# Exceptions of these packages are not a store's; those of stores are not all OSErrors.
+_OWN_PACKAGES: Final = frozenset({"builtins", "penstock"})
 _HDFS_OPTIONS: Final = frozenset({"user", "kerb_ticket", "replication", "port"})
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 
@@ -334,6 +334,8 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
             f"{where!r} cannot be opened ({type(error).__name__}): check the URL, and install the "
             f"libraries for {scheme}:// on this machine"
         ) from error
+    except Exception as error:  # narrow: of a library of a store; file systems connect here already
+        raise _of_store(where, "open", error) from error
     is_local = isinstance(fs, LocalFileSystem)
     if not is_local and not separator:
         raise InvalidRequest(f"{where!r} cannot be opened: write a path, or a URL with ://")
@@ -427,14 +429,19 @@ def _translated(path: str, doing: str) -> Iterator[None]:
     except (ValueError, NotImplementedError) as error:
         # fsspec describes invalid URLs, and operations that a store does not support.
         raise InvalidRequest(f"{path}: cannot {doing}: {error}") from None
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in _STORE_PACKAGES:
-            raise
-        # The message may contain a signed URL.
-        raise Unavailable(
-            f"{path}: cannot {doing}: {type(error).__name__}; check the URL and the credentials of "
-            "this machine"
-        ) from error
+    except Exception as error:  # narrow: of a library of a store
+        raise _of_store(path, doing, error) from error
+
+
+def _of_store(path: str, doing: str, error: Exception) -> Unavailable:
+    """Return the error for an exception of a store's library; raise any other exception again."""
+    if type(error).__module__.partition(".")[0] in _OWN_PACKAGES:
+        raise error
+    # The message may contain a signed URL.
+    return Unavailable(
+        f"{path}: cannot {doing}: {type(error).__name__}; check the URL and the credentials, in "
+        "the options or on this machine"
+    )
 
 
 def _changed_ms(entry: Mapping[str, object]) -> int | None:

@@ -9,10 +9,10 @@ Every operator's result is in parentheses, so that a part may be used anywhere.
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.similar_names import most_similar
 from penstock.indexing.specs.druid_expressions.functions import (
     REFUSED,
     SPECIAL,
@@ -191,8 +191,8 @@ def _call(node: FunctionCall) -> str:
             " functions on from_json(column, 'ARRAY<STRING>')"
         )
     known = [*TEMPLATES, *TIME_FUNCTIONS, *SPECIAL]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f': did you mean "{near[0]}"?' if near else ": write all of it in Spark SQL"
+    near = most_similar(name, known)
+    hint = ": write all of it in Spark SQL" if near is None else f': did you mean "{near}"?'
     raise InvalidRequest(f"{name}() is not a supported function of Druid{hint}")
 
 
