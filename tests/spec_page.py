@@ -72,6 +72,7 @@ _CHECKED: Final = {
     "_as_text": "granularity",
     "_check_granularity": "granularity",
     "check_datasource_name": "name",
+    "check_table_name": "name",
     "check_supervisor_id": "name",
     "_check_column_name": "name",
     "check_task_id": "name",

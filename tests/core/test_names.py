@@ -16,6 +16,7 @@ from penstock.core.names import (
     DATASOURCE,
     LOOKED_UP,
     SUPERVISOR,
+    TABLE,
     TASK,
     TIER,
     NameRule,
@@ -35,8 +36,9 @@ from penstock.core.printable import (
     quoted,
     to_header,
 )
+from penstock.core.sql_text import check_calls, tokens
 
-FOLDERS = (DATASOURCE, SUPERVISOR, TASK, TIER, LOOKED_UP)
+FOLDERS = (DATASOURCE, TABLE, SUPERVISOR, TASK, TIER, LOOKED_UP)
 RULES = (*FOLDERS, COMPONENT)
 HOSTILE = {
     "": "must not be empty",
@@ -101,6 +103,18 @@ def test_the_files_of_a_worker_are_not_names_of_tasks() -> None:
             check_name(name, TASK, place="id")
         # An earlier release may have stored it.
         assert check_stored_name(name, TASK) == check_name(name, LOOKED_UP) == name
+
+
+@pytest.mark.parametrize("name", ["${x}", "a${env:HOME}b"])
+def test_a_name_that_no_query_can_contain_is_no_name_of_a_new_datasource(name: str) -> None:
+    sql = f'SELECT * FROM "{name}"'
+    with pytest.raises(InvalidRequest, match="not allowed"):
+        check_calls(sql, list(tokens(sql)))
+    with pytest.raises(InvalidRequest, match=r"variable of Spark"):
+        check_name(name, TABLE)
+    # An earlier release may have stored it: it can be compacted and removed.
+    assert check_stored_name(name, TABLE) == check_name(name, DATASOURCE) == name
+    assert check_name("$x{y}", TABLE) == "$x{y}"
 
 
 def test_the_length_is_that_of_the_normal_form() -> None:

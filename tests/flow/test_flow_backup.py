@@ -13,6 +13,7 @@ from penstock.services.backup.backup import Backup, BackupSource
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 TOTAL = 16_000
 LINE = f"""
@@ -43,7 +44,7 @@ def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
     data, clock = tmp_path / "data", SystemClock()
     world = World(HoldingFileSystem(str(data), clock), str(data / "flow"), options=OPTIONS)
     (data / "flow").mkdir(parents=True)
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, str(data / "segments"))
         controller = world.open()
         copies: list[tuple[Path, int]] = []
@@ -84,7 +85,7 @@ def test_a_file_that_is_deleted_after_it_was_listed_leaves_no_other_out(tmp_path
     data, clock = tmp_path / "data", SystemClock()
     (data / "flow").mkdir(parents=True)
     (data / "flow/flow.json").write_text("{}")
-    store = MetadataStore.open(f"sqlite:///{data}/metadata.db", clock=clock)
+    store = MetadataStore.open(sqlite_url(f"{data}/metadata.db"), clock=clock)
     source = BackupSource(str(data), store, str(data / "segments"))
     Backup(source, str(tmp_path / "backup"), Vanishing(), clock, "id", Silent()).run()
     store.close()

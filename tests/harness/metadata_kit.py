@@ -17,6 +17,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.metadata.backends import sqlite
+from penstock.storage.sqlite_urls import sqlite_url
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,7 +34,7 @@ def open_metadata(folder: Path | str, clock: Clock | None = None) -> MetadataSto
     path = Path(folder, "metadata.db")
     if not path.exists():
         create_metadata(path)
-    return MetadataStore.open(f"sqlite:///{path}", clock=clock)
+    return MetadataStore.open(sqlite_url(path), clock=clock)
 
 
 def create_metadata(path: Path) -> None:
@@ -46,7 +47,7 @@ def create_metadata(path: Path) -> None:
 def _empty_database() -> bytes:
     with TemporaryDirectory(prefix="metadata") as folder:
         path = Path(folder, "metadata.db")
-        MetadataStore.open(f"sqlite:///{path}").close()
+        MetadataStore.open(sqlite_url(path)).close()
         return path.read_bytes()
 
 

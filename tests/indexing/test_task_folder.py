@@ -108,7 +108,7 @@ def test_a_folder_that_was_moved_has_its_own_files(folder, tmp_path, written):
     write(bad.path, b"bad", 1)
     commit = CommitFile(0, {0: 0}).add(persist(0, data_file(folder), bad=(bad,)))
     folder.write_commit(commit)
-    before, after = tmp_path / "task", tmp_path / "a b#ü%" / "persist" / "task"
+    before, after = tmp_path / "task", tmp_path / "a b#ü%20%" / "persist" / "task"
     assert str(tmp_path) not in (before / "commit.json").read_text()
     if written != "now":
         old = {**commit.to_json(), "format": 1}

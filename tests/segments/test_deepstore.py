@@ -425,7 +425,7 @@ def test_projections_need_the_folder_of_the_deep_storage_and_make_their_own(
 
 
 def test_load_specs_stay_valid_when_the_store_moves(tmp_path, local_file) -> None:
-    before, after = tmp_path / "a b#ü%", tmp_path / "elsewhere"
+    before, after = tmp_path / "a b#ü%20%", tmp_path / "elsewhere"
     before.mkdir()
     pushed = DeepStore(str(before)).push(str(local_file), ID, "u1")
     before.rename(after)

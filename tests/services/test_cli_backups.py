@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pyarrow as pa
@@ -27,6 +28,7 @@ from penstock.services.host.process import free_port
 from penstock.services.options import resolution
 from penstock.services.options.table import Options
 from penstock.storage.metadata import MetadataStore, PublishRequest
+from penstock.storage.sqlite_urls import sqlite_url
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 OLD, NEW = "1970-01-01T00:00:00.000Z", "2024-05-06T07:08:09.123Z"
@@ -64,8 +66,8 @@ def fill(data: Path, deep_storage: str, metadata_url: str) -> None:
             assert metadata.publish(PublishRequest("t", "dé_f", (one.to_row(),))).ok
 
 
-def sqlite_url(data: Path) -> str:
-    return f"sqlite:///{data / 'metadata.db'}"
+def metadata_of(data: Path) -> str:
+    return sqlite_url(data / "metadata.db")
 
 
 def every(url: str) -> list[Segment]:
@@ -76,7 +78,7 @@ def every(url: str) -> list[Segment]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return tmp_path / "a b#ü%"
+    return tmp_path / "a b#ü%20%"
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def bucket() -> Iterator[str]:
 def test_options_that_the_running_penstock_does_not_have_are_refused(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     lock = DataFolderLock(DataFolder(data))
     lock.take()
     options = Options(data_dir=data)
@@ -104,7 +106,7 @@ def test_options_that_the_running_penstock_does_not_have_are_refused(
 
 
 def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     backup, restored = str(tmp_path / "backup"), tmp_path / "restored"
     umask = os.umask(0o022)
     try:
@@ -123,8 +125,8 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
     assert run(command) == exit_codes.OK
     parts = {one["part"]: one["files"] for one in json.loads(capsys.readouterr().out)["parts"]}
     assert parts == {"metadata": 1, "segments": 4, "topics": 1}
-    assert [one.id for one in every(sqlite_url(restored))] == [
-        one.id for one in every(sqlite_url(data))
+    assert [one.id for one in every(metadata_of(restored))] == [
+        one.id for one in every(metadata_of(data))
     ]
     assert run(command) == exit_codes.USAGE
     capsys.readouterr()
@@ -164,7 +166,7 @@ def test_wrong_commands_say_what_to_do(
     [
         (None, None),
         ("{data}/log/tasks", None),
-        ("file://{data}/log/tasks", None),
+        ("file://{url_path}/log/tasks", None),
         ("{data}-logs", "{data}-logs"),
         ("s3://bucket/logs", "s3://bucket/logs"),
         ("ftp://ann:secret@host/logs", "ftp://ann:<masked>@host/logs"),
@@ -178,9 +180,9 @@ def test_of_task_logs_elsewhere_the_backup_says_where_they_are(
     place: str | None,
     named: str | None,
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     if place is not None:
-        monkeypatch.setenv("PENSTOCK_TASK_LOGS", place.format(data=data))
+        monkeypatch.setenv("PENSTOCK_TASK_LOGS", place.format(data=data, url_path=quote(str(data))))
     assert run(["backup", str(tmp_path / "backup"), "--data-dir", str(data)]) == exit_codes.OK
     said = capsys.readouterr().err
     if named is None:
@@ -193,7 +195,7 @@ def test_of_task_logs_elsewhere_the_backup_says_where_they_are(
 def test_of_an_object_store_the_backup_says_what_to_copy(
     data: Path, tmp_path: Path, bucket: str, capsys: Capture
 ) -> None:
-    fill(data, bucket, sqlite_url(data))
+    fill(data, bucket, metadata_of(data))
     backup, words = tmp_path / "backup", ["--deep-storage", bucket]
     assert run(["backup", str(backup), "--data-dir", str(data), *words]) == exit_codes.OK
     assert "Copy 4 objects with" in capsys.readouterr().err
@@ -203,7 +205,7 @@ def test_of_an_object_store_the_backup_says_what_to_copy(
     restore = ["restore", str(backup), *words, "--data-dir"]
     assert run([*restore, str(tmp_path / "whole")]) == exit_codes.OK
     # An object that the operator did not copy is missed.
-    lost = every(sqlite_url(data))[0]
+    lost = every(metadata_of(data))[0]
     DeepStore(bucket).kill(lost.load_spec)
     assert run([*restore, str(tmp_path / "cut")]) == exit_codes.FAILED
     assert str(lost.load_spec["path"]) in capsys.readouterr().err
@@ -267,7 +269,7 @@ def test_a_postgres_with_a_password_is_backed_up_and_restored_by_the_environment
 def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     (tmp_path / "link").symlink_to(data)
     words = ["--data-dir", str(data)]
     assert run(["backup", str(tmp_path / "link" / "x"), *words]) == exit_codes.USAGE
@@ -287,19 +289,19 @@ def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
 def test_metadata_is_rebuilt_from_names_and_footers(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
-    before = every(sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
+    before = every(metadata_of(data))
     (data / "metadata.db").unlink()
     words = ["restore", "--from-segments", "--data-dir", str(data)]
     assert run(words) == exit_codes.OK
     shown = capsys.readouterr()
     assert "supervisors are not rebuilt" in shown.err
     assert "marked unused" in shown.err
-    after = every(sqlite_url(data))
+    after = every(metadata_of(data))
     for was, now in zip(before, after, strict=True):
         assert (now.id, now.load_spec, now.size) == (was.id, was.load_spec, was.size)
         assert (now.total_rows, now.columns) == (was.total_rows, was.columns)
-    with MetadataStore.open(sqlite_url(data)) as metadata:
+    with MetadataStore.open(metadata_of(data)) as metadata:
         visible = Catalog().view(metadata.snapshot()).visible("dé_f")
     assert {piece.segment.version for piece in visible} == {NEW}
     DataFolder(data).require_metadata()
@@ -310,7 +312,7 @@ def test_metadata_is_rebuilt_from_names_and_footers(
 def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     (data / "metadata.db").unlink()
     store = DeepStore(str(data / "segments"))
     attempt = Path(store.attempt_folder("dé_f", "compact_1", "a")) / "x.parquet"
@@ -328,7 +330,7 @@ def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
     assert told["datasources"] == [{"datasource": "dé_f", "segments": 4, "rows": 20, "left_out": 2}]
     assert any("cannot be read" in sentence for sentence in told["unknown"])
     # The janitor, which deletes what no segment names, finds none of what was left out.
-    known = [one.load_spec for one in every(sqlite_url(data))]
+    known = [one.load_spec for one in every(metadata_of(data))]
     assert not store.list_orphans(known, modified_before_ms=1 << 60)
     left_out = [p for p in (data / "segments" / "~left-out").rglob("*") if p.is_file()]
     assert len(left_out) == 2
@@ -338,7 +340,7 @@ def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
 def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
     data: Path, tmp_path: Path, capsys: Capture, damaged: str | None
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     (data / "metadata.db").unlink()
     store = DeepStore(str(data / "segments"))
     older = put(store, tmp_path, NEW, 7, 5)
@@ -351,7 +353,7 @@ def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
         os.utime(path, (1_700_000_000 + age_s,) * 2)
     assert run(["restore", "--from-segments", "--data-dir", str(data), "--json"]) == exit_codes.OK
     (told,) = json.loads(capsys.readouterr().out)["datasources"]
-    known = [one.load_spec for one in every(sqlite_url(data))]
+    known = [one.load_spec for one in every(metadata_of(data))]
     used = [name for name, spec in specs.items() if spec in known]
     assert used == {None: ["older"], "older": ["newer"], "newer": ["older"], "both": []}[damaged]
     # A file that is not needed is not looked at.
@@ -362,10 +364,10 @@ def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
 def test_a_rebuild_into_a_database_of_its_own_goes_on_where_it_was_interrupted(
     data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
-    before = every(sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
+    before = every(metadata_of(data))
     (data / "metadata.db").unlink()
-    elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
+    elsewhere = sqlite_url(tmp_path / "other.db")
     words = ["restore", "--from-segments", "--data-dir", str(data), "--metadata-url", elsewhere]
     with MetadataStore.open(elsewhere) as metadata:
         for one in before[:2]:
@@ -380,20 +382,20 @@ def test_a_rebuild_into_a_database_of_its_own_goes_on_where_it_was_interrupted(
 
 
 def test_a_rebuild_that_was_interrupted_is_not_taken_for_whole(data: Path, capsys: Capture) -> None:
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     (data / "metadata.db").rename(data / "metadata.db.rebuilt")
     words = ["--data-dir", str(data)]
     assert run(["up", *words]) == exit_codes.USAGE
     assert "is missing" in capsys.readouterr().err
     assert run(["restore", "--from-segments", *words]) == exit_codes.OK
-    assert len(every(sqlite_url(data))) == 4
+    assert len(every(metadata_of(data))) == 4
 
 
 def test_a_backup_is_made_by_the_user_of_the_folder(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
-    fill(data, str(data / "segments"), sqlite_url(data))
+    fill(data, str(data / "segments"), metadata_of(data))
     user = data.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     target = tmp_path / "backup"

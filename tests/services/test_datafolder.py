@@ -128,7 +128,7 @@ def test_a_half_restored_folder_does_not_start(tmp_path: Path) -> None:
 def test_missing_metadata_beside_what_it_named_is_refused(
     tmp_path: Path, name: str, said: str
 ) -> None:
-    folder = DataFolder(tmp_path / "a b#ü%")
+    folder = DataFolder(tmp_path / "a b#ü%20%")
     folder.prepare()
     folder.require_metadata()
     for plain in ("topics/t/0/000.log", "segments/~projections/d/x/y.parquet"):
@@ -311,7 +311,7 @@ def test_clients_find_the_addresses_while_it_is_ready(tmp_path: Path) -> None:
     assert folder.read_client_file() is None
 
 
-@pytest.mark.parametrize("name", ["a b#ü%", "a,b", "x=1", "it's $HOME"])
+@pytest.mark.parametrize("name", ["a b#ü%20%", "a,b", "x=1", "it's $HOME"])
 def test_a_folder_may_have_any_name_that_spark_can_read(tmp_path: Path, name: str) -> None:
     DataFolder(tmp_path / name).prepare()
 

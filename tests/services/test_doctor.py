@@ -62,7 +62,7 @@ def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
 
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere = HostPort("127.0.0.1", 0)
-    folder = tmp_path / "a b#ü%"
+    folder = tmp_path / "a b#ü%20%"
     options = Options(
         data_dir=folder,
         http=anywhere,

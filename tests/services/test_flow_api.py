@@ -301,7 +301,7 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
         data_dir=tmp_path / "data",
         deep_storage=f"file://{tmp_path}/deep%20storage",
         task_logs="s3://bucket/logs",
-        metadata_url=f"sqlite:///{tmp_path}/m.db?timeout=9",
+        metadata_url=f"sqlite+pysqlite:///{tmp_path}/m%20d.db?timeout=9",
         token_file=tmp_path / "token",
         spark_secret_file=tmp_path / "secret",
         tls_key=tmp_path / "key.pem",
@@ -312,8 +312,8 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
     }
     kept = {str(one.relative_to(tmp_path)) for one in own_places(options, environment)}
     assert kept == {
-        *("data", "deep storage", "m.db", "m.db-wal", "m.db-shm", "token", "secret", "key.pem"),
-        *("cache/penstock", "options.toml"),
+        *("data", "deep storage", "m d.db", "m d.db-wal", "m d.db-shm", "token", "secret"),
+        *("key.pem", "cache/penstock", "options.toml"),
     }
 
 

@@ -32,6 +32,7 @@ from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import LeaseRow, MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
 
@@ -63,7 +64,7 @@ def as_other(*command: str, groups: str = "") -> bool:
 
 def fill(data: Path) -> None:
     """Write what roles write: each by its own code."""
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}", clock=SystemClock()):
+    with MetadataStore.open(sqlite_url(data / "metadata.db"), clock=SystemClock()):
         pass
     fs = OsFileSystem()
     fs.mkdir(str(data / "topics" / "t"))
@@ -101,7 +102,7 @@ def test_what_is_created_is_for_its_user_alone(home: Path, umask: int) -> None:
     fill(data)
     assert open_entries(data) == []
     # Of the database and its log, too, while they are open.
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}", clock=SystemClock()):
+    with MetadataStore.open(sqlite_url(data / "metadata.db"), clock=SystemClock()):
         assert {mode(path) for path in data.glob("metadata.db*")} == {0o600}
 
 

@@ -29,6 +29,7 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.storage.deletion_hold import DeletionHold, HoldingFileSystem
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
+from penstock.storage.sqlite_urls import sqlite_url
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
@@ -73,7 +74,7 @@ def fill(data: Path) -> None:
     store = DeepStore(str(data / "segments"))
     store.make_root()
     local = data.parent / "local.parquet"
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         for number in range(3):
             local.write_text(f"segment {number}")
             pushed = store.push(str(local), SegmentId("d", DAY, "v", number), "u")
@@ -84,7 +85,7 @@ def fill(data: Path) -> None:
 
 
 def back_up(data: Path, target: Path, deep_storage: str | None = None) -> BackupReport:
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, deep_storage or str(data / "segments"))
         backup = Backup(source, str(target), OsFileSystem(), SystemClock(), "id", Silent())
         return backup.run()
@@ -105,7 +106,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    made = tmp_path / "a b#ü%"
+    made = tmp_path / "a b#ü%20%"
     fill(made)
     return made
 
@@ -126,7 +127,7 @@ def require_restored(data: Path) -> None:
     DataFolder(data).prepare()
     DataFolder(data).require_metadata()
     store = DeepStore(str(data / "segments"))
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         rows = metadata.segments.every()
     texts = [Path(store.location(Segment.from_row(row).load_spec)).read_text() for row in rows]
     assert sorted(texts) == ["segment 0", "segment 1", "segment 2"]
@@ -165,7 +166,7 @@ def test_files_that_are_deleted_meanwhile_are_in_the_backup(data: Path, tmp_path
                 (data / "topics/t/topic.id").write_text("two")
                 (data / "topics/t/0/00000000000000000200.log").write_text("another topic")
 
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, str(data / "segments"))
         clock, target = SystemClock(), str(tmp_path / "backup")
         Backup(source, target, OsFileSystem(), clock, "id", Deleting()).run()
@@ -220,7 +221,7 @@ def test_a_backup_is_refused_where_it_would_do_harm(data: Path, backup: Path) ->
             back_up(data, target)
     with pytest.raises(InvalidRequest, match="is not empty"):
         back_up(data, backup)
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         metadata.leases.renew("backup", "other", host="h", port=0, ttl_ms=60_000)
     with pytest.raises(Conflict, match="another backup is running"):
         back_up(data, backup.with_name("second"))
@@ -273,7 +274,7 @@ def test_a_second_backup_into_one_folder_is_refused_and_the_first_is_made(
                 back_up(data, target)
             refused.append(str(caught.value))
 
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, str(data / "segments"))
         Backup(source, str(target), OsFileSystem(), SystemClock(), "first", Twice()).run()
     assert len(refused) == 7
@@ -577,7 +578,7 @@ def test_a_killed_backup_is_not_taken_for_one_and_is_made_anew(
     assert done.returncode == -signal.SIGKILL
     with pytest.raises(InvalidRequest, match=r"not complete|not a backup"):
         restore(target, tmp_path / "new")
-    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         for row in metadata.leases.every("backup"):
             metadata.leases.drop("backup", row.instance)  # it expires after two minutes
     back_up(data, target)

@@ -13,6 +13,7 @@ from penstock.services.options import resolution, table
 from penstock.services.options.table import Options
 from penstock.services.options.values import HostPort
 from penstock.services.roles import broker
+from penstock.storage.sqlite_urls import sqlite_path
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -35,6 +36,25 @@ def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -
     assert options.spark_memory == "1g"
     assert options.worker_capacity == 7
     assert options.deep_storage_address == str(tmp_path / "segments")
+
+
+def test_the_default_metadata_url_names_a_file_in_the_data_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "x%20y%41#ü"
+    assert sqlite_path(Options(data_dir=folder).metadata_address) == str(folder / "metadata.db")
+    given = "sqlite:////a%20b/m.db"
+    assert Options(data_dir=folder, metadata_url=given).metadata_address == given
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("file:///a%20b/%2541", "/a b/%41"),
+        ("/a%20b", "/a%20b"),
+        ("s3://bucket/a%20b", "s3://bucket/a%20b"),
+    ],
+)
+def test_a_file_url_of_the_log_store_is_decoded(given: str, address: str) -> None:
+    assert Options(task_logs=given).task_logs_address == address
 
 
 def test_the_data_folder_of_a_variable_holds_the_file(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_samples_are_of_processes_files_and_rows(tmp_path: Path) -> None:
     assert uses.keys() == {"worker"}
     assert uses["worker"].descriptors > 2
     assert uses["worker"].rss_mb > 10
-    folder = tmp_path / "a b#ü%"
+    folder = tmp_path / "a b#ü%20%"
     (folder / "tasks" / "t").mkdir(parents=True)
     (folder / "tasks" / "t" / "task.json").touch()
     with closing(sqlite3.connect(folder / "metadata.db")) as database:

@@ -31,7 +31,7 @@ MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
 @pytest.fixture(scope="session")
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the server has its folders."""
-    return tmp_path_factory.mktemp("a b#ü%,spark")
+    return tmp_path_factory.mktemp("a b#ü%20%,spark")
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def make_topic(tmp_path: Path) -> MakeTopic:
     def make(messages: Sequence[bytes]) -> tuple[TopicRange, ...]:
         ranges = []
         for partition in range(2):
-            folder = str(tmp_path / "a b#ü%,topic" / str(partition))
+            folder = str(tmp_path / "a b#ü%20%,topic" / str(partition))
             queue = DiskQueue.open(folder)
             for start in range(partition * 10, len(messages), 20):
                 queue.append(list(messages[start : start + 10]))
@@ -85,7 +85,7 @@ def make_topic(tmp_path: Path) -> MakeTopic:
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFolder]:
     """A data folder that tests share, each with datasources of its own."""
-    made = DataFolder(tmp_path_factory.mktemp("a b#ü%,data"))
+    made = DataFolder(tmp_path_factory.mktemp("a b#ü%20%,data"))
     yield made
     made.close()
 
@@ -100,7 +100,7 @@ def router_url(data: DataFolder) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker."""
-    with running_broker(tmp_path_factory.mktemp("a b#ü%,topics")) as url:
+    with running_broker(tmp_path_factory.mktemp("a b#ü%20%,topics")) as url:
         yield url
 
 

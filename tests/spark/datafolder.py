@@ -14,6 +14,7 @@ from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.topic.row_shape import TIME_TYPE
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
+from penstock.storage.sqlite_urls import sqlite_url
 from penstock.testing.clock import VirtualClock
 
 SPARK_TYPES = {
@@ -43,7 +44,7 @@ class DataFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=VirtualClock())
+        self.store = MetadataStore.open(sqlite_url(f"{folder}/metadata.db"), clock=VirtualClock())
         self.deep_storage = str(folder / "segments")
         self.source = VisibleFiles(self.store, self.deep_storage)
         self._number = 0

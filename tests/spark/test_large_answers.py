@@ -111,7 +111,7 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("a b#ü%,large"))
+    made = Rig(tmp_path_factory.mktemp("a b#ü%20%,large"))
     yield made
     made.close()
 

@@ -17,6 +17,7 @@ from penstock.services.api.router import TableRoutes
 from penstock.spark.datasource import PenstockSource
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.views import table as scanned_by_the_jvm
+from penstock.storage.sqlite_urls import sqlite_url
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +76,7 @@ def test_metadata_and_deep_storage_by_their_addresses(
 ) -> None:
     data.publish("addressed", table(["2013-01-01"], n=ints(1)))
     rows = spark.read.format("penstock").options(
-        metadata=f"sqlite:///{data.folder}/metadata.db",
+        metadata=sqlite_url(f"{data.folder}/metadata.db"),
         deepStorage=data.deep_storage,
         datasource="addressed",
     )

@@ -439,7 +439,7 @@ def test_archives_of_removed_environments_are_deleted_too(tmp_path: Path) -> Non
 
 
 def test_settings_hold_a_path_in_the_form_that_each_reader_decodes(tmp_path: Path) -> None:
-    folder = tmp_path / "a b#ü%,€🎉"
+    folder = tmp_path / "a b#ü%20%,€🎉"
     made = {name: folder / name for name in ("run", "log", "cache")}
     options = SparkServerOptions(
         run_folder=made["run"],
@@ -454,7 +454,7 @@ def test_settings_hold_a_path_in_the_form_that_each_reader_decodes(tmp_path: Pat
     assert command.folder == folder / "tmp"
     assert command.environment["LC_ALL"] == "C.UTF-8"
     log = (made["run"] / "spark-log.properties").read_bytes().decode("ascii")
-    escaped = f"{tmp_path}/a b#\\u00fc%,\\u20ac\\ud83c\\udf89/log"
+    escaped = f"{tmp_path}/a b#\\u00fc%20%,\\u20ac\\ud83c\\udf89/log"
     assert f"appender.file.fileName = {escaped}/spark.log\n" in log
     assert f"appender.file.filePattern = {escaped.replace('%', '%%')}/spark.%i.log\n" in log
 

@@ -22,7 +22,7 @@ from penstock.storage.disk import OsFileSystem
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = tmp_path / "a b#ü%"
+    root = tmp_path / "a b#ü%20%"
     (root / "topics").mkdir(parents=True)
     return root
 

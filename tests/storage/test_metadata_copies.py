@@ -16,6 +16,7 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.copies import INTERRUPTED, INTERRUPTED_STREAM
+from penstock.storage.sqlite_urls import sqlite_url
 
 DAY = Interval(0, 86_400_000)
 SEGMENTS = 1_100
@@ -74,12 +75,12 @@ def require_copied(store: MetadataStore, original: MetadataStore) -> None:
 
 def test_a_copy_is_all_metadata_of_one_instant(store, clock, tmp_path) -> None:
     fill(store)
-    path = str(tmp_path / "a b#ü%.db")
+    path = str(tmp_path / "a b#ü%20%.db")
     files = store.write_copy(path, clock)
     assert sorted(size for _, size in files) == list(range(SEGMENTS))
-    assert not (tmp_path / "a b#ü%.db-wal").exists()
+    assert not (tmp_path / "a b#ü%20%.db-wal").exists()
     assert store.write_copy(path, clock) == files  # over what an interrupted one left
-    with MetadataStore.open(f"sqlite:///{path}", clock=clock) as copied:
+    with MetadataStore.open(sqlite_url(path), clock=clock) as copied:
         require_copied(copied, store)
         # What was given out once is not given out again.
         (place,) = copied.allocate_segments([AllocateRequest("d", DAY, "other", "v")])
@@ -92,7 +93,7 @@ def test_a_copy_is_all_metadata_of_one_instant(store, clock, tmp_path) -> None:
 def test_a_copy_goes_into_an_empty_postgres(postgres, clock, tmp_path) -> None:
     path = str(tmp_path / "copy.db")
     with (
-        MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as original,
+        MetadataStore.open(sqlite_url(f"{tmp_path}/m.db"), clock=clock) as original,
         MetadataStore.open(postgres.empty_database(), clock=clock) as target,
     ):
         fill(original)
@@ -107,7 +108,7 @@ def test_a_copy_goes_into_an_empty_postgres(postgres, clock, tmp_path) -> None:
 def test_a_restore_that_was_interrupted_after_its_metadata_goes_on(store, clock, tmp_path) -> None:
     """The database is full then, of the very same copy; another one is not overwritten."""
     path = str(tmp_path / "copy.db")
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as original:
+    with MetadataStore.open(sqlite_url(f"{tmp_path}/m.db"), clock=clock) as original:
         fill(original)
         original.write_copy(path, clock)
     store.read_copy(path, clock)

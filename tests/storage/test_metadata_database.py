@@ -80,7 +80,7 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
 FILE = "a~fc~/2013-01-01T00_00_00.000Z_2013-01-02T00_00_00.000Z/v1/0/u/part.parquet"
 ATTEMPT = "a/attempts/task/1/x y.parquet"
 LOAD_SPECS = [
-    ({"type": "local", "path": f"/was/a b#ü%/segments/{FILE}"}, FILE),
+    ({"type": "local", "path": f"/was/a b#ü%20%/segments/{FILE}"}, FILE),
     ({"type": "local", "path": f"/attempts/x/y/segments/{ATTEMPT}"}, ATTEMPT),
     ({"type": "fsspec", "url": f"s3://bucket/segments/{ATTEMPT}"}, ATTEMPT),
     ({"type": "tombstone"}, None),

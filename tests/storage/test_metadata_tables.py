@@ -333,10 +333,10 @@ def announced_paths(store) -> list[str]:
 
 def test_announced_files_follow_their_task_root(store) -> None:
     store.tasks.insert_new([TaskRow("t", "d", "index_penstock", "g", {})])
-    store.roots.register("w", "/was/a b#ü%/tasks")
-    store.roots.register("w/1", "/was/a b#ü%/tasks/inner")
+    store.roots.register("w", "/was/a b#ü%20%/tasks")
+    store.roots.register("w/1", "/was/a b#ü%20%/tasks/inner")
     files = [
-        AnnouncedFile(f"/was/a b#ü%/{place}", Interval(0, 10), 1, {"path": "/x"})
+        AnnouncedFile(f"/was/a b#ü%20%/{place}", Interval(0, 10), 1, {"path": "/x"})
         for place in ("tasks/t/persist/1", "tasks/inner/t/persist/2", "tasks2/t/persist/1")
     ]
     assert store.announce("t", "d", "s", files)
@@ -349,7 +349,7 @@ def test_announced_files_follow_their_task_root(store) -> None:
     assert sorted(row.file.path for row in moved.announced) == [
         "/now/more/t/persist/2",
         "/now/tasks/t/persist/1",
-        "/was/a b#ü%/tasks2/t/persist/1",
+        "/was/a b#ü%20%/tasks2/t/persist/1",
     ]
     revision = store.revision()
     store.roots.register("w", "/now/tasks")

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from penstock.testing.server import LocalPenstock
 
-NAME = "a b#ü%"
+NAME = "a b#ü%20%"
 
 
 @pytest.fixture(scope="session")

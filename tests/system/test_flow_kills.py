@@ -27,6 +27,7 @@ from penstock.services.http_client import JsonClient
 from penstock.services.processors import registry_for
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 KILLS = int(os.environ.get("PENSTOCK_FLOW_KILLS", "5"))
 HERE = Path(__file__).parent
@@ -91,7 +92,9 @@ class Service:
         """Return a client of the one that runs now; a lease may be a predecessor's."""
         assert self.process.poll() is None, (self.folder.parent / "flow.log").read_text()[-3000:]
         with suppress(PenstockError):
-            store = MetadataStore.open(f"sqlite:///{self.folder}/metadata.db", clock=SystemClock())
+            store = MetadataStore.open(
+                sqlite_url(f"{self.folder}/metadata.db"), clock=SystemClock()
+            )
             try:
                 rows = store.leases.list("flow")
             finally:

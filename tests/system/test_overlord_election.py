@@ -22,6 +22,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
 from penstock.services.http_client import JsonClient
 from penstock.storage.metadata import MetadataStore, Term
+from penstock.storage.sqlite_urls import sqlite_url
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -101,7 +102,7 @@ def overlords(tmp_path: Path) -> Iterator[list[RealOverlord]]:
 
 @pytest.fixture
 def store(overlords: list[RealOverlord], tmp_path: Path) -> Iterator[MetadataStore]:
-    url = f"sqlite:///{tmp_path / 'data' / 'metadata.db'}"
+    url = sqlite_url(tmp_path / "data" / "metadata.db")
     with MetadataStore.open(url, clock=SystemClock()) as opened:
         yield opened
 

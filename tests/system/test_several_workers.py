@@ -13,6 +13,7 @@ from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import LeasedWorkers
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -28,7 +29,7 @@ def test_two_workers_share_a_data_folder(tmp_path: Path) -> None:
     processes = [one.spawn() for one in made]
     try:
         wait_for("metadata", (tmp_path / "data" / "metadata.db").exists)
-        url = f"sqlite:///{tmp_path / 'data' / 'metadata.db'}"
+        url = sqlite_url(tmp_path / "data" / "metadata.db")
         with MetadataStore.open(url, clock=SystemClock()) as store:
             workers = LeasedWorkers(LeaseDirectory(store.leases))
             wait_for("both workers", lambda: len(workers.workers()) == 2)

@@ -20,6 +20,7 @@ from penstock.services.host.fork_server import FORK_SERVER_NAME, FORKED_NAME
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.roles.peon_start import PEON_NAME
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ class RealWorker:
         """Its API."""
         wait_for("metadata", (self.data / "metadata.db").exists)
         if self._store is None:
-            url = f"sqlite:///{self.data / 'metadata.db'}"
+            url = sqlite_url(self.data / "metadata.db")
             self._store = MetadataStore.open(url, clock=SystemClock())
         return HttpWorkerClient("w", LeaseDirectory(self._store.leases).find("worker"))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
@@ -21,6 +21,7 @@ from penstock.core.printable import quoted
 # separators are white space.
 _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs"})
 _REPLACEMENT: Final = "\ufffd"
+_VARIABLE: Final = "${"  # refused in statements, see `core.sql_text`
 
 IsStored = Callable[[str], bool]
 """Returns whether a name is stored exactly as given."""
@@ -37,6 +38,7 @@ class NameRule:
         is_folder: Whether it becomes a folder: then it must not start with a dot.
         reserved: Characters with a meaning, and their meaning.
         taken: Names of Penstock's own files in the folder that contains the folders of such names.
+        in_sql: Whether queries must be able to name it: then it must not have `${`.
     """
 
     what: str
@@ -45,6 +47,7 @@ class NameRule:
     is_folder: bool = False
     reserved: tuple[str, str] = ("", "")
     taken: tuple[str, ...] = ()
+    in_sql: bool = False
 
 
 _PATH: Final = ("/\\", "the name becomes a folder")
@@ -55,6 +58,8 @@ _WORKER_FILES: Final = (WORKER_STATE_FILE, WORKER_IDENTITY_FILE)
 
 # Names of task folders are about 60 bytes longer, and escaped ones up to three times as long.
 DATASOURCE: Final = NameRule("datasource name", bytes_max=64, is_folder=True, reserved=_PATH)
+TABLE: Final = replace(DATASOURCE, in_sql=True)
+"""For a datasource that rows are ingested into. Those that exist can be compacted and removed."""
 SUPERVISOR: Final = NameRule("supervisor id", bytes_max=64, is_folder=True, reserved=_PATH)
 TASK: Final = NameRule(
     "task id",
@@ -90,6 +95,11 @@ def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
     if _REPLACEMENT in name:
         raise _refused(
             name, rule, place, "it has U+FFFD, which stands for bytes that are not valid UTF-8"
+        )
+    if rule.in_sql and _VARIABLE in name:
+        raise _refused(
+            *(name, rule, place),
+            f"it has {_VARIABLE!r}, which begins a variable of Spark, so no query could name it",
         )
     check_not_taken(name, rule, place=place)
     return name

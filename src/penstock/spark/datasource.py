@@ -45,6 +45,7 @@ from penstock.spark.schema_text import ddl
 from penstock.spark.tables.columns import union_columns, wider
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.tables.parquet_reader import read_file
+from penstock.storage.sqlite_urls import sqlite_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +173,7 @@ def _addresses(options: Mapping[str, str]) -> tuple[str, str]:
                 f"{folder} has no metadata.db: use the absolute path of Penstock's data folder,"
                 ' or set option("url", …) to its router'
             )
-        metadata = metadata or f"sqlite:///{base / 'metadata.db'}"
+        metadata = metadata or sqlite_url(base / "metadata.db")
         deep_storage = deep_storage or str(base / "segments")
     if not metadata or not deep_storage:
         raise InvalidRequest(

@@ -26,6 +26,7 @@ from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.core.names import (
     DATASOURCE,
     SUPERVISOR,
+    TABLE,
     TASK,
     NameRule,
     check_name,
@@ -174,6 +175,11 @@ def check_datasource_name(name: str, info: ValidationInfo) -> str:
     return _name(name, DATASOURCE, info)
 
 
+def check_table_name(name: str, info: ValidationInfo) -> str:
+    """Return the name of a datasource that rows go into. Raises as `check_datasource_name`."""
+    return _name(name, TABLE, info)
+
+
 def check_supervisor_id(name: str, info: ValidationInfo) -> str:
     """Return the spelling of a supervisor's id. Raises as `check_datasource_name`."""
     return _name(name, SUPERVISOR, info)
@@ -245,6 +251,7 @@ OffsetText = Annotated[str, AfterValidator(_offset)]
 """A period that may be empty, as `PT0S`."""
 ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
+TableName = Annotated[str, AfterValidator(check_table_name)]
 SupervisorId = Annotated[str, AfterValidator(check_supervisor_id)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]
 ComputedName = Annotated[str, AfterValidator(_check_computed_name)]

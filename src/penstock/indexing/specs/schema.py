@@ -29,8 +29,8 @@ from penstock.indexing.specs.rows.projections import BaseColumns, Projections, p
 from penstock.indexing.specs.scalars import (
     TIME_COLUMN,
     ComputedName,
-    DatasourceName,
     ExpressionText,
+    TableName,
 )
 
 FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
@@ -123,7 +123,7 @@ def _elsewhere(schema: dict[str, object]) -> set[str]:
 class DataSchema(SpecModel):
     """The whole schema of a datasource."""
 
-    datasource: DatasourceName
+    datasource: TableName
     timestamp_spec: TimestampSpec = TimestampSpec()
     dimensions_spec: DimensionsSpec
     metrics_spec: tuple[Aggregator, ...] = ()

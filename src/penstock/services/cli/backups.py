@@ -22,6 +22,7 @@ from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFold
 from penstock.services.options import resolution
 from penstock.services.options.table import Options, local_path
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.sqlite_urls import sqlite_path, sqlite_url
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -120,8 +121,8 @@ def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
 
 
 def _absolute(address: str) -> str:
-    local = local_path(address)
-    return address if local is None else str(local.absolute())
+    local = sqlite_path(address) or local_path(address)
+    return address if local is None else str(Path(local).absolute())
 
 
 def restore(
@@ -215,7 +216,7 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
         made.unlink(missing_ok=True)
         with _progress() as progress:
             found = rebuild_metadata(
-                *(options.deep_storage_address, options.metadata_url or f"sqlite:///{made}"),
+                *(options.deep_storage_address, options.metadata_url or sqlite_url(made)),
                 *(SystemClock(), progress),
                 skip_unknown=skip_unknown,
             )

@@ -19,6 +19,7 @@ from penstock.core.durations import parse_duration
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 from penstock.services.options import values as read
 from penstock.services.options.values import HostPort
+from penstock.storage.sqlite_urls import sqlite_url
 
 METADATA_FILE: Final = "metadata.db"
 VARIABLE_PREFIX: Final = "PENSTOCK_"
@@ -545,7 +546,8 @@ class Options:
         """Return the log store's URL, with its default filled in."""
         given = self.task_logs
         if given and "://" in given:
-            return given
+            local = local_path(given)  # fsspec does not decode it
+            return given if local is None else str(local)
         return str((Path(given) if given else self.data_dir / "log" / "tasks").absolute())
 
     @property
@@ -566,7 +568,7 @@ class Options:
     @property
     def metadata_address(self) -> str:
         """Return the metadata URL, with its default filled in."""
-        return self.metadata_url or f"sqlite:///{self.data_dir.absolute() / METADATA_FILE}"
+        return self.metadata_url or sqlite_url(self.data_dir.absolute() / METADATA_FILE)
 
     @property
     def deep_storage_address(self) -> str:

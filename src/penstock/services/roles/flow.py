@@ -42,6 +42,7 @@ from penstock.spark.connect.java import java_homes
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_path
 
 logger = logging.getLogger(__name__)
 
@@ -230,9 +231,8 @@ def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
         places.append(Path(named))
     stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
     places += [one for one in stores if one is not None]
-    database = options.metadata_address
-    if database.startswith("sqlite:///"):
-        path = database.removeprefix("sqlite:///").partition("?")[0]
+    path = sqlite_path(options.metadata_address)
+    if path is not None:
         places += [Path(f"{path}{end}") for end in ("", "-wal", "-shm")]
     return [one.absolute() for one in places]
 

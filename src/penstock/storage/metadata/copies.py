@@ -22,6 +22,7 @@ from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.sql_database import Database
+from penstock.storage.sqlite_urls import sqlite_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def write_copy(
         # The work may run again after a conflict.
         for suffix in ("", "-wal", "-shm"):
             Path(path + suffix).unlink(missing_ok=True)
-        target = Database(f"sqlite:///{path}", clock)
+        target = Database(sqlite_url(path), clock)
         try:
             migrate(target)
             target.write(lambda into: _copy(connection, into, clock.now_ms()))
@@ -100,7 +101,7 @@ def read_copy(path: str, database: Transactions, clock: Clock) -> None:
         InvalidRequest: The database has other metadata, or a Penstock has used it.
         Unavailable: The database does not answer.
     """
-    source = Database(f"sqlite:///{path}", clock)
+    source = Database(sqlite_url(path), clock)
 
     def work(connection: Connection) -> None:
         take_turn(connection)
