@@ -79,6 +79,7 @@ SMALL_MODULES = {
     "storage.metadata.backends.bounded_connection": "imports psycopg; `postgres` must not",
     "spark.connect.class_archive": "files of the JVM, without a process; `server` starts processes",
     "spark.connect.python_daemon": "Spark starts it by its path",
+    "spark.connect.user_types": "a change of PySpark that any process may need; `session` is full",
     "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
     "spark.flow.builtin": "the table of processors that need Spark",
     "spark.flow.sql": "one module for each processor",
