@@ -63,6 +63,85 @@ def test_what_leaves_the_row_or_sql_is_refused(expression: str, place: str) -> N
         check_expression(expression)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "from_json(a, 'a INT, b ARRAY<STRUCT<c: STRING>>', map('mode', 'FAILFAST')).a",
+        "from_json(a || '{', '`a b` INT')",
+        "from_json(f(a, (b)), /* why */ '')",
+        "from_csv(a, schema_of_csv('1,2'), map('sep', ';'))",
+        "from_json(a, SCHEMA_OF_JSON('{\"a\": 1}', map('allowComments', 'true')))",
+        "from_xml(a, schema_of_xml('<a/>'))",
+        "variant_get(a, '$.b', 'ARRAY<INT>')",
+        "try_variant_get(a, '$.b', schema_of_variant(parse_json('1')))",
+        "variant_get(a, '{')",
+        "to_json(a)",
+        "from_json + '{'",
+    ],
+)
+def test_plain_schemas_pass(expression: str) -> None:
+    check_expression(expression)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        """'{"type":"udt","pyClass":"a.B","serializedClass":"x","sqlType":"string"}'""",
+        "' \t[{'",
+        "'\\{'",
+        "'\\u007b'",
+        "'\\173'",
+        "'a' ' INT'",
+        "'a INT' || ''",
+        "('a INT')",
+        "'it''s'",
+        "r'a INT'",
+        "R'a INT'",
+        "X'7B'",
+        "STRING 'a INT'",
+        "'a INT'::STRING",
+        "'a INT' COLLATE UTF8_BINARY",
+        '"a INT"',
+        "`a INT`",
+        "a",
+        "?",
+        ":a",
+        "concat('a', ' INT')",
+        "unbase64('ew==')",
+        "schema_of_json",
+        "schema_of_json('1') || '{'",
+        "concat(schema_of_json('1'))",
+        "upper(schema_of_json('1'))",
+        "schema => 'a INT'",
+        "CASE WHEN true THEN 'a INT' END",
+    ],
+)
+def test_schemas_that_could_be_json_are_refused(schema: str) -> None:
+    for call in (
+        "from_json(a, {})",
+        "From_CSV(f(a, 'b INT'), {}, map('a', 'b'))",
+        "from_xml(a, {})",
+        "try_variant_get(a, '$', {})",
+        "variant_get(a, '$', {})",
+    ):
+        text = call.replace("{}", schema)
+        with pytest.raises(InvalidRequest, match=r"the schema .* is not allowed, line 1, column"):
+            check_calls(text, tokens(text))
+
+
+def test_the_schema_of_a_nested_call_is_checked() -> None:
+    json = '\'{"type": "struct"}\''
+    for text in (
+        f"from_json(to_json(from_csv(a, {json})), 'a INT')",
+        f"from_json(a::MAP<STRING, STRING>, {json})",
+        f"builtin.from_json(a[1], {json})",
+        f"\"FROM_JSON\" (CASE WHEN a IN (1, 2) THEN '(' END, {json})",
+        f"from_json(a, schema_of_xml(from_json(b, {json})))",
+    ):
+        with pytest.raises(InvalidRequest, match=r"schema .* of from_(json|csv)"):
+            check_calls(text, tokens(text))
+
+
 def test_tokens_say_where_they_stand() -> None:
     found = tokens("""upper("a""b") -- c\n'text'""")
     assert [(t.text, t.name, t.position, t.is_text) for t in found] == [
@@ -115,6 +194,10 @@ def test_what_is_no_variable_passes(text: str) -> None:
     [
         pytest.param("'" + "${" * 499_000 + "'", id="open braces"),
         pytest.param("\n" * 900_000 + "f(a)," * 20_000 + "1", id="calls behind many lines"),
+        pytest.param(
+            "from_json(" * 900 + "f(" + "a," * 100_000 + "1)" + ", 'a INT')" * 900,
+            id="nested calls",
+        ),
     ],
 )
 def test_a_long_statement_is_checked_in_one_pass(text: str) -> None:

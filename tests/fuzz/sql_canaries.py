@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import stat
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -104,11 +105,14 @@ class Watch:
         self._script.write_text(f"#!/bin/sh\ntouch {self._mark}\ncat\n")
         self._script.chmod(self._script.stat().st_mode | stat.S_IXUSR)
         self.requests: list[bytes] = []
+        module = f"canary_{secrets.token_hex(12)}"
+        (folder / f"{module}.py").write_text(f"open({str(self._mark)!r}, 'w').close()\n")
+        sys.path.append(str(folder))
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._listen, daemon=True).start()
         url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/x.xsd"
         self.canaries = Canaries(
-            str(self._file), str(self._script), str(self._output), VARIABLE, url
+            str(self._file), str(self._script), str(self._output), VARIABLE, url, module
         )
         file = folder / "canary.parquet"
         source = OneDatasource(file)
@@ -123,6 +127,7 @@ class Watch:
 
     def close(self) -> None:
         """End the service and the server."""
+        sys.path.remove(str(self.folder))
         self.place.close()
         self.service.close()
         self._listener.close()

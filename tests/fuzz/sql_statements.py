@@ -8,6 +8,7 @@ canaries that `sql_canaries` watches.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -104,6 +105,7 @@ class Canaries:
         output: A folder that does not exist.
         variable: An environment variable of Spark's with a secret.
         url: Where a server counts requests.
+        module: A module of Python that leaves a mark when it is imported.
     """
 
     file: str
@@ -111,6 +113,7 @@ class Canaries:
     output: str
     variable: str
     url: str
+    module: str
 
 
 def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
@@ -198,6 +201,16 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         f"SELECT from_xml('<a/>', 'b INT', map('rowValidation' 'XSDPath', '{c.url}'))",
         f"SELECT from_xml('<a/>', 'b INT', map(concat('rowValidation', 'XSDPath'), '{c.url}'))",
         f"SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '{c.url}'))",
+        *(f"SELECT from_json('{{}}', {one}).a" for one in _quoted_texts(default_of_schema(c))),
+        *(f"SELECT from_json('{{}}', {one})" for one in _quoted_texts(type_of_schema(c))),
+        f"SELECT from_csv('1', {_text(default_of_schema(c))})",
+        f"SELECT from_xml('<a></a>', {_text(default_of_schema(c))}, map('rowTag', 'a'))",
+        f"SELECT system.builtin.from_json(s, {_text(default_of_schema(c))}) FROM canary",
+        f"SELECT from_csv('1', {_text(type_of_schema(c))})",
+        f"SELECT variant_get(parse_json('{{}}'), '$', {_text(default_of_schema(c))})",
+        f"SELECT try_variant_get(parse_json('{{}}'), '$', {_text(type_of_schema(c))})",
+        f"EXPLAIN SELECT from_json('{{}}', {_text(default_of_schema(c))}).a",
+        f"DESCRIBE QUERY SELECT from_json('{{}}', {_text(type_of_schema(c))})",
         f"SELECT xpath_string('<!DOCTYPE a SYSTEM \"{c.url}\"><a>1</a>', 'a')",
         f"SELECT xpath('<!DOCTYPE a SYSTEM \"file:{c.file}\"><a>1</a>', 'a')",
         f"SELECT from_avro(unhex('00'), '\"int\"', map('avroSchemaUrl', '{c.url}'))",
@@ -209,6 +222,7 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         "EXPLAIN FORMATTED SELECT n FROM canary WHERE n > 1",
         "EXPLAIN COST SELECT count(*) FROM canary",
         "DESCRIBE EXTENDED canary",
+        "DESCRIBE EXTENDED EXTENDED EXTENDED canary AS JSON",
         "DESCRIBE DATABASE EXTENDED default",
         "SHOW TABLE EXTENDED LIKE '*'",
         "SHOW CREATE TABLE canary",
@@ -222,7 +236,62 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         "DELETE FROM canary",
         "TRUNCATE TABLE canary",
     ]
+    schemas = (default_of_schema(c), type_of_schema(c))
+    found += [("SELECT from_json('{}', ?)", (one,)) for one in schemas]
+    found += [("SELECT from_json(s, ?).a FROM canary", (one,)) for one in schemas]
     return found + [(one, ()) for one in plain]
+
+
+def computed_schemas(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
+    """Return attacks by schemas that Spark computes, which the check of plans does not see."""
+    schema = default_of_schema(canaries)
+    first, last = (_text(part) for part in schema.split("XISTS", 1))
+    return [
+        (f"SELECT from_json('{{}}', {one}).a", ())
+        for one in (
+            f"concat({first}, 'XISTS', {last})",
+            f"{first} || 'XISTS' || {last}",
+            f"decode(X'{schema.encode().hex()}', 'UTF-8')",
+            f"CAST(X'{schema.encode().hex()}' AS STRING)",
+        )
+    ]
+
+
+def default_of_schema(canaries: Canaries) -> str:
+    """Return a schema as JSON, whose default value opens the URL."""
+    options = f"map('rowValidationXSDPath', '{canaries.url}')"
+    default = f"to_json(from_xml('<a><b>1</b></a>', 'b INT', {options}))"
+    return _schema("string", {"EXISTS_DEFAULT": default})
+
+
+def type_of_schema(canaries: Canaries) -> str:
+    """Return a schema as JSON, whose type makes PySpark import the module."""
+    python = {"pyClass": f"{canaries.module}.X", "serializedClass": "x", "sqlType": "string"}
+    return _schema({"type": "udt", **python}, {})
+
+
+def _schema(kind: object, metadata: object) -> str:
+    field = {"name": "a", "type": kind, "nullable": True, "metadata": metadata}
+    return json.dumps({"type": "struct", "fields": [field]}, separators=(",", ":"))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _quoted_texts(value: str) -> list[str]:
+    """Return ways to write a text of SQL that begins with a brace."""
+    text = _text(value)
+    at = text.index("XISTS") if "XISTS" in text else text.index("udt")
+    return [
+        text,
+        text.replace("''", "\\'"),
+        f"{text[:at]}' '{text[at:]}",
+        f"'\\u007b{text[2:]}",
+        f"'\\173{text[2:]}",
+        f"' {text[1:]}",
+        f"{text[:at]}\\\\u{ord(text[at]):04x}{text[at + 1 :]}",
+    ]
 
 
 def statement(seed: int, canaries: Canaries) -> tuple[str, tuple[object, ...]]:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import types
+from pyspark.sql.types import DataType, StringType, StructField, StructType, UserDefinedType
 from sql_canaries import VARIABLE, Watch, run_seeds, watching, without_text_check
 from sql_places import PLACES, FlowQueries, SqlTasks
-from sql_statements import attacks, ingestion_of
+from sql_statements import (
+    attacks,
+    computed_schemas,
+    default_of_schema,
+    ingestion_of,
+    type_of_schema,
+)
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_sizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
 from penstock.spark import sql_guard
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.user_types import refuse_unloaded_types
 from penstock.spark.sql import service
 from penstock.spark.sql.service import SqlQuery
 
@@ -51,16 +62,16 @@ def without_plan_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "relation", run)
 
 
-def reached(watch: Watch) -> list[str]:
+def reached(watch: Watch, more: Sequence[tuple[str, tuple[str, ...]]] = ()) -> list[str]:
     """Run all attacks; return what they reached."""
     found = []
-    for sql, parameters in attacks(watch.canaries):
+    for sql, parameters in [*attacks(watch.canaries), *more]:
         found += [f"{one}: {sql}" for one in watch.run(sql, parameters)]
     return found
 
 
 def test_attacks_reach_nothing(watch: Watch) -> None:
-    assert reached(watch) + watch.state() == []
+    assert reached(watch, computed_schemas(watch.canaries)) + watch.state() == []
 
 
 def test_random_statements_reach_nothing(watch: Watch) -> None:
@@ -71,7 +82,7 @@ def test_random_statements_reach_nothing(watch: Watch) -> None:
 def test_the_check_of_texts_alone_holds(own: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         without_plan_check(patched)
-        assert reached(own) == []
+        assert reached(own, computed_schemas(own.canaries)) == []
     assert own.state() == []
 
 
@@ -124,8 +135,75 @@ def test_without_walls_each_detector_sees_its_attack(
     own._normal = own._state()
     run("SET spark.penstock.canary = reached")
     assert "reached" in str(own.state())
+    with monkeypatch.context() as patched:
+        patched.setattr(UserDefinedType, "fromJson", as_pyspark_has_it())
+        assert "process" in run("SELECT from_json('{}', ?)", type_of_schema(c))
     # Last, as a network that does not answer makes Penstock open another Spark session.
     assert "network" in run(f"SELECT from_xml('<a><b>1</b></a>', 'b INT', {xsd})")
+    for sql, _ in computed_schemas(c):
+        assert "network" in run(sql)
+    assert "network" in run("SELECT from_json(s, ?).a FROM canary", default_of_schema(c))
+
+
+def as_pyspark_has_it() -> object:
+    """Return the method that `connect.user_types` replaces, from another copy of its module."""
+    spec = spec_from_file_location("types_of_pyspark", str(types.__file__))
+    assert spec is not None
+    assert spec.loader is not None
+    copy = module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return vars(copy.UserDefinedType)["fromJson"]
+
+
+def test_pyspark_imports_no_module_that_a_schema_names(own: Watch) -> None:
+    """In any process that opens a Spark session, where neither texts nor plans are checked."""
+    query = f"SELECT from_json('{{}}', '{type_of_schema(own.canaries)}') AS x"
+    with own.service._sessions._sessions.use() as spark:
+        rows = spark.sql(query)
+        with pytest.raises(InvalidRequest, match="whose Python class is not loaded"):
+            rows.schema  # noqa: B018 - reading it is the test
+        with pytest.raises(InvalidRequest, match="whose Python class is not loaded"):
+            rows.toArrow()
+    assert own.canaries.module not in sys.modules
+    assert own.marks() == []
+
+
+class Loaded(UserDefinedType):
+    """A type of a module that is imported already."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:  # noqa: N802 - PySpark's name
+        return StringType()
+
+    @classmethod
+    def module(cls) -> str:
+        return __name__
+
+
+def test_a_user_defined_type_is_known_where_its_module_is_loaded() -> None:
+    refuse_unloaded_types()
+    schema = StructType([StructField("a", Loaded())])
+    assert StructType.fromJson(schema.jsonValue()) == schema
+    for path in ("os.path", f"{__name__}.StringType", "Loaded", "unittest.__main__.X"):
+        field = {"name": "a", "nullable": True, "metadata": {}}
+        given = {**field, "type": {"type": "udt", "pyClass": path}}
+        with pytest.raises(InvalidRequest, match="whose Python class is not loaded"):
+            StructType.fromJson({"type": "struct", "fields": [given]})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT from_json('{\"a\": 1}', 'a INT, b ARRAY<STRUCT<c: STRING>>') AS x",
+        "SELECT from_json('{\"a\": 1}', schema_of_json('{\"a\": 1}')) AS x",
+        "SELECT from_csv('1', '`a b` INT', map('sep', ';')) AS x",
+        "SELECT from_xml('<a><b>1</b></a>', 'b INT COMMENT \"c\"') AS x",
+        "SELECT variant_get(parse_json('[1]'), '$', 'ARRAY<INT>') AS x",
+        "SELECT try_variant_get(parse_json('1'), '$', schema_of_variant(parse_json('1'))) AS x",
+    ],
+)
+def test_plain_schemas_are_answered(watch: Watch, query: str) -> None:
+    assert watch.service.query(SqlQuery(query)).table.to_pylist()[0]["x"]
 
 
 @pytest.mark.parametrize(
@@ -233,15 +311,21 @@ def written_for(watch: Watch, query: str) -> str:
 
 def attacks_of(watch: Watch) -> list[str]:
     c = watch.canaries
+    default, kind = (one.replace("'", "''") for one in (default_of_schema(c), type_of_schema(c)))
     return [
         f"SELECT TRANSFORM(1) USING '{c.script}' AS (x string)",
         f"SELECT * FROM text.`{c.file}`",
         f"SELECT reflect('java.lang.System', 'getenv', '{c.variable}') AS x",
         "SELECT input_file_name() AS x FROM canary",
+        f"SELECT from_json(s, '{default}').a AS x FROM canary",
+        f"SELECT to_json(from_json(s, '{kind}')) AS x FROM canary",
     ]
 
 
 def test_nothing_is_reached_in_other_places(elsewhere: Watch) -> None:
+    for query in attacks_of(elsewhere):
+        assert elsewhere.run(written_for(elsewhere, query)) == []
+    assert elsewhere.counts["refused by text"] == len(attacks_of(elsewhere))
     assert run_seeds(elsewhere, SEEDS_ELSEWHERE) == []
     assert elsewhere.counts["refused by text"]
 
@@ -251,7 +335,7 @@ def test_the_check_of_plans_alone_holds_in_other_places(elsewhere: Watch) -> Non
         for query in attacks_of(elsewhere):
             assert elsewhere.run(written_for(elsewhere, query)) == []
         assert elsewhere.counts["answered"] == 0
-        assert elsewhere.counts["refused by plan"] >= 2
+        assert elsewhere.counts["refused by plan"] >= 4
         assert run_seeds(elsewhere, SEEDS_ELSEWHERE) == []
         variable = f"SELECT '${{env:{VARIABLE}}}' AS x"
         assert VARIABLE in elsewhere.place.run(written_for(elsewhere, variable))

@@ -84,6 +84,11 @@ def test_statements_about_tables_pass(sql: str) -> None:
         ("SELECT from_xml(a, 'b INT', map('rowValidationXSDPath', 'x'))", "line 1, column 8"),
         ("SELECT from_xml(a, 'b INT', map(concat('row', 'Tag'), 'x'))", "line 1, column 8"),
         ("SELECT schema_of_xml(a, map('row' 'ValidationXSDPath', 'x'))", "line 1, column 8"),
+        ("SELECT from_json('{}', ?)", "line 1, column 24"),
+        ("EXPLAIN SELECT a, from_csv(b,\n '{}')", "line 2, column 2"),
+        ("DESCRIBE EXTENDED EXTENDED EXTENDED x AS JSON", "line 1, column 19"),
+        ("DESC x EXTENDED", "line 1, column 8"),
+        ("DESCRIBE TABLE FORMATTED formatted x", "line 1, column 26"),
         ("SELECT 1) ; DROP VIEW x --", "line 1, column 9"),
         ("SELECT 1; SELECT 2", "line 1, column 9"),
         ("SHOW CREATE TABLE x", "line 1, column 6"),
@@ -164,3 +169,16 @@ def test_names_of_datasources_are_spelt_as_they_are_stored() -> None:
         assert with_stored_names(sql, known) == spelt
     old = f'SELECT 1 FROM "{nfd}"'
     assert with_stored_names(old, {nfc, nfd}) == old
+
+
+@pytest.mark.parametrize(
+    ("sql", "command"),
+    [
+        ("DESCRIBE EXTENDED x", "DESCRIBE x"),
+        ("describe table formatted x y", "describe table x y"),
+        ("DESC FUNCTION EXTENDED upper", "DESC FUNCTION EXTENDED upper"),
+        ('DESCRIBE EXTENDED "extended" "formatted"', 'DESCRIBE "extended" "formatted"'),
+    ],
+)
+def test_a_described_table_shows_no_place(sql: str, command: str) -> None:
+    assert read_statement(sql).command == command

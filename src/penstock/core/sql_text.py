@@ -55,6 +55,20 @@ _XML_OPTIONS: Final = frozenset(
     | {"dateformat", "timestampformat", "timestampntzformat", "timezone", "inferschema"}
     | {"samplingratio", "preferdate", "treatemptyvaluesasnulls", "singlevariantcolumn"}
 )
+# Number of arguments before a schema or type that is given as text. Spark also accepts JSON there,
+# in which the default value of a field is an expression that Spark evaluates unchecked, and a
+# user-defined type names a class that Spark loads, and a module that PySpark imports.
+_SCHEMA_ARGUMENTS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("from_json", "from_csv", "from_xml"), 1),
+    **dict.fromkeys(("variant_get", "try_variant_get"), 2),
+}
+SCHEMA_READERS: Final = frozenset(_SCHEMA_ARGUMENTS)
+"""Functions of Spark that read a schema or a type from a text, in lower case."""
+# JSON needs a brace to have fields, and Spark replaces escapes that begin with a backslash.
+_PLAIN_SCHEMA: Final = re.compile(r"'[^'\\{]*'")
+_SCHEMA_FUNCTIONS: Final = frozenset(
+    {"schema_of_json", "schema_of_csv", "schema_of_xml", "schema_of_variant"}
+)
 _PLAIN_TEXT: Final = re.compile(r"'\w*'")
 # Spark replaces variables before it parses a statement, also in texts and comments. A run of
 # characters without a closing brace is skipped as a whole: searching again from each `${` in it
@@ -179,6 +193,7 @@ def check_calls(sql: str, found: Sequence[Token]) -> None:
     """
     _check_variables(sql)
     _check_depth(sql, found)
+    closing = closing_parentheses(found)
     for at, (token, following) in enumerate(pairwise(found)):
         # `USING (columns)` belongs to a join; all other forms run a script, or load code.
         if token.text == "USING" and following.text != "(":
@@ -187,7 +202,8 @@ def check_calls(sql: str, found: Sequence[Token]) -> None:
                 ' a column of that name is written "using"'
             )
         if following.text == "(" and token.name:
-            _check_call(sql, found, at)
+            _check_call(sql, found, at, closing)
+            _check_schema(sql, found, at, closing)
 
 
 def _check_variables(sql: str) -> None:
@@ -200,7 +216,7 @@ def _check_variables(sql: str) -> None:
             )
 
 
-def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
+def _check_call(sql: str, found: Sequence[Token], at: int, closing: Mapping[int, int]) -> None:
     """Refuse the call of a forbidden function."""
     # In lower case, as Spark looks functions up: lowercasing converts some letters to a `k`.
     name = found[at].name.lower()
@@ -211,7 +227,7 @@ def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
     elif owner != "builtin":
         what = f"the function {owner}.{name} is not allowed"
         why = "only Spark's own functions may be called, by their names alone"
-    elif count and not _has_plain_options(found, at, count):
+    elif count and not _has_plain_options(_arguments(found, at, count, closing)):
         what = (
             f"options of {name}() must be written as map('name', 'value', …) and may only change"
             " how XML is read"
@@ -223,9 +239,8 @@ def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
     raise InvalidRequest(f"{what}, {place(sql, found[at].position)}: {why}")
 
 
-def _has_plain_options(found: Sequence[Token], at: int, count: int) -> bool:
-    """Return whether options after `count` arguments are absent or cannot name a file."""
-    rest = _argument(found, at, count)
+def _has_plain_options(rest: Sequence[Token]) -> bool:
+    """Return whether the options of a call are absent or cannot name a file."""
     if not rest:
         return True
     if [one.text for one in rest[:2]] != ["MAP", "("] or rest[-1].text != ")":
@@ -237,20 +252,49 @@ def _has_plain_options(found: Sequence[Token], at: int, count: int) -> bool:
     return len(inner) % 4 == 3 and marks and texts and names <= _XML_OPTIONS
 
 
-def _argument(found: Sequence[Token], at: int, number: int) -> Sequence[Token]:
-    """Return the tokens of a call from an argument to the end of the call."""
-    depth = commas = 0
-    begin = None
-    for here in range(at + 1, len(found)):
+def _check_schema(sql: str, found: Sequence[Token], at: int, closing: Mapping[int, int]) -> None:
+    """Refuse a call whose schema is neither one plain text nor derived from an example."""
+    name = found[at].name.lower()
+    number = _SCHEMA_ARGUMENTS.get(name)
+    schema = () if number is None else _arguments(found, at, number, closing)
+    if not schema:
+        return
+    begin, end = closing.get(at + 1, len(found)) - len(schema), 1
+    if schema[0].name.lower() in _SCHEMA_FUNCTIONS:
+        end = closing.get(begin + 1, begin) - begin + 1
+        is_plain = end > 1
+    else:
+        is_plain = bool(_PLAIN_SCHEMA.fullmatch(schema[0].raw))
+    if is_plain and (end == len(schema) or schema[end].text == ","):
+        return
+    where = place(sql, schema[0].position)
+    raise InvalidRequest(
+        f"the schema {schema[0].raw:.40} of {name}() is not allowed, {where}: Spark could read it"
+        " as JSON, which can name functions and classes that are not allowed; write a text such as"
+        " 'a INT, b ARRAY<STRING>', without backslashes, braces and doubled quotes, or a call of"
+        " schema_of_json, schema_of_csv, schema_of_xml or schema_of_variant"
+    )
+
+
+def _arguments(
+    found: Sequence[Token], at: int, number: int, closing: Mapping[int, int]
+) -> Sequence[Token]:
+    """Return the tokens of a call after its first arguments; none if it has no more."""
+    end = closing.get(at + 1, len(found))
+    here, depth, commas = at + 2, 0, 0
+    while here < end:
         text = found[here].text
         depth += (text in _OPENING) - (text in _CLOSING)
-        if not depth:
-            return found[begin:here] if begin is not None else ()
-        if text == "," and depth == 1:
+        if text == "(":
+            # Skipped as a whole: nested calls would take minutes otherwise.
+            depth -= 1
+            here = closing.get(here, here)
+        elif text == "," and not depth:
             commas += 1
             if commas == number:
-                begin = here + 1
-    return found[begin:] if begin is not None else ()
+                return found[here + 1 : end]
+        here += 1
+    return ()
 
 
 def check_unquoted(sql: str, found: Sequence[Token]) -> None:

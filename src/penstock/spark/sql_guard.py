@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
+from penstock.core.sql_text import FORBIDDEN_FUNCTIONS, SCHEMA_READERS
 from penstock.spark.schema_text import quoted
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ _CUT: Final = re.compile(r"\.\.\. \d+ more (?:characters|fields)|Truncated plan|
 # Texts that a plan, in lower case, must not contain; Spark ignores the case of functions. The last
 # one is the option of XML that names a file or URL.
 _FORBIDDEN: Final = (*(f"{name}(" for name in sorted(FORBIDDEN_FUNCTIONS)), "rowvalidationxsdpath")
+# How the printed name of a user-defined type ends, in lower case.
+_USER_TYPES: Final = ("userdefinedtype@", "udt@")
+_READERS: Final = tuple(f"{name}(" for name in sorted(SCHEMA_READERS))
+_DEFAULTS: Final = ("exists_default", "current_default")
+_ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
 _LINE: Final = re.compile(r"\bline (\d+)(,? pos(?:ition)?:? )(\d+)")
 _SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
 _SHOWN_END: Final = re.compile(r"\n\)(\n-*\^\^\^)?\s*\Z")
@@ -161,6 +166,31 @@ def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
             f"the statement is refused because its plan contains {call}, which is not allowed; if "
             "it is part of a string literal, build the literal with concat"
         )
+    if part := _schema_part(text[:end], plan):
+        raise InvalidRequest(
+            f"the statement is refused because its plan contains {part}, and a schema must have no"
+            " default values and no user-defined types: write schemas such as 'a INT, b STRING'; if"
+            " it is part of a string literal, build the literal with concat"
+        )
+
+
+def _schema_part(text: str, plan: str) -> str:
+    """Return a part of a schema that is not allowed; empty if there is none.
+
+    Spark's analyzed plan shows types, but no default values. Those are visible before the analysis,
+    where schemas are the texts of the statement, unless a function computes them.
+
+    Args:
+        text: The explanation up to the end of the analyzed plan.
+        plan: The analyzed plan.
+    """
+    lowered = plan.lower()
+    if not any(one in lowered for one in _READERS):
+        return ""
+    if found := next((one for one in _USER_TYPES if one in lowered), ""):
+        return found
+    shown = _ESCAPE.sub(lambda code: chr(int(code[1], 16)).lower(), text.lower())
+    return next((one for one in _DEFAULTS if one in shown), "")
 
 
 def _forbidden_call(plan: str) -> str:

@@ -30,6 +30,7 @@ from penstock.indexing.engine import (
 )
 from penstock.spark.connect.light_client import import_client
 from penstock.spark.connect.server_settings import NEEDS_SECRET, authentication
+from penstock.spark.connect.user_types import refuse_unloaded_types
 
 if TYPE_CHECKING:
     import grpc
@@ -502,6 +503,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
+    refuse_unloaded_types()
     _hush()
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
@@ -554,6 +556,7 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     # Imported here for the same reason; only explicitly requested masters get here.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    refuse_unloaded_types()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
     conf = {**options.conf, **_UNSUBSTITUTED}

@@ -40,6 +40,7 @@ _SHOWN: Final = frozenset(
 _SHOWN_FUNCTIONS: Final = frozenset({"USER", "SYSTEM", "ALL"})
 # They would reveal where things are stored on the host.
 _NOT_DESCRIBED: Final = frozenset({"DATABASE", "SCHEMA", "NAMESPACE", "CATALOG", "PROCEDURE"})
+_DESCRIBE_OPTIONS: Final = frozenset({"EXTENDED", "FORMATTED"})
 _COMMAND_REMEDY: Final = (
     "SHOW TABLES, VIEWS, COLUMNS, FUNCTIONS, DATABASES and CATALOGS, DESCRIBE of a datasource, a"
     " query or a function, and EXPLAIN are supported"
@@ -192,15 +193,17 @@ def _described(sql: str, found: list[Token]) -> Statement:
         return Statement(query=_query(sql, found[at].position, end), command="DESCRIBE QUERY")
     if second in _NOT_DESCRIBED:
         raise _refused_command(sql, found[at])
-    # EXTENDED and FORMATTED would reveal where a table is stored.
-    shown = [
-        token
-        for number, token in enumerate(found)
-        if number > 2
-        or token.text not in {"EXTENDED", "FORMATTED"}
-        or (number == 2 and second == "FUNCTION")
-    ]
-    return Statement(command=_command(sql, shown))
+    # EXTENDED and FORMATTED would reveal where a table is stored. Spark would read a second one as
+    # the option, if only the first one were removed.
+    at += second in {"TABLE", "FUNCTION"}
+    for number, token in enumerate(found):
+        if number != at and token.text in _DESCRIBE_OPTIONS:
+            raise InvalidRequest(
+                f"{token.text} is not allowed, {place(sql, token.position)}: remove it, because"
+                f' DESCRIBE shows no paths; a name is written in quotes, "{token.name}"'
+            )
+    is_dropped = at < len(found) and found[at].text in _DESCRIBE_OPTIONS and second != "FUNCTION"
+    return Statement(command=_command(sql, found[:at] + found[at + is_dropped :]))
 
 
 def _command(sql: str, found: list[Token]) -> str:
