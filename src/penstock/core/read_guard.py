@@ -41,8 +41,8 @@ _OWN: Final = "Penstock keeps its own files or secrets there"
 class ReadGuard:
     """Places that must not be read. A value, which is sent to Spark's workers with their work.
 
-    The kernel's folders `/proc`, `/sys` and `/dev`, except `/dev/shm`, are always refused. Of the
-    places around a file, the nearest one decides.
+    The kernel's folders `/proc`, `/sys` and `/dev`, except `/dev/shm`, are always refused. The
+    nearest of these places around a file decides.
 
     Attributes:
         kept: Files and folders that must not be read.
@@ -82,7 +82,7 @@ class ReadCheck:
         return real
 
     def opened(self, descriptor: int, path: str) -> None:
-        """Check the file that was opened under a path, whatever the path leads to now.
+        """Check an open file; its path may lead to another file by now.
 
         Raises:
             InvalidRequest: It must not be read.

@@ -41,7 +41,7 @@ class EventMail(Generic[E]):
     Args:
         processor: The mailbox.
         handle: Called with each event on the mailbox thread; if it raises, the loop ends.
-        description: Of the mails, for logs and errors.
+        description: Describes the mails in logs and errors.
         is_urgent: Whether an event is handled before all other mails, directly after the present
             one: for events after which other mails would find parts that contradict each other.
     """

@@ -63,7 +63,7 @@ class LivenessCheck:
 
     Args:
         send_question: Sends a question; returns None if the child does not accept it. Raises
-            Unavailable if this process cannot send any; that says nothing about the child.
+            Unavailable if this process cannot send any, although the child may be alive.
         clock: Limits the rate of warnings.
         options: Intervals and limits.
     """
