@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.sqlite_urls import sqlite_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,6 +107,6 @@ def _tables() -> str:
     """Return the statements that create the tables."""
     with TemporaryDirectory(prefix="simulation") as folder:
         path = Path(folder, "metadata.db")
-        MetadataStore.open(f"sqlite:///{path}").close()
+        MetadataStore.open(sqlite_url(path)).close()
         with closing(sqlite3.connect(path)) as made:
             return "\n".join(made.iterdump())
