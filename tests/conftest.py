@@ -266,7 +266,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Here, because most processes of a test run need none of it.
     from sparkserver import start_server
 
-    server = start_server(tmp_path_factory.mktemp("shared-spark"), small_data=True)
+    server = start_server(tmp_path_factory.mktemp("shared-spark"))
     yield server.remote
     server.stop(0.2)  # without the time to write a class archive
 

@@ -36,7 +36,7 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark_server(spark_folder: Path) -> Iterator[SparkServer]:
-    server = start_server(spark_folder, small_data=True)
+    server = start_server(spark_folder)
     yield server
     server.stop(0.2)
 
