@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,8 +19,9 @@ WAIT_S = 120
 
 def ended(client: httpx.Client, path: str, body: object) -> tuple[str, str]:
     """Return the state of a task at its end, and its error."""
-    given = client.post(path, json=body).raise_for_status().json()
-    name = given.get("task") or given["taskId"]
+    answer = client.post(path, json=body)
+    assert answer.is_success, answer.text
+    name = answer.json()["taskId"]
 
     def status() -> dict[str, str]:
         found = client.get(f"/druid/indexer/v1/task/{name}/status").json()["status"]
@@ -29,19 +31,27 @@ def ended(client: httpx.Client, path: str, body: object) -> tuple[str, str]:
     return status()["statusCode"], status()["errorMsg"]
 
 
-def test_no_task_and_no_flow_reads_a_secret(shared_penstock: LocalPenstock, tmp_path: Path) -> None:
+@pytest.fixture
+def client(shared_penstock: LocalPenstock) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=shared_penstock.api_url, timeout=WAIT_S) as client:
+        yield client
+
+
+def test_no_task_and_no_flow_reads_a_secret(
+    shared_penstock: LocalPenstock, client: httpx.Client, tmp_path: Path
+) -> None:
     data = shared_penstock.folder
     rows = tmp_path / "rows.tsv"
     rows.write_text("rows\n")
     (tmp_path / "link.tsv").symlink_to(data / "run" / "options.json")
-    client = httpx.Client(base_url=shared_penstock.api_url, timeout=WAIT_S)
 
     def copy(source: object) -> tuple[str, str]:
         given = json.dumps(source).replace("'", "''")
         statement = (
-            "REPLACE INTO stolen OVERWRITE ALL SELECT line FROM TABLE(EXTERN("
+            "REPLACE INTO stolen OVERWRITE ALL"
+            " SELECT TIMESTAMP '2026-11-28' AS __time, line FROM TABLE(EXTERN("
             f'\'{given}\', \'{{"type": "tsv", "columns": ["line"]}}\','
-            ' \'[{"name": "line", "type": "string"}]\')) PARTITIONED BY ALL'
+            ' \'[{"name": "line", "type": "string"}]\')) PARTITIONED BY DAY'
         )
         return ended(client, "/druid/v2/sql/task", {"query": statement})
 
