@@ -95,6 +95,7 @@ class Counting(OsFileSystem):
             def __init__(self):
                 self.pread = counted
                 self.close = file.close
+                self.check_readable = file.check_readable
 
         return File()
 

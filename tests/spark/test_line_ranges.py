@@ -113,7 +113,7 @@ def test_a_line_that_is_too_long_is_a_bad_record_for_its_length(tmp_path, monkey
 @pytest.mark.parametrize(
     ("place", "shown"),
     [
-        ('lines:["/logs/a.log", 0, 0, 32]', "/logs/a.log"),
+        ('lines:["/logs/a.log", 0, 0, 32, [], []]', "/logs/a.log"),
         ("kafka:clicks", "Kafka topic 'clicks'"),
         ("/topics/clicks", "/topics/clicks"),
     ],

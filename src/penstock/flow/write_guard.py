@@ -14,7 +14,7 @@ the check.
 """
 
 # The guard queries the operating system about paths; it opens and changes nothing.
-# ruff: noqa: PTH100, PTH116, PTH117, PTH118, PTH120
+# ruff: noqa: PTH100, PTH117, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ import site
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import penstock
 from penstock.core.errors import InvalidRequest
+from penstock.core.read_guard import identities, identity, is_below, real_path
 from penstock.flow.user_modules import SERVICE_MODULES
-
-_Identity: TypeAlias = tuple[int, int]
 
 _CODE: Final = "Penstock runs code from there"
 
@@ -60,15 +59,15 @@ class WriteGuard:
             The path with symbolic links of its folder resolved.
 
         Raises:
-            InvalidRequest: A flow must not change it.
+            InvalidRequest: A flow must not change it, or its links cannot be followed.
         """
         folder, name = os.path.split(os.path.abspath(path))
-        real = os.path.join(os.path.realpath(folder), name)
+        real = os.path.join(real_path(folder), name)
         # A link itself is replaced and not followed; as a folder it is followed.
-        for place in {real, os.path.realpath(real)}:
-            around = frozenset(_identities(place))
+        for place in {real, real_path(real)}:
+            around = frozenset(identities(place))
             for protected, why in self._protected():
-                if _is_below(place, os.path.realpath(protected)) or _identity(protected) in around:
+                if is_below(place, real_path(protected)) or identity(protected) in around:
                     raise InvalidRequest(
                         f"{path}: a flow must not change files of {protected}, because {why}: use "
                         "another folder"
@@ -93,27 +92,3 @@ class WriteGuard:
 _TOO_WIDE: Final = frozenset({"/", "/usr", "/usr/local"})
 
 WRITE_GUARD = WriteGuard()
-
-
-def _is_below(place: str, protected: str) -> bool:
-    return place == protected or place.startswith(protected.rstrip("/") + "/")
-
-
-def _identities(place: str) -> Iterator[_Identity]:
-    """Yield the identity of a path and of each of its parent folders that exists."""
-    while True:
-        if (found := _identity(place)) is not None:
-            yield found
-        above = os.path.dirname(place)
-        if above == place:
-            return
-        place = above
-
-
-def _identity(path: str) -> _Identity | None:
-    try:
-        # Not `Path`: it would split the whole path again for each of its parents.
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino

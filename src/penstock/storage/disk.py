@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.core.read_guard import ReadCheck
+
 _READ_BYTES = 1 << 16
 # Each is made durable on its own.
 _MISSING_FOLDERS_MAX = 200
@@ -148,6 +150,10 @@ class OsReadFile:
                 f"{self._path}: cannot map {length} bytes: {error}", dependency=Dependency.DISK
             ) from error
         return memoryview(mapping)
+
+    def check_readable(self, reads: ReadCheck) -> None:
+        """Raise `InvalidRequest` if flows and tasks must not read this file."""
+        reads.opened(self._fd, self._path)
 
     def close(self) -> None:
         """Close; mappings stay valid."""

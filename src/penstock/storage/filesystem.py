@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.core.read_guard import ReadCheck
+
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
@@ -101,6 +103,10 @@ class ReadFile(Protocol):
 
         The view keeps the mapping alive; closing the file does not end it.
         """
+        ...
+
+    def check_readable(self, reads: ReadCheck) -> None:
+        """Raise `InvalidRequest` if flows and tasks must not read this file."""
         ...
 
     def close(self) -> None:
@@ -206,3 +212,29 @@ class FileSystem(Protocol):
     def free_bytes(self, folder: str) -> int:
         """Return how many bytes this user can still write to the disk of a folder."""
         ...
+
+
+def open_guarded(fs: FileSystem, path: str, reads: ReadCheck) -> ReadFile:
+    """Open a file that a flow, a spec or a statement names. Raises as `FileSystem.open_read` does.
+
+    The open file is checked, not its path, which may lead to another file meanwhile.
+
+    Raises:
+        InvalidRequest: Flows and tasks must not read it.
+    """
+    file = fs.open_read(path)
+    try:
+        file.check_readable(reads)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_guarded(fs: FileSystem, path: str, reads: ReadCheck) -> bytes:
+    """Return the whole content of a small file. Raises as `open_guarded` does."""
+    file = open_guarded(fs, path, reads)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()

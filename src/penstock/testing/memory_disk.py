@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from penstock.core.read_guard import ReadCheck
+
 __all__ = ["CrashableFileSystem", "PowerLoss", "reopen_after_power_loss"]
 
 
@@ -634,6 +636,9 @@ class _ReadFile:
         if length > len(self._inode.visible):
             raise Unavailable(f"cannot map {length} bytes: the file is shorter")
         return memoryview(bytes(self._inode.visible[:length]))
+
+    def check_readable(self, reads: ReadCheck) -> None:
+        pass  # Its files are not those of this machine.
 
     def close(self) -> None:
         pass

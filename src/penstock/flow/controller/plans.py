@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.read_guard import READ_GUARD
 from penstock.flow.controller.processor_node import ProcessorPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
@@ -25,7 +26,7 @@ from penstock.flow.queue.queue_size import QueueOptions, parse_size
 from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression
-from penstock.storage.filesystem import FileSystem
+from penstock.storage.filesystem import FileSystem, read_guarded
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -200,7 +201,7 @@ class FlowPlanner:
         Raises:
             InvalidFlow: Lists every error.
         """
-        ParameterValues.load(index, self._environment, self._fs.read_bytes, places)
+        ParameterValues.load(index, self._environment, self._read_file, places)
         plans = self.plans(index, places)
         if plans.problems:
             raise InvalidFlow(plans.problems)
@@ -210,9 +211,12 @@ class FlowPlanner:
         """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:
-            return ParameterValues.load_known(index, self._environment, self._fs.read_bytes)
+            return ParameterValues.load_known(index, self._environment, self._read_file)
 
         return Plans(index, values, self._registry, places)
+
+    def _read_file(self, path: str) -> bytes:
+        return read_guarded(self._fs, path, READ_GUARD.now())
 
 
 def _never(placed: PlacedComponent, why: str) -> ProcessorPlan:

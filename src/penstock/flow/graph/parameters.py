@@ -299,9 +299,11 @@ def _fetch(
         return parameter.value or ""
     try:
         content = read_file(parameter.file)
-    except (OSError, PenstockError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        return _Missing(f"file {parameter.file!r} cannot be read: {reason}; make it readable")
+    except OSError as error:
+        why = f"{error.strerror}; make it readable"
+        return _Missing(f"file {parameter.file!r} cannot be read: {why}")
+    except PenstockError as error:
+        return _Missing(f"file {parameter.file!r} cannot be read: {error}")
     if len(content) > MAX_VALUE_BYTES:
         return _Missing(
             f"file {parameter.file!r} has more than {MAX_VALUE_BYTES} bytes: shorten it"

@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.read_guard import READ_GUARD
 from penstock.indexing.engine import FileRange
 from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.storage.filesystem import open_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,6 +108,7 @@ class FolderSupplier:
         self._skipped: dict[str, str] = {}
         self._logged: set[str] = set()
         self._condition = threading.Condition()
+        self._reads = READ_GUARD.now()
         self.stream = folder
 
     def available(
@@ -120,8 +123,8 @@ class FolderSupplier:
         Raises:
             NotFound: The folder does not exist.
             Unavailable: The folder cannot be read now.
-            InvalidRequest: It is not a folder, permission is denied, or two files have the same
-                stream partition: see `_partition`.
+            InvalidRequest: It is not a folder, tasks must not read it, permission is denied, or two
+                files have the same stream partition: see `_partition`.
         """
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         while True:
@@ -223,6 +226,8 @@ class FolderSupplier:
 
         If a file has two names, the name under which it was read before is kept.
         """
+        self._reads = READ_GUARD.now()
+        self._reads.path(self.stream)
         known = {tail.path for tail in tails.values()}
         names = fnmatch.filter(self._fs.listdir(self.stream), self._pattern)
         paths = sorted(f"{self.stream}/{name}" for name in names)
@@ -242,7 +247,7 @@ class FolderSupplier:
             return "it is a pipe, a socket or a device, not a file"
         if not _is_unicode(path):
             return "its name is not valid UTF-8"
-        file = self._fs.open_read(path)
+        file = open_guarded(self._fs, path, self._reads)
         try:
             head, newline, _ = file.pread(_HEAD_BYTES, 0).partition(b"\n")
             if not newline and len(head) < _HEAD_BYTES:
@@ -290,7 +295,7 @@ class FolderSupplier:
         tail = self._tails.get(partition)
         if tail is None or tail.lines < end:
             raise Unavailable(f"{self.stream}: stream partition {partition} has changed: try again")
-        file = self._fs.open_read(tail.path)
+        file = open_guarded(self._fs, tail.path, self._reads)
         try:
             places = _position(file, tail, start), _position(file, tail, end)
         finally:

@@ -144,7 +144,7 @@ class ObjectPath(SpecModel):
 class StoredInput(SpecModel):
     """Files of an object store or a distributed file system: listed, or selected by prefixes.
 
-    `fsspec` takes URLs of any scheme that the installed file systems support.
+    `fsspec` takes URLs of all stores that tasks may read, if their package is installed.
     """
 
     type: Literal["s3", "google", "azure", "hdfs", "fsspec"]

@@ -28,11 +28,11 @@ from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.host.host_plan import spark_cache_folder
+from penstock.services.host.private_files import private_places
 from penstock.services.host.restart_policy import FLOW_ENDS_MAX, STEADY_S
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
-from penstock.services.options.resolution import CONFIG_VARIABLE
 from penstock.services.options.table import Options, local_path
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
@@ -220,21 +220,11 @@ def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
     Two of them decide which code runs: the file of options, and the cache of Spark's starts, whose
     classes a JVM runs.
     """
-    files = (
-        *(options.tls_cert, options.tls_key, options.tls_root_ca, options.broker_tcp_socket),
-        *(options.token_file, options.spark_secret_file),
-    )
-    places = [options.data_dir, *options.task_folders, *(one for one in files if one is not None)]
-    places.append(spark_cache_folder(environment))
-    if named := environment.get(CONFIG_VARIABLE):
-        places.append(Path(named))
+    files = (options.tls_cert, options.tls_root_ca, options.broker_tcp_socket)
     stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
-    places += [one for one in stores if one is not None]
-    database = options.metadata_address
-    if database.startswith("sqlite:///"):
-        path = database.removeprefix("sqlite:///").partition("?")[0]
-        places += [Path(f"{path}{end}") for end in ("", "-wal", "-shm")]
-    return [one.absolute() for one in places]
+    places = [one for one in (*files, *stores) if one is not None]
+    places.append(spark_cache_folder(environment))
+    return [*private_places(options, environment), *(one.absolute() for one in places)]
 
 
 def program_places(environment: Mapping[str, str]) -> list[Path]:

@@ -22,6 +22,7 @@ from typing import Final
 
 from penstock.core.clock import SystemClock
 from penstock.core.log_format import log_to_stream
+from penstock.core.read_guard import READ_GUARD
 from penstock.core.threads import start_job
 from penstock.services.host.fork_server import serve
 from penstock.services.host.permissions import use_umask
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--forks-fd", type=int)
     given = parser.parse_args(arguments)
     # Imported here, because the import takes a second of processor time.
+    from penstock.services.host.private_files import read_guard  # noqa: PLC0415
     from penstock.services.roles.peon import PeonRole, import_ahead  # noqa: PLC0415
 
     words: int | None = given.words_fd
@@ -63,6 +65,7 @@ def main(arguments: list[str]) -> int:
     log_to_stream(sys.stdout)
     options = resolution.from_json(given.options.read_text())
     use_umask(options)
+    READ_GUARD.set(read_guard(options, os.environ))
     notify_worker = _change_notifier(words)
     process = PeonRole(options, given.worker, given.worker_name, SystemClock(), notify_worker)
     folder: str | None = given.folder

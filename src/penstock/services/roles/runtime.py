@@ -29,6 +29,7 @@ from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.clock import Clock
 from penstock.core.log_format import log_to_stream
 from penstock.core.metrics import Sample
+from penstock.core.read_guard import READ_GUARD
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
 from penstock.indexing.secrets import MASK
@@ -37,6 +38,7 @@ from penstock.services.emitter.events import AlertEvent, Severity
 from penstock.services.emitter.factory import service_emitter, stop_emitter
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
+from penstock.services.host.private_files import read_guard
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
@@ -257,6 +259,7 @@ def run_role(
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
         raise_descriptor_limit()
+        READ_GUARD.set(read_guard(options, os.environ))
         emitter = service_emitter(options, clock, name)
         guard = api_guard(options, clock)
         failed = threading.Event()

@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData
+from penstock.core.read_guard import READ_GUARD, ReadGuard
 from penstock.indexing.engine import FileRange, KafkaRange, TopicRange
 from penstock.spark.topic.splits import SourceRange
+from penstock.storage.filesystem import open_guarded
 from penstock.storage.queue.log_reader import MessageSlice, read_range
 
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ def as_source(wanted: StreamRange) -> SourceRange:
         return SourceRange(wanted.partition, wanted.folder, wanted.start, wanted.end)
     if isinstance(wanted, FileRange):
         begin, end = wanted.start_position, wanted.end_position
-        place = _LINES + json.dumps([wanted.path, wanted.start, begin, end])
+        # The guard is sent with the range, because it is set in Penstock's processes only.
+        guard = READ_GUARD.get()
+        fields = [wanted.path, wanted.start, begin, end, guard.kept, guard.readable]
+        place = _LINES + json.dumps(fields)
         return SourceRange(wanted.partition, place, wanted.start, wanted.end, max(1, end - begin))
     size = wanted.bytes or (wanted.end - wanted.start) * _RECORD_BYTES
     place = _KAFKA + wanted.topic
@@ -94,6 +99,7 @@ def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterato
     Raises:
         NotFound: The folder, file or topic does not exist, or no longer has the range.
         CorruptData: A file is shorter than it was.
+        InvalidRequest: Tasks must not read the file of lines.
         Unavailable: Kafka does not answer.
     """
     if is_folder(source.folder):
@@ -143,8 +149,10 @@ def _read_lines(
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Iterator[MessageSlice]:
     """Yield the lines of a range; of a line that is too long only the allowed part is held."""
-    path, line, position, end_position = json.loads(source.folder.removeprefix(_LINES))
-    file = fs.open_read(path)
+    path, line, position, end_position, kept, readable = json.loads(
+        source.folder.removeprefix(_LINES)
+    )
+    file = open_guarded(fs, path, ReadGuard(tuple(kept), tuple(readable)).now())
     try:
         rest = b""
         is_long = False

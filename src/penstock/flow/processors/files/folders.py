@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
-from urllib.parse import urlsplit
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.read_guard import READ_GUARD
+from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url
 from penstock.flow.processor import Problem
 from penstock.flow.write_guard import WRITE_GUARD
 
@@ -35,21 +36,10 @@ PIECE_BYTES: Final = 1 << 20
 _OPTIONS_MAX: Final = 64
 # Names that file systems of fsspec use for the time of the last change.
 _CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-# File systems on other machines. Those that wrap another one (caches, archives, `dir`) could write
-# files of this machine past the write guard.
-_REMOTE: Final = frozenset(
-    (
-        *("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos"),
-        *("hdfs", "webhdfs", "http", "https", "ftp", "sftp", "ssh", "smb", "webdav"),
-        *("dbfs", "lakefs", "hf", "box", "dropbox", "gdrive", "memory"),
-    )
-)
-_LOCAL: Final = frozenset({"file", "local"})
 # Errors of a path itself: a retry would fail in the same way.
 _WRONG_PATHS: Final = frozenset({errno.ENAMETOOLONG, errno.ELOOP})
 # Packages of stores whose exceptions are not all OSErrors, such as those for missing credentials.
 _STORE_PACKAGES: Final = frozenset({"aiohttp", "azure", "botocore", "gcsfs", "google"})
-_HDFS_OPTIONS: Final = frozenset({"user", "kerb_ticket", "replication", "port"})
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 
 
@@ -115,6 +105,7 @@ class OpenFolder:
         Raises:
             NotFound: The folder does not exist on this machine; on other file systems the result is
                 empty.
+            InvalidRequest: Flows must not read the folder.
             Unavailable: The folder cannot be read now.
         """
         waiting = [(self.path, "")]
@@ -146,9 +137,10 @@ class OpenFolder:
 
         Raises:
             NotFound: The file does not exist.
-            InvalidRequest: The path is not a file.
+            InvalidRequest: The path is not a file, or flows must not read it.
             Unavailable: The file cannot be read now.
         """
+        self._check_readable(self.path)
         with _translated(self.path, "inspect"):
             self._fs.invalidate_cache()
             entry = self._fs.info(self.path)
@@ -163,7 +155,7 @@ class OpenFolder:
         Raises:
             NotFound: The file does not exist.
             NotAllowed: This user has no permission to read it.
-            InvalidRequest: The path is not a file.
+            InvalidRequest: The path is not a file, or flows must not read it.
             Unavailable: The file cannot be read now.
         """
         with _translated(self.path, "open"):
@@ -180,8 +172,11 @@ class OpenFolder:
         if not self.is_local:
             return self._fs.open(self.path, "rb")
         # The path may have become a pipe since it was inspected, whose opening would wait.
+        reads = READ_GUARD.now()
+        reads.path(self.path)
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
+            reads.opened(fd, self.path)
             is_file = stat.S_ISREG(os.fstat(fd).st_mode)
             stream = os.fdopen(fd, "rb")
         except BaseException:
@@ -257,7 +252,12 @@ class OpenFolder:
         """Return a path as users write it: a path of this machine, or a URL."""
         return path if self.is_local else self._fs.unstrip_protocol(path)
 
+    def _check_readable(self, path: str) -> None:
+        if self.is_local:
+            READ_GUARD.now().path(path)
+
     def _entries(self, path: str, *, is_root: bool) -> list[Mapping[str, object]]:
+        self._check_readable(path)
         try:
             with _translated(path, "list"):
                 self._fs.invalidate_cache()
@@ -313,7 +313,7 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
     # A path from the root is not a URL: a file may be named a::b.
     is_path = where.startswith("/") and not separator
     if not is_path:
-        _check_scheme(where, scheme if separator else "", options or {})
+        check_store_url(where, options or {})
     try:
         if is_path:
             fs, path = LocalFileSystem(**(options or {})), where
@@ -351,40 +351,35 @@ def change_problems(name: str, folder: str) -> Iterator[Problem]:
     """
     if not folder or "${" in folder:
         return
-    scheme, separator, below = folder.partition("://")
+    scheme, separator, _ = folder.partition("://")
     try:
-        _check_scheme(folder, scheme if separator else "", {})
-        if not separator or scheme in _LOCAL:
-            WRITE_GUARD.check(posixpath.join(below if separator else folder, "file"))
+        if separator and scheme not in LOCAL_SCHEMES:
+            check_store_url(folder)
+        else:  # as at run time: `file:/path` is a local path, too
+            place = open_folder(folder)
+            place.at(posixpath.join(place.path, "file")).check_changeable()
     except InvalidRequest as error:
         yield Problem(name, str(error))
 
 
-def _check_scheme(where: str, scheme: str, options: Mapping[str, object]) -> None:
-    """Refuse file systems that give access to this machine's files under another name."""
-    if scheme and scheme not in _REMOTE | _LOCAL:
-        raise InvalidRequest(
-            f"{where!r} cannot be opened: flows must not use the file system {scheme}://; use a "
-            f"path or one of {', '.join(sorted(_REMOTE))}"
-        )
-    if "::" in where:
-        raise InvalidRequest(
-            f"{where!r} cannot be opened: flows must not chain file systems (::); write a single "
-            "URL"
-        )
-    if "protocol" in options:
-        raise InvalidRequest(
-            f"{where!r} cannot be opened: option 'protocol' would override that of the URL; "
-            "remove it"
-        )
-    if scheme == "hdfs":
-        # Without a host Hadoop uses its default file system, which may be this machine's.
-        wrong = sorted(options.keys() - _HDFS_OPTIONS)
-        if wrong or urlsplit(where).hostname in {None, "default"}:
-            raise InvalidRequest(
-                f"{where!r} cannot be opened: write hdfs://HOST:PORT/PATH, with no other options "
-                f"than {', '.join(sorted(_HDFS_OPTIONS))}"
-            )
+def read_problems(name: str, place: str) -> Iterator[Problem]:
+    """Yield reasons why a flow must not read a file or folder; skips texts with expressions.
+
+    Args:
+        name: Name of the property.
+        place: Text of the property.
+    """
+    scheme, separator, _ = place.partition("://")
+    if not place or "${" in place or (separator and scheme not in LOCAL_SCHEMES):
+        return
+    try:
+        path = open_folder(place).path
+    except InvalidRequest:
+        return  # a mistake that the start of the processor reports
+    try:
+        READ_GUARD.now().path(path)
+    except InvalidRequest as error:
+        yield Problem(name, str(error))
 
 
 def read_options(text: str) -> Mapping[str, object]:

@@ -38,6 +38,7 @@ from penstock.flow.processors.files.folders import (
     change_problems,
     open_folder,
     read_options,
+    read_problems,
 )
 from penstock.flow.processors.files.list_source import (
     FolderSource,
@@ -92,6 +93,7 @@ class GetFile(FolderSource):
 
     def check(self) -> Iterator[Problem]:
         """Yield combinations of properties that are not allowed."""
+        yield from super().check()
         if not self.keep_source and self.tracking is not TrackingMode.FILES:
             yield Problem(
                 "tracking",
@@ -185,6 +187,7 @@ class FetchFile(Processor):
 
     def check(self) -> Iterator[Problem]:
         """Yield combinations of properties that are not allowed."""
+        yield from read_problems("file", self.file.text)
         if self.completion == "move" and not self.move_to.text:
             yield Problem("move_to", "is required with completion move: write a folder")
         if self.completion == "move":

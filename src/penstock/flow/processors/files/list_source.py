@@ -20,7 +20,7 @@ import hashlib
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -34,6 +34,7 @@ from penstock.flow.processor import (
     SIZE,
     STR,
     InputRequirement,
+    Problem,
     ProcessContext,
     ProcessError,
     Processor,
@@ -41,7 +42,13 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processors.files.folders import FoundFile, OpenFolder, open_folder, read_options
+from penstock.flow.processors.files.folders import (
+    FoundFile,
+    OpenFolder,
+    open_folder,
+    read_options,
+    read_problems,
+)
 
 DIGEST_CHARS: Final = 12
 TAKEN_MAX: Final = 80_000  # as many as fit into a state
@@ -222,6 +229,10 @@ class FolderSource(Processor):
     _pending: deque[FoundFile]
     _listed: OpenFolder
     _reported: set[str]
+
+    def check(self) -> Iterator[Problem]:
+        """Yield reasons why the folder cannot be read."""
+        yield from read_problems("folder", self.folder)
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Start with a new listing."""

@@ -24,12 +24,14 @@ from typing import ClassVar, Final
 import google_crc32c
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.read_guard import READ_GUARD
 from penstock.flow.flowfile import FILENAME, MIME_TYPE
 from penstock.flow.processor import (
     PERIOD,
     SIZE,
     STR,
     InputRequirement,
+    Problem,
     ProcessContext,
     Processor,
     ProcessSession,
@@ -37,7 +39,7 @@ from penstock.flow.processor import (
     Relationship,
     choice,
 )
-from penstock.storage.filesystem import FileStat, FileSystem
+from penstock.storage.filesystem import FileStat, FileSystem, open_guarded
 
 HEAD_BYTES: Final = 1_024
 _SCAN_BYTES: Final = 1 << 16
@@ -108,6 +110,7 @@ def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPo
 
     Raises:
         NotFound: The file does not exist.
+        InvalidRequest: Flows must not read it.
         Unavailable: The file cannot be read now.
     """
     head_bytes = min(position, HEAD_BYTES)
@@ -223,9 +226,10 @@ def line_end(fs: FileSystem, path: str, start: int, end: int) -> int:
 
     Raises:
         NotFound: The file does not exist.
+        InvalidRequest: Flows must not read it.
         Unavailable: The file cannot be read now.
     """
-    file = fs.open_read(path)
+    file = open_guarded(fs, path, READ_GUARD.now())
     try:
         while end > start:
             length = min(_SCAN_BYTES, end - start)
@@ -241,7 +245,7 @@ def line_end(fs: FileSystem, path: str, start: int, end: int) -> int:
 def _crc_of(fs: FileSystem, path: str, length: int) -> int:
     if not length:
         return 0
-    file = fs.open_read(path)
+    file = open_guarded(fs, path, READ_GUARD.now())
     try:
         head = file.pread(length, 0)
     finally:
@@ -310,6 +314,13 @@ class TailFile(Processor):
         about="A renamed file may still be written to; it is complete when it did not change "
         "for this time.",
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield the reason why a flow must not read the file."""
+        try:
+            READ_GUARD.now().path(self.file)
+        except InvalidRequest as error:
+            yield Problem("file", str(error))
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Take appended data, up to the size of one FlowFile."""
@@ -392,7 +403,7 @@ class TailFile(Processor):
 
 
 def _pieces(fs: FileSystem, path: str, start: int, end: int) -> Iterator[bytes]:
-    file = fs.open_read(path)
+    file = open_guarded(fs, path, READ_GUARD.now())
     try:
         while start < end:
             piece = file.pread(min(_PIECE_BYTES, end - start), start)

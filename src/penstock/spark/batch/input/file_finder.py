@@ -18,6 +18,7 @@ import fsspec
 import orjson
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.read_guard import READ_GUARD, ReadCheck
 from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked, masked_url
@@ -42,7 +43,13 @@ from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 from penstock.spark.batch.input.avro_files import check_installed
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.http_files import fetch
-from penstock.spark.batch.input.open_files import UNUSABLE, codec_of, local_size, size_of
+from penstock.spark.batch.input.open_files import (
+    UNUSABLE,
+    check_readable,
+    codec_of,
+    local_size,
+    size_of,
+)
 from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import RowShape, TimeField, TimeFormat
@@ -157,22 +164,27 @@ class FileFinder:
                     self._files.append(replace(file, columns=columns))
 
     def _files_of(self, single: SingleInput, source: int, *, is_text: bool) -> Iterator[InputFile]:
+        guard = READ_GUARD.get()
+        reads = guard.now()
         match single:
             case InlineInput():
                 path = self._new_file("inline.txt")
                 path.write_bytes(single.data.encode())
                 yield InputFile(str(path), "inline", path.stat().st_size, source)
             case LocalInput():
-                for name in _local_names(single):
+                for name in _local_names(single, reads):
+                    reads.path(name)
                     codec = codec_of(name) if is_text else None
-                    yield InputFile(name, name, local_size(name), source, codec)
+                    yield InputFile(name, name, local_size(name), source, codec, guard=guard)
             case HttpInput():
                 for url in single.uris:
                     yield self._fetched(single, url, source, is_text=is_text)
             case StoredInput():
-                for url in _urls(single):
+                for url in _urls(single, reads):
+                    check_readable(url, reads)
                     codec = codec_of(url) if is_text else None
-                    yield InputFile(url, masked_url(url), size_of(url), source, codec)
+                    size = size_of(url)
+                    yield InputFile(url, masked_url(url), size, source, codec, guard=guard)
             case _:
                 raise InvalidRequest(
                     f"the input {single.type} is read by the task as segments: it cannot be part"
@@ -239,9 +251,10 @@ def _source(format_: InputFormat, shape: RowShape) -> Source:
             return Source("avro", shape, binary_as_string=format_.binary_as_string)
 
 
-def _local_names(wanted: LocalInput) -> list[str]:
+def _local_names(wanted: LocalInput, reads: ReadCheck) -> list[str]:
     names = list(wanted.files)
     if wanted.base_dir is not None:
+        reads.path(wanted.base_dir)
         if not Path(wanted.base_dir).is_dir():
             raise NotFound(f"{wanted.base_dir} is not an existing folder: correct baseDir")
         for folder, _, files in os.walk(wanted.base_dir, onerror=_refuse_folder):
@@ -260,9 +273,11 @@ def _refuse_folder(error: OSError) -> None:
     )
 
 
-def _urls(wanted: StoredInput) -> list[str]:
+def _urls(wanted: StoredInput, reads: ReadCheck) -> list[str]:
     urls = list(wanted.urls)
     if wanted.prefixes:
+        for prefix in wanted.prefixes:
+            check_readable(prefix, reads)
         urls = [url for prefix in wanted.prefixes for url in _below(prefix)]
     if wanted.object_glob is not None:
         glob = wanted.object_glob

@@ -18,6 +18,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
 from penstock.core.out_of_memory import is_out_of_memory
+from penstock.core.read_guard import ReadCheck
+from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked_url
 from penstock.spark.batch.input.splits import InputFile
@@ -51,14 +53,14 @@ def codec_of(name: str) -> str | None:
 @contextmanager
 def opened(file: InputFile) -> Iterator[pa.NativeFile]:
     """Open a file for reading at any place, as it is stored."""
-    with translated(file), _raw(file.path) as stored:
+    with translated(file), _raw(file) as stored:
         yield stored
 
 
 @contextmanager
 def opened_text(file: InputFile) -> Iterator[pa.NativeFile]:
     """Open a file of text, unpacked if it is compressed."""
-    with translated(file), _raw(file.path) as stored:
+    with translated(file), _raw(file) as stored:
         if file.codec is None:
             yield stored
         else:
@@ -146,14 +148,38 @@ def size_of(url: str) -> int:
         raise InputUnavailable(f"{shown} does not answer: {_first_line(error)}") from None
 
 
+def check_readable(url: str, reads: ReadCheck) -> None:
+    """Check a URL that a spec or a statement names, before anything is opened or listed.
+
+    Raises:
+        InvalidRequest: Tasks must not read it.
+    """
+    check_store_url(url, shown=masked_url(url))
+    if url.partition("://")[0] in LOCAL_SCHEMES:
+        reads.path(str(local_path(url)))
+
+
 @contextmanager
-def _raw(path: str) -> Iterator[pa.NativeFile]:
-    if "://" not in path:
-        with pa.OSFile(path, "rb") as local:
-            yield local
+def _raw(file: InputFile) -> Iterator[pa.NativeFile]:
+    if (path := local_path(file.path)) is None:
+        with fsspec.open(file.path, "rb") as remote, pa.PythonFile(remote, mode="r") as found:
+            yield found
         return
-    with fsspec.open(path, "rb") as remote, pa.PythonFile(remote, mode="r") as file:
-        yield file
+    reads = None if file.guard is None else file.guard.now()
+    if reads is not None:
+        reads.path(path)
+    with pa.OSFile(path, "rb") as local:
+        if reads is not None:
+            reads.opened(local.fileno(), path)
+        yield local
+
+
+def local_path(place: str) -> str | None:
+    """Return the path of a file of this host, given as a path or a URL; None for other files."""
+    if "://" not in place:
+        return place
+    fs, path = fsspec.core.url_to_fs(place)
+    return str(path) if isinstance(fs, LocalFileSystem) else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from penstock.core.read_guard import ReadGuard
 from penstock.spark.topic.row_shape import RowShape
 
 Kind = Literal["json", "delimited", "parquet", "orc", "avro"]
@@ -44,7 +45,8 @@ class InputFile:
     """A file to read: path or URL, name for messages, size in bytes, and compression.
 
     With a `clip`, only rows of the time [`clip[0]`, `clip[1]`) are visible. `renamed` are pairs
-    of a column's name and the name under which it is read.
+    of a column's name and the name under which it is read. The `guard` of a file that a spec or a
+    statement names refuses Penstock's own files; other files are chosen by Penstock.
     """
 
     path: str
@@ -55,6 +57,7 @@ class InputFile:
     columns: tuple[str, ...] = ()
     clip: tuple[int, int] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
+    guard: ReadGuard | None = None
 
 
 @dataclass(frozen=True, slots=True)
