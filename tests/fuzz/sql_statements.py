@@ -251,7 +251,6 @@ def computed_schemas(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         for one in (
             f"concat({first}, 'XISTS', {last})",
             f"{first} || 'XISTS' || {last}",
-            f"decode(X'{schema.encode().hex()}', 'UTF-8')",
             f"CAST(X'{schema.encode().hex()}' AS STRING)",
         )
     ]
