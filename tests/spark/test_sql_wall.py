@@ -142,7 +142,7 @@ def test_without_walls_each_detector_sees_its_attack(
     assert "network" in run(f"SELECT from_xml('<a><b>1</b></a>', 'b INT', {xsd})")
     for sql, _ in computed_schemas(c):
         assert "network" in run(sql)
-    assert "network" in run("SELECT from_json(s, ?).a FROM canary", default_of_schema(c))
+    assert "network" in run("SELECT from_json('{}', ?)", default_of_schema(c))
 
 
 def as_pyspark_has_it() -> object:
@@ -317,8 +317,8 @@ def attacks_of(watch: Watch) -> list[str]:
         f"SELECT * FROM text.`{c.file}`",
         f"SELECT reflect('java.lang.System', 'getenv', '{c.variable}') AS x",
         "SELECT input_file_name() AS x FROM canary",
-        f"SELECT from_json(s, '{default}').a AS x FROM canary",
-        f"SELECT to_json(from_json(s, '{kind}')) AS x FROM canary",
+        f"SELECT from_json('{{}}', '{default}').a AS x",
+        f"SELECT to_json(from_json('{{}}', '{kind}')) AS x",
     ]
 
 
