@@ -205,7 +205,7 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         *(f"SELECT from_json('{{}}', {one})" for one in _quoted_texts(type_of_schema(c))),
         f"SELECT from_csv('1', {_text(default_of_schema(c))})",
         f"SELECT from_xml('<a></a>', {_text(default_of_schema(c))}, map('rowTag', 'a'))",
-        f"SELECT system.builtin.from_json(s, {_text(default_of_schema(c))}) FROM canary",
+        f"SELECT system.builtin.from_json('{{}}', {_text(default_of_schema(c))}) FROM canary",
         f"SELECT from_csv('1', {_text(type_of_schema(c))})",
         f"SELECT variant_get(parse_json('{{}}'), '$', {_text(default_of_schema(c))})",
         f"SELECT try_variant_get(parse_json('{{}}'), '$', {_text(type_of_schema(c))})",
@@ -238,7 +238,7 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
     ]
     schemas = (default_of_schema(c), type_of_schema(c))
     found += [("SELECT from_json('{}', ?)", (one,)) for one in schemas]
-    found += [("SELECT from_json(s, ?).a FROM canary", (one,)) for one in schemas]
+    found += [("SELECT from_json('{}', ?).a FROM canary", (one,)) for one in schemas]
     return found + [(one, ()) for one in plain]
 
 
@@ -251,7 +251,6 @@ def computed_schemas(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         for one in (
             f"concat({first}, 'XISTS', {last})",
             f"{first} || 'XISTS' || {last}",
-            f"decode(X'{schema.encode().hex()}', 'UTF-8')",
             f"CAST(X'{schema.encode().hex()}' AS STRING)",
         )
     ]

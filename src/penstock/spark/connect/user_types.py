@@ -38,6 +38,6 @@ def _loaded_type(base: type[UserDefinedType], json: Mapping[str, object]) -> Use
     if isinstance(found, type) and issubclass(found, base):
         return found()
     raise InvalidRequest(
-        f"the result has the user-defined type {path:.80!r}, whose Python class is not loaded, and"
+        f"the result has the user-defined type {path[:80]!r}, whose Python class is not loaded, and"
         " Penstock imports no module because a schema names it: return columns of other types"
     )
