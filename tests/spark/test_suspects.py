@@ -210,7 +210,16 @@ def test_the_service_refuses_a_statement_over_which_spark_was_lost_twice() -> No
         service.query(SqlQuery(GOOD, is_probe=True))
 
 
-def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended() -> None:
+LOST = EngineLost("Spark was lost: java.io.EOFException")
+NO_MEMORY = EngineLost("Spark was lost: java.lang.OutOfMemoryError: Java heap space")
+
+
+@pytest.mark.parametrize(("error", "without_wait"), [(LOST, False), (NO_MEMORY, True)])
+def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended(
+    error: EngineLost, without_wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if without_wait:  # only an error for lack of memory makes it wait
+        monkeypatch.setattr(session, "ENDING_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
         def end() -> None:
@@ -219,7 +228,7 @@ def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended() -
 
         ended = pool.submit(end)
         sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
-        assert sessions.has_ended(SystemClock())
+        assert sessions.has_ended(SystemClock(), error)
         ended.result()
 
 
@@ -227,7 +236,7 @@ def test_a_spark_whose_port_stays_open_has_not_ended(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(session, "ENDING_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
-        assert not sessions.has_ended(SystemClock())
+        assert not sessions.has_ended(SystemClock(), LOST)
 
 
 def test_an_end_of_spark_for_another_query_makes_no_suspect(

@@ -70,6 +70,8 @@ _LOOPBACK: Final[Mapping[str, str]] = {
 
 ENDING_S: Final = 1.0
 """Time in seconds within which a JVM that ends has closed its port; a start takes longer."""
+OUT_OF_MEMORY_S: Final = 10.0
+"""The same for a JVM that reported that memory ran out, which ends also on a busy machine."""
 _ENDING_POLL_S: Final = 0.05
 
 # Conditions, by their first part. Either another thread found the session lost and closed it
@@ -250,15 +252,21 @@ class SparkSessions:
         except EngineUnavailable:
             self.get()  # the lost session has been dropped
 
-    def has_ended(self, clock: Clock) -> bool:
+    def has_ended(self, clock: Clock, error: EngineLost) -> bool:
         """Return whether the Spark Connect server has ended or is ending.
 
         Calls fail a moment before a JVM that ends closes its port, for example when memory runs
-        out. So an open port is checked again for `ENDING_S`, in which no new server opens it.
+        out. So an open port is checked again for `ENDING_S`, in which no new server opens it, or
+        for `OUT_OF_MEMORY_S`.
+
+        Args:
+            clock: Time.
+            error: Why a call failed.
         """
         if not self._options.is_connect:
             return False
-        until_s = clock.monotonic_s() + ENDING_S
+        limit_s = OUT_OF_MEMORY_S if "OutOfMemoryError" in str(error) else ENDING_S
+        until_s = clock.monotonic_s() + limit_s
         while True:
             try:
                 check_reachable(self._options.address)

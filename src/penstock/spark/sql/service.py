@@ -409,7 +409,7 @@ class SqlService:
             )
         except PenstockError as error:  # narrow: translates
             if isinstance(error, EngineLost) and not query.is_probe:
-                self._suspect(query, running, began_s)
+                self._suspect(query, running, began_s, error)
             if running.stopped:
                 kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
                 raise kind(f"the query did not end: {running.stopped}") from error
@@ -430,14 +430,16 @@ class SqlService:
                 raise InvalidRequest(f"{explained}\n{hint}" if hint else explained) from error
             raise
 
-    def _suspect(self, query: SqlQuery, running: RunningCall, began_s: float) -> None:
+    def _suspect(
+        self, query: SqlQuery, running: RunningCall, began_s: float, error: EngineLost
+    ) -> None:
         """Report the query during which Spark ended, unless it was stopped or another one is why.
 
         Spark may be ended for another query also during the wait for its end.
         """
         if running.stopped or self._ended_since(began_s):
             return
-        if self._spark.has_ended(self._clock) and not self._ended_since(began_s):
+        if self._spark.has_ended(self._clock, error) and not self._ended_since(began_s):
             self._suspects.ended(query.sql, query.parameters, began_s)
 
     def _ended_since(self, began_s: float) -> bool:
