@@ -29,14 +29,8 @@ MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
 
 
 @pytest.fixture(scope="session")
-def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server has its folders."""
-    return tmp_path_factory.mktemp("a b#ü%20%,spark")
-
-
-@pytest.fixture(scope="session")
-def spark_server(spark_folder: Path) -> Iterator[SparkServer]:
-    server = start_server(spark_folder)
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
+    server = start_server(tmp_path_factory.mktemp("a b#ü%20%,spark"))
     yield server
     server.stop(0.2)
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from datafolder import FEBRUARY, JANUARY, DataFolder, table
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 import penstock.spark.views
 from penstock.core.clock import SystemClock
@@ -655,16 +654,3 @@ def test_names_that_differ_in_case_alone_show_no_rows_of_each_other(
     finally:
         service.close()
         data.close()
-
-
-def test_a_query_leaves_no_shuffle_files(spark: SparkSession, spark_folder: Path) -> None:
-    clock, pause = SystemClock(), threading.Condition()
-    before = set((spark_folder / "tmp").rglob("shuffle_*"))
-    for number in range(3):
-        spark.sql(f"SELECT id % 7, count(*) FROM range({number + 9}) GROUP BY 1").toArrow()
-    deadline_s = clock.monotonic_s() + 60
-    # They are deleted in the background.
-    while left := set((spark_folder / "tmp").rglob("shuffle_*")) - before:
-        assert clock.monotonic_s() < deadline_s, left
-        with pause:
-            clock.wait(pause, 0.05)

@@ -96,10 +96,9 @@ def spark_conf(
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         **STUCK_CONF,
-        # Shuffle files are deleted when their query ends. Otherwise they stay until the driver
-        # forgets the query, which a session's cache of sixteen plans delays without limit.
-        "spark.sql.connect.shuffleDependency.fileCleanup.enabled": "true",
-        # Releases broadcasts of ended work, and memory: see `jvm_options`.
+        # Releases shuffle files and broadcasts of ended work, and memory: see `jvm_options`. Spark
+        # could delete shuffle files when a query ends (`spark.sql.connect.shuffleDependency
+        # .fileCleanup.enabled`), but computes what a cancelled query did not reach to find them.
         "spark.cleaner.periodicGC.interval": "5min",
         # Spark's cache of file listings is keyed by query, so no other query reads its entries,
         # and it would only grow, up to 250 MB.
