@@ -10,6 +10,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from typing_extensions import Buffer
 
+from penstock.flow.processor.processor import InvalidConfiguration
 from penstock.flow.processors.files.folders import PIECE_BYTES, OpenFolder
 from penstock.flow.processors.files.get_files import FetchFile, GetFile, ListFiles
 from penstock.flow.processors.files.put_file import PutFile
@@ -72,7 +73,9 @@ def test_pipes_devices_and_links_are_no_files(tmp_path: Path) -> None:
     with get_file(tmp_path) as runner:
         runner.run_until_idle()
         assert [sent.attributes["filename"] for sent in runner.sent("success")] == ["file"]
-    for name in ("pipe", *targets):
+    with pytest.raises(InvalidConfiguration, match="must not read files of /dev"):
+        ProcessorRunner(FetchFile, {"file": str(tmp_path / "to device")})
+    for name in ("pipe", *(targets.keys() - {"to device"})):
         with ProcessorRunner(FetchFile, {"file": str(tmp_path / name)}) as runner:
             runner.enqueue(b"")
             runner.run()

@@ -316,6 +316,7 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
         *("key.pem", "cache/penstock", "options.toml"),
         # Each may be a link to a folder on another disk.
         *(f"data/{part}" for part in ("topics", "flow", "tasks", "log", "run", "tmp")),
+        "data/penstock.toml",
     }
 
 

@@ -158,7 +158,7 @@ def test_segments_of_the_data_folder_and_files_of_penstocks_own_choice_are_read(
 
 def test_a_folder_stream_reads_no_secret(data: Path, tmp_path: Path) -> None:
     fs = OsFileSystem()
-    for folder in (data, tmp_path / "disk", Path("/proc/self")):
+    for folder in (data / "run", tmp_path / "disk", Path("/proc/self")):
         with pytest.raises(InvalidRequest, match="must not read files of"):
             FolderSupplier(fs, VirtualClock(), str(folder)).available()
     logs = tmp_path / "logs"

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from penstock.core.read_guard import ReadGuard
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.options.resolution import CONFIG_VARIABLE
+from penstock.services.options.resolution import CONFIG_FILE, CONFIG_VARIABLE
 from penstock.services.options.table import Options, local_path
 from penstock.storage.sqlite_urls import sqlite_path
 
 
 def private_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
-    """Return the data folder with its parts, the folders of tasks, the metadata, and secrets.
+    """Return the parts of the data folder, the folders of tasks, the metadata, and secrets.
 
-    Each part is listed, because it may be a link to a folder on another disk.
+    The data folder as a whole is not private: users may keep files for their flows in it.
     """
     folder = DataFolder(options.data_dir)
     parts = (folder.topics, folder.flow, folder.tasks, folder.log, folder.run, folder.tmp)
     files = (options.tls_key, options.token_file, options.spark_secret_file)
-    places = [folder.path, *parts, *options.task_folders]
+    places = [*parts, folder.path / CONFIG_FILE, *options.task_folders]
     places += [one for one in files if one is not None]
     if named := environment.get(CONFIG_VARIABLE):
         places.append(Path(named))

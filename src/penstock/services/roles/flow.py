@@ -222,7 +222,7 @@ def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
     """
     files = (options.tls_cert, options.tls_root_ca, options.broker_tcp_socket)
     stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
-    places = [one for one in (*files, *stores) if one is not None]
+    places = [options.data_dir, *(one for one in (*files, *stores) if one is not None)]
     places.append(spark_cache_folder(environment))
     return [*private_places(options, environment), *(one.absolute() for one in places)]
 
