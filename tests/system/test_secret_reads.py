@@ -64,12 +64,13 @@ def test_no_task_and_no_flow_reads_a_secret(
         state, error = copy({"type": "local", "baseDir": str(folder), "filter": name})
         assert state == "FAILED"
         assert "must not read files of" in error
+        below = data / "run" if folder == data else folder
         flow = f"""
 name: steal
 processors:
   Get:
     type: GetFile
-    properties: {{folder: '{folder}', keep_source: true}}
+    properties: {{folder: '{below}', keep_source: true}}
     auto_terminated: success
 """
         answer = client.post("/flow/validate", content=flow)
