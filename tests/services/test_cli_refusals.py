@@ -1,4 +1,4 @@
-"""What commands say if they do not reach the server, or are refused: the reason and the remedy."""
+"""Commands that do not reach the server, or are refused, print the reason and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does not load at its start: the router what others do, nobody pandas.
+"""Processes load no modules of other roles at their start, and none loads pandas.
 
 Nor psycopg, which only metadata on PostgreSQL needs.
 """

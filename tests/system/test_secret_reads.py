@@ -1,4 +1,4 @@
-"""Whoever may send a task or a flow reads no secrets of the processes and of the data folder."""
+"""A user who may send tasks and flows reads no secrets of the processes and of the data folder."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def _check_schema(sql: str, found: Sequence[Token], at: int, closing: Mapping[in
 def _arguments(
     found: Sequence[Token], at: int, number: int, closing: Mapping[int, int]
 ) -> Sequence[Token]:
-    """Return the tokens of a call after its first arguments; none if it has no more."""
+    """Return the tokens of a call after its first arguments; none if it has only these."""
     end = closing.get(at + 1, len(found))
     here, depth, commas = at + 2, 0, 0
     while here < end:

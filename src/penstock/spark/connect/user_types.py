@@ -22,7 +22,7 @@ def refuse_unloaded_types() -> None:
     # Imported here: commands without Spark do not load PySpark.
     from pyspark.sql.types import UserDefinedType  # noqa: PLC0415
 
-    UserDefinedType.fromJson = classmethod(_loaded_type)  # type: ignore[method-assign, assignment]
+    UserDefinedType.fromJson = classmethod(_loaded_type)  # type: ignore[method-assign, assignment] # its only hook
 
 
 def _loaded_type(base: type[UserDefinedType], json: Mapping[str, object]) -> UserDefinedType:
