@@ -308,6 +308,7 @@ def trial_options(
     folder: Path, options: Options, environment: Mapping[str, str]
 ) -> SparkServerOptions:
     """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
+    # Imported here, because the launcher of a remote Spark does not need it.
     from penstock.spark.connect.server import SparkServerOptions  # noqa: PLC0415
 
     return SparkServerOptions(
