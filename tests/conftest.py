@@ -49,7 +49,11 @@ if "TMPDIR" not in os.environ and _memory_bytes() >= IN_MEMORY_BYTES_MIN:
 # With the first compiler alone Java reserves 48 MB for compiled code, which the Spark of the Spark
 # tests fills: a quarter of its time then goes into the search for code to drop.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", JAVA_OPTIONS)
+# Nearly every query of a test is a new one over few rows. To generate and compile Java for it costs
+# Spark more than to interpret it: a fifth of the time of all JVMs. Spark itself interprets where
+# its generated code is too long. The demo in test_wheel.py has it compile, as it does for users.
+INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", f"{JAVA_OPTIONS} {INTERPRETED}")
 
 # A second JVM for queries is tested where it matters; elsewhere its start would only cost time.
 os.environ.setdefault("PENSTOCK_QUERY_MEMORY", "none")

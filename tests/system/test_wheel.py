@@ -20,8 +20,9 @@ INSTALLED = sorted((ROOT / ".venv" / "wheel").glob("3.*"), key=lambda path: int(
 DEMO = INSTALLED[-1:]
 BETWEEN = INSTALLED[1:-1]
 LIMIT_S = 300
-# See tests/conftest.py.
+# See tests/conftest.py. Of Spark's settings none is kept: it compiles queries, as for a user.
 KEPT = {"PENSTOCK_SPARK_JAVA_OPTIONS", "PENSTOCK_QUERY_MEMORY"}
+SPARK_SETTING = re.compile(r"-Dspark\.\S+")
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -44,6 +45,7 @@ def environment(home: Path) -> dict[str, str]:
     # The first Spark of an installation records its classes, and writes an archive of 200 MB at its
     # end. Without a cache folder it does neither, which takes half the time of these tests less.
     return kept | {
+        "PENSTOCK_SPARK_JAVA_OPTIONS": SPARK_SETTING.sub("", kept["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         "PATH": f"{home / 'bin'}:/usr/local/bin:/usr/bin:/bin",
         "COLUMNS": "100",
         "XDG_CACHE_HOME": os.devnull,
