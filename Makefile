@@ -9,10 +9,6 @@ unexport PYTHONDONTWRITEBYTECODE
 PY := .venv/bin/python
 ARGS ?=
 
-# What `make lint` has pytest check: texts, names and the shape of the code, not what it does.
-LINT_TESTS := tests/test_tidy.py tests/test_cohesion.py tests/test_code_names.py \
-	tests/test_plain_english.py
-
 help:  ## Print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -32,7 +28,7 @@ test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup zookeeper
 	@scripts/setup conformance
 	@scripts/setup wheel
-	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 $(LINT_TESTS:%=--ignore %) $(ARGS)
+	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
 	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)
@@ -48,7 +44,7 @@ lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes, names, se
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
-	@$(PY) -m pytest -q $(LINT_TESTS) tests/test_machines.py
+	@$(PY) -m pytest -q -m lint tests/test_*.py
 
 fmt: .venv/.ready-dev  ## Format the code
 	@.venv/bin/ruff format .

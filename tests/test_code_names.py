@@ -30,6 +30,9 @@ import pytest
 
 import cohesion
 
+# `make lint` runs them, and `make test` does not.
+pytestmark = pytest.mark.lint
+
 SOURCE: Final = cohesion.ROOT / "src" / cohesion.PACKAGE
 
 # Names of others that no code of Penstock has, and whose they are.

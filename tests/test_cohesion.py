@@ -9,6 +9,9 @@ import pytest
 
 import cohesion
 
+# `make lint` runs them, and `make test` does not.
+pytestmark = pytest.mark.lint
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:

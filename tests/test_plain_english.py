@@ -18,6 +18,9 @@ from typing import Final
 
 import pytest
 
+# `make lint` runs them, and `make test` does not.
+pytestmark = pytest.mark.lint
+
 ROOT: Final = Path(__file__).parent.parent
 PLACES_MAX: Final = 3
 _WORDS_MIN: Final = 3

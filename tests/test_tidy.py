@@ -13,6 +13,9 @@ import pytest
 
 import cohesion
 
+# `make lint` runs them, and `make test` does not.
+pytestmark = pytest.mark.lint
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
