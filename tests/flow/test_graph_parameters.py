@@ -72,6 +72,26 @@ def test_secrets_come_from_outside_and_are_not_shown() -> None:
     assert "sesame" not in shown
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PENSTOCK_TOKEN", "PENSTOCK_METADATA_URL", "PENSTOCK_SPARK_CONNECT"),
+        *("PENSTOCK_INPUT_SHOP", "SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+    ],
+)
+def test_variables_with_secrets_of_penstock_are_not_read(name: str) -> None:
+    builder = FlowBuilder("x")
+    builder.secret("p", env=name)
+    builder.processor("P", "T", {"word": "#{p}"})
+    index = FlowIndex.of(builder.build())
+    with pytest.raises(InvalidFlow, match="flows must not read environment variable") as refused:
+        ParameterValues.load(index, {name: "hunter2"}, lambda _: b"")
+    assert "hunter2" not in str(refused.value)
+    values = ParameterValues.load_known(index, {name: "hunter2"}, lambda _: b"")
+    with pytest.raises(InvalidFlow, match="flows must not read environment variable"):
+        values.properties(index.components[0])
+
+
 def test_everything_that_is_missing_is_told_with_its_place() -> None:
     read = read_flow(
         "name: x\nparameters:\n  a: {env: A}\n  b: {file: /no/b}\n  c: {file: big}\n"

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.read_guard import READ_GUARD, ReadGuard
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
 from penstock.spark.connect.server import SparkServer
@@ -89,6 +90,66 @@ def test_views_by_attribute_and_tables_of_files_are_joined(tmp_path: Path) -> No
         {"flight": 2, "name": "United", "wind": 3.0, "gate": "B7"},
     ]
     assert "invalid view name" in failed.attributes["error.reason"]
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Iterator[Path]:
+    """A folder that flows must not read, with a file that Spark could."""
+    kept = tmp_path / "run"
+    kept.mkdir()
+    (kept / "options.json").write_text('{"token": "secret"}\n')
+    (tmp_path / "link.json").symlink_to(kept / "options.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "folder.json" / "part.json").symlink_to(kept / "options.json")
+    (tmp_path / "other").symlink_to("/usr/bin")
+    READ_GUARD.set(ReadGuard((str(kept),)))
+    yield kept
+    READ_GUARD.set(ReadGuard())
+
+
+def test_tables_are_no_files_that_flows_must_not_read(secrets: Path) -> None:
+    own, above = secrets / "options.json", secrets.parent
+    for place, why in {
+        str(own): "must not read files",
+        f"file:{own}": "must not read files",
+        f"file://{own}": "must not read files",
+        f"{above}/other/../run/options.json": "must not read files",
+        f"{above}/link.json": "must not read files",
+        f"{above}/folder.json": "must not read files",
+        "/proc/self/x.json": "must not read files",
+        f"{above}/r*/options.json": "pattern",
+        f"{above}/[r]un/options.json": "pattern",
+        "../run/options.json": "not an absolute path",
+        f"/{own}": "not an absolute path",
+        f"file://localhost{own}": "not an absolute path",
+        f"FILE:{own}": "cannot be opened",
+        f"har:{above}/x.har/options.json": "cannot be opened",
+        f"har://file-{above}/x.har/options.json": "must not use the file system",
+        "hdfs:///x.json": "hdfs://HOST:PORT",
+    }.items():
+        with pytest.raises(InvalidConfiguration) as refused:
+            SparkSQL.configured({**LINES, "out": "SELECT 1", "tables": f"a={place}"})
+        [problem] = refused.value.problems
+        assert problem.place == "tables"
+        assert why in problem.message, place
+
+
+def test_tables_are_checked_again_when_a_job_runs(secrets: Path) -> None:
+    table = secrets.parent / "table.json"
+    query = {"out": "SELECT token FROM t", "tables": f"t={table}"}
+    with ProcessorRunner(SparkSQL, {**LINES, **query}) as runner:
+        table.symlink_to(secrets / "options.json")
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        [failed] = runner.sent("failure")
+        assert "tables: " in failed.attributes["error.reason"]
+        assert "must not read files of" in failed.attributes["error.reason"]
+        table.unlink()
+        table.write_text('{"token": "open"}\n')
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        [sent] = runner.sent("out")
+    assert rows(sent.content) == [{"token": "open"}]
 
 
 def test_a_schema_is_given_and_types_come_through() -> None:

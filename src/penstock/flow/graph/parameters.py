@@ -34,6 +34,9 @@ MAX_VALUE_BYTES: Final = 1 << 20
 MASK: Final = "********"
 
 _REFERENCE: Final = re.compile(r"#(#\{)|#\{([^{}#]*)\}")
+# Variables that may hold secrets of Penstock itself: its token, addresses with passwords, passwords
+# of specs, and the token that Spark's client sends.
+_KEPT_VARIABLE: Final = re.compile(r"PENSTOCK_.*|SPARK_CONNECT_AUTHENTICATE_TOKEN", re.DOTALL)
 
 
 def references(text: str) -> tuple[str, ...]:
@@ -289,6 +292,11 @@ def _fetch(
     parameter: Parameter, environment: Mapping[str, str], read_file: Callable[[str], bytes]
 ) -> str | _Missing:
     if parameter.env is not None:
+        if _KEPT_VARIABLE.fullmatch(parameter.env):
+            return _Missing(
+                f"flows must not read environment variable {parameter.env!r}, because it may hold "
+                "a secret of Penstock or Spark: use a variable of another name"
+            )
         value = environment.get(parameter.env)
         return (
             _Missing(f"environment variable {parameter.env!r} is not set: set it for the service")

@@ -9,6 +9,7 @@ Invariant: FlowFiles are sent on only after the whole job; a lost Spark costs on
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.read_guard import READ_GUARD
+from penstock.core.store_urls import check_store_url
 from penstock.flow.processor import (
     ExpressionProperty,
     FlowFile,
@@ -60,6 +63,9 @@ _CONF: Final[Mapping[str, str]] = {
     **OUTLINE_CONF,
 }
 _TABLE_FORMATS: Final = ("parquet", "csv", "json")
+_FILE: Final = "file://"
+# Hadoop reads a path with one of these characters as a pattern.
+_PATTERN: Final = frozenset("*?[]{}\\")
 
 
 def _table(text: str) -> tuple[str, str, str]:
@@ -71,7 +77,51 @@ def _table(text: str) -> tuple[str, str, str]:
             f"invalid table {text!r}: write name=place, where the place ends with .parquet, .csv, "
             ".json or .jsonl"
         )
-    return name, kind, place
+    return name, kind, _normal_place(place)
+
+
+def _normal_place(place: str) -> str:
+    """Return the place of a table as Hadoop understands it: a path of this machine, or a URL.
+
+    Raises:
+        InvalidRequest: It is relative, a pattern, or of a file system that flows must not use.
+    """
+    scheme, colon, rest = place.partition(":")
+    is_url = bool(colon) and "/" not in scheme
+    if is_url and scheme != "file":
+        if not rest.startswith("//"):
+            raise InvalidRequest(f"{place!r} cannot be opened: write a path, or a URL with ://")
+        check_store_url(place)
+        return place
+    path = rest.removeprefix("//") if is_url else place
+    if not path.startswith("/") or path.startswith("//"):
+        raise InvalidRequest(
+            f"{place!r} is not an absolute path, and Spark would look for it in its own folder: "
+            "write a path from the root, or a URL"
+        )
+    if found := sorted(_PATTERN.intersection(path)):
+        raise InvalidRequest(
+            f"{place!r} contains {' '.join(found)}, which Spark reads as a pattern: name one file, "
+            "or a folder of files"
+        )
+    # Hadoop removes `..` before it follows links.
+    path = posixpath.normpath(path)
+    return f"{_FILE}{path}" if is_url else path
+
+
+def _check_readable(place: str) -> None:
+    """Check that flows may read a table; its files are opened by Spark, without another check.
+
+    Raises:
+        InvalidRequest: It is, leads to, or contains a file that they must not read.
+    """
+    path = place.removeprefix(_FILE)
+    if not path.startswith("/"):
+        return
+    reads = READ_GUARD.now()
+    reads.path(path)
+    for inside in Path(path).rglob("*"):
+        reads.path(str(inside))
 
 
 def _check_view(name: str) -> None:
@@ -111,7 +161,7 @@ class SparkProcessor(RecordProcessor):
         list_of(str),
         validator=_check_tables,
         about="Further views of files that Spark reads, as name=place: .parquet, .csv with a "
-        "header, .json or .jsonl, a file or a folder.",
+        "header, .json or .jsonl, a file or a folder, by an absolute path or a URL.",
     )
     needs = Property(
         list_of(str),
@@ -152,6 +202,11 @@ class SparkProcessor(RecordProcessor):
                 yield Problem("spark", str(error))
         if self.work_folder is not None:
             yield from change_problems("work_folder", str(self.work_folder))
+        for text in self.tables or ():
+            try:
+                _check_readable(_table(text)[2])
+            except InvalidRequest as error:
+                yield Problem("tables", str(error))
         if not 1 <= self.max_flowfiles <= _BATCH_MAX:
             yield Problem("max_flowfiles", f"must be from 1 to {_BATCH_MAX:,}")
 
@@ -314,6 +369,10 @@ class SparkProcessor(RecordProcessor):
             frames = {name: spark.read.parquet(*files) for name, files in urls.items()}
             for text in self.tables or ():
                 name, kind, place = _table(text)
+                try:
+                    _check_readable(place)
+                except InvalidRequest as error:
+                    raise ProcessError(f"tables: {error}") from error
                 frames[name] = _read(spark, kind, place)
             with self.views(spark, frames):
                 results = self.results(spark, frames)
