@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from batchkit import Reply, external, inline, local, request, rows_of, served
 from pydantic import JsonValue, TypeAdapter
+from sql_places import without_text_checks
 
+from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
 from penstock.indexing.batch.engine import Partitioning, SegmentInput
 from penstock.indexing.engine import EngineFailure, RowCounts
@@ -120,6 +122,18 @@ def test_a_filter_of_segments_leaves_rows_out_before_anything_else(
     result = batch.write(request(tmp_path / "changed", asked, parts))
     assert [row["size"] for row in rows_of(result)] == [12, 13, 15]
     assert result.counts == RowCounts(processed=3, thrown_away_filtered=7)
+
+
+def test_a_filter_of_segments_is_checked_as_spark_understood_it(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    given = segments(batch, tmp_path / "first")
+    call = "reflect('java.lang.System', 'getenv', 'PATH') IS NOT NULL"
+    with without_text_checks():
+        hostile = chosen({"type": "not", "field": {"type": "expression", "expression": call}})
+        asked = request(tmp_path / "out", dataclasses.replace(given, filter=hostile), SIZED)
+        with pytest.raises(PenstockError, match=r"its plan contains reflect\("):
+            batch.write(asked)
 
 
 def test_a_filter_sees_a_long_as_one_though_a_metric_wants_a_double(

@@ -20,8 +20,11 @@ from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.projections.build_job import ProjectionFolder, make_files
 from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
+from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
+from penstock.spark.projections.relation import stored_columns
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull
 from penstock.spark.sql.fetcher import Fetched, Fetcher
@@ -157,6 +160,27 @@ def test_none_made_some_made_all_made(world: World) -> None:
     world.check("by day")
     assert world.last.maker.made.value == 2
     assert world.last.projections.used.value == 4
+
+
+@pytest.mark.parametrize("sql", ["reflect('java.lang.System', 'getenv', 'PATH')", "`c1`"])
+def test_expressions_are_checked_as_spark_understood_them(world: World, sql: str) -> None:
+    """The check of texts is not the only wall; plans of wide datasources are not cut."""
+    rows = Measure("rows", "", "__p_rows")
+    plan = ProjectionPlan("p", (GroupingKey("k", sql),), (rows,), (f"{sql} IS NOT NULL",), "0" * 16)
+    columns = tuple((f"c{number}", "string") for number in range(60))
+    is_refused = sql.startswith("reflect")
+    for sessions in (world.last.projections._sessions, world.last.maker._sessions):
+        with sessions.use() as spark:
+            if is_refused:
+                with pytest.raises(InvalidRequest, match=r"its plan contains reflect\("):
+                    stored_columns(spark, plan, columns)
+                with pytest.raises(EngineFailure, match=r"its plan contains reflect\("):
+                    make_files(spark, plan, columns, [], ProjectionFolder("", ""))
+            else:
+                assert dict(stored_columns(spark, plan, columns)) == {
+                    "k": "string",
+                    "__p_rows": "bigint",
+                }
 
 
 def test_parameters_limits_and_names_of_columns_stay(world: World) -> None:

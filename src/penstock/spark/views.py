@@ -99,9 +99,14 @@ class OutlineViews:
 
 def define_outline_view(session: SparkSession, name: str, columns: Columns) -> None:
     """Define a view without data under a name."""
+    null_row(session, columns).createOrReplaceTempView(quoted(name))
+
+
+def null_row(session: SparkSession, columns: Columns) -> DataFrame:
+    """Return one row without values, over which Spark resolves expressions."""
     # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sql_guard`) and
     # evaluates constant expressions.
-    _nulls(session, columns, 1).createOrReplaceTempView(quoted(name))
+    return _nulls(session, columns, 1)
 
 
 def hidden_name() -> str:

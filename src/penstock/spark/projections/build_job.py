@@ -23,11 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import EngineFailure
 from penstock.segments.deep_storage import files_below
 from penstock.segments.layout import projection_file
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.projections.relation import summed
+from penstock.spark.projections.relation import stored_columns, summed
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import table
 from penstock.storage.disk import OsFileSystem
@@ -72,15 +74,21 @@ def make_files(
     """Make the projection's file of each given file; return the written files by name.
 
     Args:
-        spark: Session with the settings of queries, which determine how expressions are parsed.
+        spark: Session with `OUTLINE_CONF`, and with the settings of queries, which determine how
+            expressions are parsed.
         plan: The projection.
         columns: Columns of the whole datasource.
         files: The files to read.
         folder: Location of the new files.
 
     Raises:
+        EngineFailure: Spark resolves an expression to more than reading its row.
         Exception: Any error of Spark; some files may exist.
     """
+    try:
+        stored_columns(spark, plan, columns)
+    except InvalidRequest as error:
+        raise EngineFailure(str(error)) from error
     whole: DataFrame | None = None
     for number, file in enumerate(files):
         part = table(spark, [file], columns).withColumn(_NUMBER, sf.lit(number))

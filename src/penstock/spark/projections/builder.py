@@ -27,6 +27,7 @@ from penstock.spark.projections.build_job import ProjectionFolder, make_files
 from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.sql_guard import OUTLINE_CONF
 from penstock.spark.tables.model import Columns, TableFile, TableSource
 from penstock.spark.tables.remote_reads import needs_workers
 
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 _CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
+    **OUTLINE_CONF,
 }
 _ENDS: Final = "the router is stopping"
 _END_S: Final = 1.0

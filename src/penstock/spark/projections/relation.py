@@ -15,8 +15,9 @@ from pyspark.sql import functions as sf
 from penstock.spark.expressions import column
 from penstock.spark.projections.plan import Measure, ProjectionPlan
 from penstock.spark.schema_text import quoted
+from penstock.spark.sql_guard import check_expressions
 from penstock.spark.tables.model import Columns, TableFile
-from penstock.spark.views import table
+from penstock.spark.views import null_row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -120,9 +121,19 @@ class ProjectionViews:
 
 
 def stored_columns(session: SparkSession, plan: ProjectionPlan, columns: Columns) -> Columns:
-    """Return the columns of a projection's files with the types that Spark reports."""
-    schema = summed(table(session, (), columns), plan).schema
-    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+    """Return the columns of a projection's files with the types that Spark reports.
+
+    Args:
+        session: A Spark session with `OUTLINE_CONF`.
+        plan: The projection.
+        columns: Columns of the whole datasource.
+
+    Raises:
+        InvalidRequest: Spark resolves an expression to more than reading its row.
+    """
+    rows = summed(null_row(session, columns), plan)
+    check_expressions(rows)
+    return tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields)
 
 
 def with_columns(file: TableFile, columns: Columns) -> TableFile:

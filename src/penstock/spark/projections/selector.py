@@ -30,7 +30,7 @@ from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import ProjectionViews, ViewFiles, view_name
-from penstock.spark.sql_guard import relation
+from penstock.spark.sql_guard import OUTLINE_CONF, relation
 from penstock.spark.tables.model import TableFile, Tables
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Projections:
         maker: ProjectionBuilder,
         clock: Clock,
     ) -> None:
-        self._sessions = sessions.another()
+        self._sessions = sessions.with_conf(OUTLINE_CONF)
         self._log = RateLimitedLog(logger, clock)
         self._file_store = file_store
         self._known = known

@@ -19,7 +19,8 @@ from penstock.indexing.specs import TIME_COLUMN, Filter
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
-from penstock.spark.filters import condition
+from penstock.spark.filters import condition, expressions_in
+from penstock.spark.sql_guard import check_expressions
 from penstock.spark.topic.row_shape import FieldType, RowShape
 
 if TYPE_CHECKING:
@@ -88,14 +89,21 @@ class SegmentSelection:
         Args:
             rows: Rows of the shape `self.shape(shape)`.
             shape: The requested shape.
+
+        Raises:
+            InvalidRequest: Spark resolves an expression of the filter to more than its row.
         """
         columns = [sf.col(TIME_COLUMN)]
         for name, type_ in shape.fields:
             value = sf.lit(None) if name in self.hidden else column(name)
             columns.append(value.cast(str(type_)).alias(name))
-        if self.filter is not None:
-            columns.append(condition(self.filter).alias(MARK))
-        return rows.select(*columns)
+        if self.filter is None:
+            return rows.select(*columns)
+        columns.append(condition(self.filter).alias(MARK))
+        selected = rows.select(*columns)
+        if expressions_in(self.filter):
+            check_expressions(selected)
+        return selected
 
 
 def selection_of(given: BatchInput) -> SegmentSelection:
