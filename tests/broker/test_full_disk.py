@@ -33,14 +33,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def options(options: BrokerOptions, disk: Path) -> BrokerOptions:
-    return replace(
-        options,
-        folder=str(disk / "topics"),
-        tcp_port=0,
-        min_free_bytes=2 << 20,
-        retention_interval_ms=50,
-    )
+def options(options: BrokerOptions) -> BrokerOptions:
+    return replace(options, tcp_port=0, min_free_bytes=2 << 20, retention_interval_ms=50)
+
+
+@pytest.fixture
+def on_disk(options: BrokerOptions, disk: Path) -> BrokerOptions:
+    return replace(options, folder=str(disk / "topics"))
 
 
 class Meter:
@@ -101,9 +100,9 @@ def take(port: int, count: int) -> list[bytes]:
     return bodies
 
 
-def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: BrokerOptions) -> None:
-    publisher, meter = Publisher(), Meter(options)
-    with start(options, meter) as broker:
+def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(on_disk: BrokerOptions) -> None:
+    publisher, meter = Publisher(), Meter(on_disk)
+    with start(on_disk, meter) as broker:
         port = broker.server.broker.tcp_port
         with V2(port) as line:
             line.subscribe("t", "c", ready=0)
@@ -115,13 +114,13 @@ def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: Brok
                 # The last file of the round before went only now.
                 publisher.acknowledged += [BODY] * 20
             assert answer.status == 503
-            assert shutil.disk_usage(Path(options.folder)).free > 1 << 20
+            assert shutil.disk_usage(Path(on_disk.folder)).free > 1 << 20
             expected = publisher.acknowledged[before:]
             assert len(expected) > 1000
             assert take(port, len(expected)) == expected
             # Until what is consumed is deleted, by itself; all of it, or the next round may begin
             # with the room of the first file that went.
-            while len(list(Path(options.folder).glob("t/0/*.log"))) > 2:
+            while len(list(Path(on_disk.folder).glob("t/0/*.log"))) > 2:
                 pass
             # And until it was seen: what is free is measured now and then.
             asked = meter.asked
@@ -161,10 +160,10 @@ def test_at_the_limit_health_and_publishing_agree_and_tell_clients_no_path(
 
 
 def test_a_disk_that_somebody_else_fills_costs_nothing_that_was_acknowledged(
-    options: BrokerOptions, disk: Path
+    on_disk: BrokerOptions, disk: Path
 ) -> None:
     publisher = Publisher()
-    options = replace(options, min_free_bytes=0)
+    options = replace(on_disk, min_free_bytes=0)
     with start(options) as broker:
         port = broker.server.broker.tcp_port
         with V2(port) as line:
