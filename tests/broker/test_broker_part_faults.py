@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from call_faults_kit import FAULTS, Faults
 from fault_world import FaultyLoop, World
 from stepped_loop import run_stepped
 
+from penstock.broker.channel import persistence
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.feed import Feed
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
@@ -194,3 +196,39 @@ def test_a_channel_with_half_a_change_raises_what_ends_the_process(error: type[E
     found = [one["exception"] for one in loop.unhandled]
     assert len(found) == 1
     assert isinstance(found[0], RuntimeError)
+
+
+class SyncedJournal:
+    """A journal that counts how often it is synced, and is written during the first time."""
+
+    def __init__(self, rounds: JournalSyncs) -> None:
+        self.syncs = 0
+        self._rounds = rounds
+
+    async def sync(self) -> bool:
+        self.syncs += 1
+        if self.syncs == 1:
+            self._rounds.add(cast("ChannelJournal", self))
+        return True
+
+
+@pytest.mark.usefixtures("deaths")  # the rounds that end are reported
+def test_each_journal_is_synced_though_memory_runs_out_in_a_round() -> None:
+    for at in itertools.count():
+        faults, syncs = Faults(), JournalSyncs(1_000)
+        journals = [SyncedJournal(syncs) for _ in range(5)]
+        ended: list[object] = []
+
+        async def live() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, told: ended.append(told))  # noqa: B023
+            for journal in journals:  # noqa: B023
+                syncs.add(cast("ChannelJournal", journal))  # noqa: B023
+            with faults.armed_inside([persistence.__name__], MemoryError, at):  # noqa: B023
+                await asyncio.sleep(5.5)
+
+        run_stepped(VirtualClock(), live())
+        # An exception that reaches the handler of the loop ends the process.
+        assert ended or all(journal.syncs >= 2 for journal in journals), faults.raised
+        if not faults.raised:
+            assert [journal.syncs for journal in journals] == [2] * 5
+            return

@@ -164,13 +164,14 @@ class JournalSyncs:
     def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
         self.failure_log = RateLimitedLog(_logger, clock or SystemClock())
         self._interval_s = interval_ms / 1000
-        self._waiting: dict[ChannelJournal, None] = {}
+        # False while a round syncs the journal: to set it needs no memory.
+        self._waiting: dict[ChannelJournal, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
     def add(self, journal: ChannelJournal) -> None:
         """Fsync a journal in the next round."""
-        self._waiting[journal] = None
+        self._waiting[journal] = True
         self._plan()
 
     def remove(self, journal: ChannelJournal) -> None:
@@ -196,33 +197,42 @@ class JournalSyncs:
             self._plan()
 
     def _round_ended(self, task: asyncio.Task[None]) -> None:
-        """Forget a round that ended before its body began; its body forgets all others."""
+        """Plan the next round if the body did not: it did not begin, or memory ran out."""
         if self._round is task:
             self._round = None
-            self._plan()
+        self._plan()
 
     async def _sync_all(self) -> None:
-        journals: Iterator[ChannelJournal] = iter(())
         try:
-            journals, self._waiting = iter(tuple(self._waiting)), {}
+            journals = iter(tuple(self._waiting))
             await asyncio.gather(*(self._sync_some(journals) for _ in range(_SYNCS_AT_ONCE)))
         except Exception:
             # The outermost handler of a task: the next round includes the remaining ones.
             _logger.exception("a round of fsyncs of the channels' journals failed")
         finally:
             self._round = None
-            self._waiting.update(dict.fromkeys(journals))
             self._plan()
 
     async def _sync_some(self, journals: Iterator[ChannelJournal]) -> None:
         for journal in journals:
+            if journal not in self._waiting:
+                continue  # it was closed meanwhile
+            self._waiting[journal] = False
+            is_done = False
             try:
                 await journal.sync()
+                is_done = True
             except Exception:
                 # The outermost handler of a task: a bug in one journal must not prevent other
                 # fsyncs.
                 _logger.exception("cannot sync a channel's journal")
-                self._waiting[journal] = None  # the next round tries again
+            finally:
+                # The next round syncs a journal that failed, or was written meanwhile.
+                if journal in self._waiting:
+                    if not is_done:
+                        self._waiting[journal] = True
+                    elif not self._waiting[journal]:
+                        del self._waiting[journal]
 
 
 class ChannelJournal:
