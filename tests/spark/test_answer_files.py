@@ -128,6 +128,18 @@ def test_rows_of_the_router_are_written_whole_or_refused(
     assert files(folder) == []
 
 
+def test_rows_that_cannot_be_returned_leave_no_files(
+    folder: AnswerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(answer_files, "SpilledRows", fail)
+    with pytest.raises(MemoryError):
+        folder.write(pa.table({"n": [1, 2]}))
+    assert files(folder) == []
+
+
 def test_partitions_write_no_more_than_the_answer_needs(folder: AnswerFolder) -> None:
     target = replace(target_of(folder, 100), checked_every_bytes=0)
 

@@ -348,13 +348,13 @@ class AnswerFolder:
             target = SpillTarget(str(folder), str(self.root), table.num_rows)
             _, problem = _write(target, folder / _ONLY, table.to_batches())
             check_written(problem)
+            return SpilledRows(table.schema, folder, (_ONLY,), table.num_rows)
         except OSError as error:
             delete_answer(folder)
             raise self._unwritten(error) from error
         except BaseException:
             delete_answer(folder)
             raise
-        return SpilledRows(table.schema, folder, (_ONLY,), table.num_rows)
 
     def close(self) -> None:
         """Delete this router's folder."""

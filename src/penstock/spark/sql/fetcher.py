@@ -169,24 +169,23 @@ class Fetcher:
         own = folder.new_answer()
         try:
             reports = self._written(rows, SpillTarget(str(own), str(folder.root), self._limit + 1))
-            is_shared = _is_shared(reports)
+            if _is_shared(reports):
+                count = sum(report.rows for report in reports)
+                files = [report.file for report in reports if report.rows]
+                longest = max((report.row_bytes_max for report in reports), default=0)
+                found = SpilledRows(schema, own, files, min(count, self._limit), longest)
+                return Fetched(found, truncated=count > self._limit)
         except BaseException:
             delete_answer(own)
             raise
-        if not is_shared:
-            delete_answer(own)
-            logger.warning(
-                "Spark's Python workers do not see %s or do not have this release of Penstock, so"
-                " that large answers pass through the memory of Spark and of this process: let both"
-                " use the same data folder, and install Penstock for Spark's Python",
-                folder.root,
-            )
-            return self._whole(rows)
-        count = sum(report.rows for report in reports)
-        files = [report.file for report in reports if report.rows]
-        longest = max((report.row_bytes_max for report in reports), default=0)
-        found = SpilledRows(schema, own, files, min(count, self._limit), longest)
-        return Fetched(found, truncated=count > self._limit)
+        delete_answer(own)
+        logger.warning(
+            "Spark's Python workers do not see %s or do not have this release of Penstock, so"
+            " that large answers pass through the memory of Spark and of this process: let both"
+            " use the same data folder, and install Penstock for Spark's Python",
+            folder.root,
+        )
+        return self._whole(rows)
 
     def _written(self, rows: DataFrame, target: SpillTarget) -> list[SpillReport]:
         # Imported here, like all of PySpark: see `connect.session`.
