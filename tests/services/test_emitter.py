@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 import orjson
 import pytest
@@ -71,6 +72,52 @@ def test_a_sink_that_waits_drops_the_oldest_too() -> None:
     assert queue.take(1) == []
     with pytest.raises(InvalidRequest):
         DropOldest(0, VirtualClock())
+
+
+class NoMemoryOnce(deque[int]):
+    """Cannot grow at the first append."""
+
+    appended = 0
+
+    def append(self, item: int, /) -> None:
+        self.appended += 1
+        if self.appended == 1:
+            raise MemoryError
+        super().append(item)
+
+
+def test_an_item_that_could_not_be_added_is_not_waited_for() -> None:
+    queue: DropOldest[int] = DropOldest(2, VirtualClock())
+    queue._waiting = NoMemoryOnce()
+    with pytest.raises(MemoryError):
+        queue.put(1)
+    assert queue.put(2)
+    assert queue.take(10) == [2]
+    queue.done(1)
+    assert queue.wait_done(0)
+
+
+def test_records_that_could_not_be_written_are_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    sink = LogSink(VirtualClock())
+    calls = iter([orjson.dumps, None])
+
+    def dumps(value: object) -> bytes:
+        write = next(calls, None)
+        if write is None:
+            raise MemoryError
+        return write(value)
+
+    monkeypatch.setattr("penstock.services.emitter.log_sink.orjson.dumps", dumps)
+    for number in range(5):
+        sink.accept(Record("metrics", {"metric": "m", "value": number}))
+    with pytest.raises(MemoryError):
+        sink._write_all()
+    sink.flush()  # returns at once
+    assert sink.dropped == 4
+    assert len([one for one in caplog.records if '"m"' in one.getMessage()]) == 1
 
 
 class Faulty(LogSink):

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 import orjson
 import pytest
+from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.services.emitter import http_batches
 from penstock.services.emitter.emitter import ComposingSink, Record, ServiceEmitter, SwitchingSink
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.emitter.factory import make_sink
-from penstock.services.emitter.http_batches import BatchOptions, EventBatches, framed
+from penstock.services.emitter.http_batches import (
+    BatchOptions,
+    EventBatch,
+    EventBatches,
+    framed,
+)
 from penstock.services.emitter.http_sink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
 from penstock.services.emitter.log_sink import LogSink
 from penstock.services.options.resolution import resolve
@@ -138,6 +147,53 @@ def test_every_event_is_held_sent_or_counted_as_dropped(steps: list[tuple[str, i
         assert max(batches.waiting, batches.large, batches.failed) <= 2
         fresh = batches.waiting + batches.large + sum(not batch.is_retry for batch in out)
         assert batches.completed == batches.begun - fresh
+
+
+MEMORY_STEPS: list[Callable[[EventBatches], object]] = [
+    lambda batches: batches.seal(9.0),
+    lambda batches: batches.seal_if_old(9.0),
+    lambda batches: batches.add(b"n" * 5, 0.1),
+    lambda batches: batches.add(b"n" * 30, 0.1),  # the filling batch has no room for it
+    lambda batches: batches.add(b"n" * 45, 0.1),  # alone
+]
+
+
+@pytest.mark.parametrize("step", MEMORY_STEPS)
+def test_no_event_is_lost_where_memory_runs_out(step: Callable[[EventBatches], object]) -> None:
+    for at in itertools.count():
+        batches, faults = EventBatches(SMALL), Faults()
+        for number in range(7):  # two batches wait, and a third fills
+            batches.add(b"%d" % number, 0.0)
+        with faults.armed_inside([http_batches.__name__], MemoryError, at):
+            step(batches)
+        found: list[bytes] = []
+        batches.seal(9.0)
+        while (batch := batches.take_last()) is not None:
+            found += batch.events
+            batches.sent(batch)
+        known = {b"%d" % number for number in range(7)}
+        assert len(known.intersection(found)) == 7 - batches.dropped, faults.raised
+        assert len(found) == len(set(found))
+        assert batches.completed == batches.begun  # or a flush waits without end
+        if not faults.raised:
+            return
+
+
+class NoMemory(deque[EventBatch]):
+    def append(self, item: EventBatch, /) -> None:
+        raise MemoryError
+
+
+def test_a_failed_batch_that_cannot_be_kept_counts_as_dropped() -> None:
+    batches = EventBatches(SMALL)
+    batches.add(b"a", 0)
+    batches.seal(0)
+    batch = batches.take()
+    assert batch is not None
+    batches._failed = NoMemory()
+    with pytest.raises(MemoryError):
+        batches.fail(batch)
+    assert (batches.dropped, batches.completed) == (1, batches.begun)
 
 
 def test_framing() -> None:

@@ -145,7 +145,7 @@ class EventBatches:
 
     def seal(self, now_s: float) -> bool:
         """Seal the current batch; return False if there is none."""
-        batch, self._filling = self._filling, None
+        batch = self._filling
         if batch is None:
             return False
         batch.fill_s = self.last_fill_s = max(0.0, now_s - batch.begun_s)
@@ -178,33 +178,36 @@ class EventBatches:
 
     def sent(self, batch: EventBatch) -> None:
         """Record that a taken batch was sent."""
-        self._complete(batch)
+        self.completed += not batch.is_retry
 
     def fail(self, batch: EventBatch) -> None:
         """Keep a batch that could not be sent, for a retry."""
-        self._complete(batch)
+        try:
+            self._failed.append(batch)
+        except BaseException:
+            self.drop(batch)
+            raise
+        self.completed += not batch.is_retry
         batch.is_retry = True
-        self._failed.append(batch)
         self._keep_bound(self._failed)
 
     def drop(self, batch: EventBatch) -> None:
         """Drop a taken batch."""
-        self._complete(batch)
+        self.completed += not batch.is_retry
         self.dropped += len(batch.events)
 
     def _queue(self, queue: deque[EventBatch], batch: EventBatch) -> None:
-        self.begun += 1
         queue.append(batch)
+        self.begun += 1
+        if batch is self._filling:
+            self._filling = None
         self._keep_bound(queue)
 
     def _keep_bound(self, queue: deque[EventBatch]) -> None:
         while len(queue) > self._options.waiting:
             oldest = queue.popleft()
-            self._complete(oldest)
+            self.completed += not oldest.is_retry
             self.dropped += len(oldest.events)
-
-    def _complete(self, batch: EventBatch) -> None:
-        self.completed += not batch.is_retry
 
     def _is_full_for(self, batch: EventBatch, size: int) -> bool:
         return batch.size_bytes + size + 1 + _FRAMING_BYTES > self._options.batch_bytes

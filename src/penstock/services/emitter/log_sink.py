@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 import orjson
@@ -58,8 +59,8 @@ class DropOldest(Generic[T]):
             if self._closed:
                 self.dropped.add()
                 return False
-            self._accepted += 1
             self._waiting.append(item)
+            self._accepted += 1
             if len(self._waiting) <= self._capacity:
                 # A waiting consumer is woken for the first item, and takes all items that exist
                 # then.
@@ -76,7 +77,10 @@ class DropOldest(Generic[T]):
         with self._changed:
             if not self._waiting and not self._closed:
                 self._clock.wait(self._changed, timeout_s)
-            return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+            taken = list(islice(self._waiting, count))
+            for _ in taken:
+                self._waiting.popleft()
+            return taken
 
     def done(self, count: int) -> None:
         """Report that this many of the taken items are done."""
@@ -177,10 +181,14 @@ class LogSink:
             records = self._waiting.take(_RECORDS_AT_ONCE)
             if not records and closed:
                 return
+            written = 0
             try:
                 for record in records:
                     self._write(record)
+                    written += 1
             finally:
+                if written < len(records):
+                    self._waiting.dropped.add(len(records) - written)
                 self._waiting.done(len(records))
 
     def _write(self, record: Record) -> None:
