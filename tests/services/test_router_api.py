@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import gc
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -339,6 +341,45 @@ async def test_the_client_has_an_answer_when_the_time_is_over(
     assert f"did not begin within 1 ms, because {RUNNING_MAX} others run" in told[1]
     assert {(await one).status_code for one in asked} == {200}
     assert len(hanging.running) == RUNNING_MAX
+
+
+async def test_no_query_runs_whose_client_cannot_be_watched(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str, job: Coroutine[object, object, object]) -> None:
+        job.close()
+        raise MemoryError
+
+    monkeypatch.setattr(sql, "start_job", fail)
+    with pytest.raises(MemoryError):
+        await rig.ask("POST", SQL, json={"query": "SELECT 1"})
+    for _ in range(10):  # a task that was started would run now
+        await asyncio.sleep(0)
+    assert rig.sql.came.empty()
+
+
+async def test_a_query_that_could_not_be_cancelled_fails_alone(rig: Rig) -> None:
+    """Its exception would end the router if it reached the event loop."""
+    begun, let_go, uncaught = threading.Event(), threading.Event(), []
+
+    def query(_query: SqlQuery) -> SqlResult:
+        begun.set()
+        assert let_go.wait(30)
+        raise KeyError("a bug")
+
+    def cancel(_query_id: str) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    rig.sql.query, rig.sql.cancel = query, cancel  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: uncaught.append(context))
+    with contextlib.suppress(RuntimeError):
+        await ask_and_leave(rig, begun)
+    let_go.set()
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=30)
+    assert not rig.sql.registered_ids
+    gc.collect()
+    assert uncaught == []
 
 
 async def test_a_statement_over_a_limit_is_refused_before_it_is_taken_apart(rig: Rig) -> None:

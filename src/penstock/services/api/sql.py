@@ -189,27 +189,34 @@ class SqlRoutes:
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
         """Run the query; cancel it when the client disconnects."""
-        answer = start_awaited(self._in_turn(query))
+        left_s = self._left_s(query)
+        # Before the query, which would run on without a client if the watch could not start.
         gone = start_job("client watch", _gone(request))
         try:
-            left_s = self._left_s(query)
+            answer = start_awaited(self._in_turn(query))
+        except BaseException:
+            gone.cancel()
+            raise
+        result: SqlResult | None = None
+        try:
             await asyncio.wait((answer, gone), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and not gone.done():
-                answer.add_done_callback(_drop)
                 raise self._overdue(query)
             if not answer.done():
                 self._abandon(query.query_id)
                 await self._end(query.query_id)
-            return await answer
-        except asyncio.CancelledError:  # narrow: only a cancel abandons the answer
+            result = await answer
+        except asyncio.CancelledError:
             if not answer.cancelled():
-                answer.add_done_callback(_drop)
                 raise
             if gone.done():
                 raise Unavailable("the client disconnected before the query began") from None
             raise EngineFailure("the query did not begin: it was cancelled") from None
         finally:
             gone.cancel()
+            if result is None:
+                answer.add_done_callback(_drop)
+        return result
 
     def _left_s(self, query: SqlQuery) -> float:
         """Return the maximum wait of the client: slightly longer than Spark may work."""
