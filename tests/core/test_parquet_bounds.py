@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import parquet_bounds
+from penstock.core import parquet_bounds, parquet_pages
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquet_bounds import runs_of_groups
 from penstock.core.parquet_levels import LevelReader
-from penstock.core.parquet_pages import PageHeaders
+from penstock.core.parquet_pages import DataPage, PageHeaders
 
 ROWS = 1 << 16
 
@@ -90,6 +91,40 @@ def test_rows_of_uneven_lists_are_read_in_batches_of_a_limited_size(version: str
     lists = pa.array([[]] * 10_000 + long + [[]] * 10_000, pa.list_(pa.int64()))
     file = stored(lists, "zstd", data_page_version=version)
     assert rows_at_once(file) * 100_000 * 8 <= parquet_bounds.BATCH_BYTES_MAX
+
+
+def uneven_lists() -> pa.Array:
+    """Return empty lists, then 200 lists of 10,000 values that compress by a factor of 30."""
+    numbers = np.random.default_rng(7).integers(0, 4, 200 * 10_000)
+    ends = np.concatenate([np.zeros(50_000, np.int64), np.arange(201) * 10_000])
+    return pa.ListArray.from_arrays(ends.astype(np.int32), numbers)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_rows_of_lists_are_counted_where_headers_and_averages_are_wrong(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = parquet_pages._data_page
+
+    def as_many_rows_as_values(header: parquet_pages._Fields, start: int) -> DataPage | None:
+        page = real(header, start)
+        return None if page is None else page._replace(rows=page.rows and page.values)
+
+    monkeypatch.setattr(parquet_pages, "_data_page", as_many_rows_as_values)
+    monkeypatch.setattr(parquet_bounds, "BATCH_BYTES_MAX", 1 << 20)
+    file = stored(uneven_lists(), "none", data_page_version=version, write_batch_size=1_000)
+    [(_, rows)] = runs_of_groups(
+        file, pq.read_metadata(file), [0], None, ROWS, "a.parquet", all_pages=True
+    )
+    assert 1 <= rows * 10_000 * 8 <= 1 << 20
+
+
+def test_levels_of_pages_of_the_second_version_are_not_decompressed() -> None:
+    file = stored([[1, 2], [], [3]], "zstd", data_page_version="2.0")
+    [page] = PageHeaders(file, pq.read_metadata(file)).of(0, 0).data
+    parts = LevelReader(file).parts_of(page, "a codec that nobody has", 1, 16)
+    assert parts is not None
+    assert (parts.rows.tolist(), parts.values.tolist()) == ([3], [4])
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

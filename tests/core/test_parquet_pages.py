@@ -139,17 +139,20 @@ def stored_columns(columns: dict[str, list[str]], **form: object) -> pa.BufferRe
 
 
 class WrongFooter:
-    """A footer with another size and encoding of each column chunk."""
+    """A footer with another number of rows, or size and encoding of each column chunk."""
 
-    def __init__(self, metadata: pq.FileMetaData, **values: object) -> None:
+    def __init__(
+        self, metadata: pq.FileMetaData, rows: int | None = None, **values: object
+    ) -> None:
         self.schema = metadata.schema
         self._metadata = metadata
+        self._rows = rows
         self._values = values
 
     def row_group(self, group: int) -> Any:
         found = self._metadata.row_group(group)
         return SimpleNamespace(
-            num_rows=found.num_rows,
+            num_rows=found.num_rows if self._rows is None else self._rows,
             num_columns=found.num_columns,
             column=lambda number: WrongChunk(found.column(number), self._values),
         )
@@ -204,6 +207,19 @@ def test_values_that_the_footer_denies_are_bounded(
             file, metadata, [0], None, 1 << 16, "a.parquet", all_pages=all_pages
         )
         assert (rows * 200 <= parquet_bounds.BATCH_BYTES_MAX) == is_bounded
+
+
+@pytest.mark.parametrize("all_pages", [True, False])
+def test_more_rows_than_values_do_not_make_a_row_seem_small(
+    monkeypatch: pytest.MonkeyPatch, all_pages: bool
+) -> None:
+    monkeypatch.setattr(parquet_bounds, "BATCH_BYTES_MAX", 1 << 20)
+    file = stored_columns({"a": [f"{row:0200d}" for row in range(60_000)]}, data_page_size=100_000)
+    metadata: Any = WrongFooter(pq.read_metadata(file), rows=1 << 40)
+    [(_, rows)] = runs_of_groups(
+        file, metadata, [0], None, 1 << 16, "a.parquet", all_pages=all_pages
+    )
+    assert rows * 200 <= 1 << 20
 
 
 def test_pages_that_are_not_known_are_refused_with_the_reason(

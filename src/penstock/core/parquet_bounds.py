@@ -288,11 +288,12 @@ class _RowBounds:
     def of(self, group: int) -> _GroupBound:
         """Return a bound on the size of rows of a row group."""
         found = self._metadata.row_group(group)
-        rows = found.num_rows
-        if rows < 1:  # values without rows are damage, which the reader reports
+        if found.num_rows < 1:  # values without rows are damage, which the reader reports
             return _GroupBound(0.0, ())
         chunks = list(self._chunks(group, found))
         self._check_pages(group, chunks)
+        # Each row has a value, or a null, in each column: more rows would seem to be small.
+        rows = min([found.num_rows, *(one.values for one in chunks)])
         at_once = min(self._rows_max, rows)
         prefixed = [one for one in chunks if one.has_prefixes]
         chunks = [one for one in chunks if not one.has_prefixes]
@@ -300,7 +301,7 @@ class _RowBounds:
         if prefixed and sum(one.size * one.per_row(rows) for one in prefixed) * at_once > (
             BATCH_BYTES_MAX
         ):
-            measured = self._by_reading(group, found, prefixed)
+            measured = self._by_reading(group, rows, prefixed)
         else:
             chunks += prefixed
         bound = _bound(chunks, rows, measured)
@@ -417,9 +418,17 @@ class _RowBounds:
         if found.problem:
             return whole
         pages = found.data
-        if chunk.is_list and any(page.rows is None for page in pages):
-            if whole.size > BATCH_BYTES_MAX and whole.size > chunk.stored_size * _UNPACKED_MAX:
-                return self._by_levels(group, chunk, pages) or _Span(whole.size, 1)
+        are_rows_known = all(page.rows is not None for page in pages)
+        if chunk.is_list and (
+            self._all_pages
+            or (
+                not are_rows_known
+                and whole.size > BATCH_BYTES_MAX
+                and whole.size > chunk.stored_size * _UNPACKED_MAX
+            )
+        ):
+            return self._by_levels(group, chunk, pages) or _Span(whole.size, 1)
+        if chunk.is_list and not are_rows_known:
             share = rows / chunk.values
             return _Spans.of(
                 [chunk.span(page.values * share, page.values, page.size) for page in pages]
@@ -451,9 +460,7 @@ class _RowBounds:
             counts.append(parts.rows)
         return _Spans(np.concatenate(sizes), np.concatenate(counts))
 
-    def _by_reading(
-        self, group: int, found: pq.RowGroupMetaData, chunks: Sequence[_Chunk]
-    ) -> _GroupBound:
+    def _by_reading(self, group: int, rows: int, chunks: Sequence[_Chunk]) -> _GroupBound:
         """Return the sizes of rows whose values share prefixes, by reading them a few at a time."""
         row_bytes = 0.0
         columns = []
@@ -461,7 +468,7 @@ class _RowBounds:
             # No value is larger than its page or the dictionary.
             pages = self._pages.of(group, one.number)
             largest = one.size if pages.problem else pages.largest()
-            at_most = largest * one.per_row(found.num_rows) * (_UNEVEN if one.is_list else 1)
+            at_most = largest * one.per_row(rows) * (_UNEVEN if one.is_list else 1)
             spans = self._measured(group, one, at_most)
             if spans is None:
                 row_bytes += at_most * _COPIES

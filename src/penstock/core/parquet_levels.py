@@ -1,8 +1,9 @@
 """Repetition levels of Parquet: how many rows begin in each part of a page of lists.
 
-Headers of pages of the first version do not contain their numbers of rows. A row begins with each
-level of zero. Levels are in runs: of an equal level, or of packed levels in groups of eight. Owns
-the decoding of levels, for blocks of many runs at once, and the limit on this work.
+Headers of pages of the first version do not contain their numbers of rows, and those of the second
+version may be wrong. A row begins with each level of zero. Levels are in runs: of an equal level,
+or of packed levels in groups of eight. Owns the decoding of levels, for blocks of many runs at
+once, and the limit on this work.
 
 The format: https://parquet.apache.org/docs/file-format/data-pages/encodings/ (RLE).
 """
@@ -27,7 +28,9 @@ CODECS: Final[Mapping[str, str]] = {
 """Codecs whose pages can be decompressed without their reader, with Arrow's names."""
 NO_CODEC: Final = "UNCOMPRESSED"
 LEVELS_BYTES_MAX: Final = 32 << 20
-"""Maximum size of the levels of a file that are decoded."""
+"""Maximum size of the levels of a file that are decoded, besides the size of the file itself.
+
+A value usually takes more bits than its level."""
 # Larger pages are not decompressed to read their levels.
 _PAGE_BYTES_MAX: Final = 64 << 20
 _LENGTH_BYTES: Final = 4
@@ -63,10 +66,10 @@ class LevelReader:
 
     def __init__(self, stored: pa.NativeFile) -> None:
         self._stored = stored
-        self._left = LEVELS_BYTES_MAX
+        self._left: int = LEVELS_BYTES_MAX + stored.size()
 
     def parts_of(self, page: DataPage, codec: str, level_max: int, values: int) -> Parts | None:
-        """Return the parts of a page of the first version.
+        """Return the parts of a page.
 
         Args:
             page: The page.
@@ -78,18 +81,11 @@ class LevelReader:
             The parts; None if the levels cannot be decoded, or exceed the limit.
         """
         width = level_max.bit_length()
-        if page.size > _PAGE_BYTES_MAX or not 0 < width <= _WIDTH_MAX:
+        if not 0 < width <= _WIDTH_MAX:
             return None
         try:
-            data = self._stored.read_at(page.stored_size, page.start)
-            if codec in CODECS:
-                data = pa.Codec(CODECS[codec]).decompress(data, page.size)
-            elif codec != NO_CODEC:
-                return None
-            length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-            levels = np.frombuffer(data, np.uint8)[_LENGTH_BYTES : _LENGTH_BYTES + length]
-            self._left -= len(levels)
-            if self._left < 0:
+            levels = self._levels_of(page, codec)
+            if levels is None:
                 return None
             blocks = [_parts(runs, values) for runs in _blocks(levels, width, page.values)]
         except (pa.ArrowException, OSError, ValueError, OverflowError):
@@ -100,6 +96,29 @@ class LevelReader:
             np.concatenate([one.rows for one in blocks]),
             np.concatenate([one.values for one in blocks]),
         )
+
+    def _levels_of(self, page: DataPage, codec: str) -> _Bytes | None:
+        """Return the repetition levels of a page; None if they are not readable or too many."""
+        if page.levels_size is not None:
+            size = min(page.levels_size, page.stored_size)
+            if not self._has_room(size):
+                return None
+            return np.frombuffer(self._stored.read_at(size, page.start), np.uint8)
+        if page.size > _PAGE_BYTES_MAX:
+            return None
+        data = self._stored.read_at(page.stored_size, page.start)
+        if codec in CODECS:
+            data = pa.Codec(CODECS[codec]).decompress(data, page.size)
+        elif codec != NO_CODEC:
+            return None
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        levels = np.frombuffer(data, np.uint8)[_LENGTH_BYTES : _LENGTH_BYTES + length]
+        return levels if self._has_room(len(levels)) else None
+
+    def _has_room(self, size: int) -> bool:
+        """Count levels; return whether they are within the limit."""
+        self._left -= size
+        return self._left >= 0
 
 
 def _parts(runs: _Runs, values: int) -> Parts:

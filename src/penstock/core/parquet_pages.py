@@ -45,6 +45,7 @@ _DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}
 _VALUES: Final = 1
 _ROWS: Final = 3
 _ENCODING: Final = {_DATA: 2, _DICTIONARY: 2, _DATA_V2: 4}
+_LEVELS_SIZE: Final = 6
 _PLAIN_ENCODINGS: Final = frozenset({0, 2})
 # Types of Thrift's compact protocol.
 _BOOLEANS: Final = frozenset({1, 2})
@@ -72,7 +73,9 @@ class DictionaryPage(NamedTuple):
 class DataPage(NamedTuple):
     """Decompressed size of a data page, its number of values, and of rows if it is known.
 
-    Its bytes begin at `start` in the file.
+    Its bytes begin at `start` in the file; those of a page of the second version with its
+    repetition levels, which are not compressed. `levels_size` is their size, None for the first
+    version.
     """
 
     size: int
@@ -81,6 +84,7 @@ class DataPage(NamedTuple):
     encoding: int
     start: int
     stored_size: int
+    levels_size: int | None = None
 
 
 class ColumnPages(NamedTuple):
@@ -228,6 +232,7 @@ def _data_page(header: _Fields, start: int) -> DataPage | None:
         _size(details, _ENCODING[kind]),
         start,
         _size(header, _STORED_SIZE),
+        _size(details, _LEVELS_SIZE) if kind == _DATA_V2 else None,
     )
 
 
