@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.core.errors import Unavailable
-from penstock.flow.processors.records.formats.columnar import ParquetWriter
-from penstock.flow.processors.records.formats.protocols import BATCH_ROWS, RecordBatches, translated
+from penstock.flow.processors.records.formats.columnar import ParquetWriter, parquet_batches
+from penstock.flow.processors.records.formats.protocols import RecordBatches, translated
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.spark.connect.server_settings import hadoop_path
 
-_BROKEN = "Spark's output cannot be read"
+_OUTPUT = "Spark's output"
+_BROKEN = f"{_OUTPUT} cannot be read"
 
 
 class WorkFolder:
@@ -106,5 +107,8 @@ def work_folder(parent: Path | None, *, is_ours: bool = False) -> Iterator[WorkF
 
 def _batches(files: list[Path]) -> Iterator[pa.RecordBatch]:
     for file in files:
-        with translated(_BROKEN), pq.ParquetFile(file) as opened:
-            yield from opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+        with translated(_BROKEN):
+            stored = pa.OSFile(str(file), "rb")
+        with stored:
+            # Rows of Spark may be of any size, and the process of flows has no memory limit.
+            yield from parquet_batches(stored, stored.size(), _OUTPUT, _BROKEN, all_pages=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,23 +47,42 @@ def read_parquet(source: RecordSource, options: ReadingOptions) -> RecordBatches
 
     def batches() -> Iterator[pa.RecordBatch]:
         with source.open() as stream:
-            yield from _guarded(_batches(stream, source.size), _NO_PARQUET)
+            stored = pa.PythonFile(stream, mode="r")
+            # The process of flows has no memory limit.
+            yield from parquet_batches(
+                stored, source.size, "the Parquet content", _NO_PARQUET, all_pages=True
+            )
 
     return _projected(found, batches(), options)
 
 
-def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches, whose size in bytes is also limited."""
-    stored = pa.PythonFile(stream, mode="r")
-    file = pq.ParquetFile(stored, pre_buffer=False)
-    shown = "the Parquet content"
-    check_rows(file.metadata, size, shown)
-    groups = range(file.num_row_groups)
-    runs = runs_of_groups(
-        stored, file.metadata, groups, None, BATCH_ROWS, shown, all_pages=True
-    )  # the process of flows has no memory limit
-    for run, rows in runs:
-        yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
+def parquet_batches(
+    stored: pa.NativeFile, size: int, shown: str, doing: str, *, all_pages: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in batches, whose size in bytes is also limited.
+
+    Args:
+        stored: The file.
+        size: Its size in bytes.
+        shown: Its name in messages about bounds.
+        doing: The operation, for messages about damage.
+        all_pages: Whether the footer may be wrong: see `runs_of_groups`.
+
+    Raises:
+        BadRecords: The file is damaged or exceeds a bound.
+    """
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        file = pq.ParquetFile(stored, pre_buffer=False)
+        check_rows(file.metadata, size, shown)
+        groups = range(file.num_row_groups)
+        runs = runs_of_groups(
+            stored, file.metadata, groups, None, BATCH_ROWS, shown, all_pages=all_pages
+        )
+        for run, rows in runs:
+            yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
+
+    yield from _guarded(batches(), doing)
 
 
 def read_arrow(source: RecordSource, options: ReadingOptions) -> RecordBatches:
