@@ -98,6 +98,31 @@ def test_a_roles_children_do_not_keep_its_port():
             assert not opened.get_inheritable()
 
 
+def test_readiness_whose_report_raised_is_reported_later(monkeypatch):
+    reading, writing = os.pipe()
+    reporter = StartReporter(writing)
+
+    def fail(*_arguments):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.services.roles.runtime.os.write", fail)
+        with pytest.raises(MemoryError):
+            reporter.ready()
+    reporter.ready()
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"ready\n"
+
+
+def test_readiness_is_not_reported_to_a_launcher_that_has_ended():
+    reading, writing = os.pipe()
+    os.close(reading)
+    reporter = StartReporter(writing)
+    reporter.ready()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writing)
+
+
 def test_readiness_is_told_once_and_by_no_child():
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # noqa: FBT003

@@ -86,6 +86,24 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
     assert not made.state().ready, "a process that stops takes no new work"
 
 
+def test_a_report_of_readiness_that_raised_is_repeated() -> None:
+    reports: list[str] = []
+
+    def report() -> None:
+        reports.append("ready")
+        if len(reports) == 1:
+            raise MemoryError
+
+    check = Check("read the metadata", Dependency.METADATA, Part().attempt)
+    made = Readiness("router", [check], SystemClock(), on_ready=report)
+    made._try(check)
+    with pytest.raises(MemoryError):
+        made._report()
+    made._report()
+    made._report()
+    assert reports == ["ready"] * 2
+
+
 def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
     made = Readiness(
         "router",

@@ -227,7 +227,12 @@ class Readiness:
             self._on_waiting("; ".join(str(one) for one in reasons) or "not tried yet")
             return
         if self._becomes_ready():
-            self._on_ready()
+            try:
+                self._on_ready()
+            except BaseException:
+                with self._changed:
+                    self._was_ready = False  # reported after the next try
+                raise
 
     def _becomes_ready(self) -> bool:
         """Record the first readiness; true for only one of concurrent threads."""

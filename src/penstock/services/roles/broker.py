@@ -200,18 +200,20 @@ class _Announcement:
     def _announce(self) -> None:
         context = self._context
         assert context.tcp_listener is not None
-        store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
-        announced = Lifecycle()
-        announced.add_handler(LifecycleHandler("metadata", stop=store.close))
         services = broker_service(context.tcp_listener.getsockname()[1])
+        announced = Lifecycle()
+        store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
         is_announced = False
         try:
+            announced.add_handler(LifecycleHandler("metadata", stop=store.close))
             membership = Membership(context.options, store, context.clock)
             membership.add_to(announced, "broker", context.instance, context.address, services)
             announced.start()
             is_announced = True
         finally:
             if not is_announced:
-                announced.stop()
-                store.close()
+                try:
+                    announced.stop()
+                finally:
+                    store.close()
         self._announced = announced

@@ -191,10 +191,12 @@ class StartReporter:
     def ready(self) -> None:
         """Report that this process is ready; later reports are ignored."""
         with self._mutex:
+            if self._descriptor is None:
+                return
+            with contextlib.suppress(OSError):  # the launcher has ended
+                os.write(self._descriptor, READY_LINE)
             descriptor, self._descriptor = self._descriptor, None
-            if descriptor is not None:
-                os.write(descriptor, READY_LINE)
-                os.close(descriptor)
+            os.close(descriptor)
 
     def waiting(self, text: str) -> None:
         """Report why this process is not ready yet; the same text is reported once."""
