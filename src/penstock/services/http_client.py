@@ -36,6 +36,8 @@ COMMAND_LINE: Final = ClientRemedies(
 )
 """Remedies for users of the command line, by which processes get their options, too."""
 _CHUNK_BYTES = 64 << 10
+# Of an answer that is kept in memory; the payloads of a million segments are smaller.
+_ANSWER_BYTES_MAX: Final = 1 << 30
 _CONTEXT = 20  # characters around an invalid one
 
 
@@ -190,10 +192,29 @@ class JsonClient:
         with self._opened(method, path, body, None, JSON_TYPE) as answer:
             yield ChunkedAnswer(answer.status, answer.headers, self._chunks(answer))
 
+    def _bounded(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield the chunks of an answer that is kept in memory.
+
+        Raises:
+            NotReachable: It is longer than any answer of Penstock, or truncated.
+        """
+        left = _ANSWER_BYTES_MAX
+        for chunk in self._chunks(answer):
+            left -= len(chunk)
+            if left < 0:
+                raise NotReachable(
+                    f"{self.base_url} answers with more than {_ANSWER_BYTES_MAX:,} bytes: check"
+                    " that Penstock listens there",
+                    dependency=self._dependency,
+                )
+            yield chunk
+
     def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._translated():
             while chunk := answer.read(_CHUNK_BYTES):
                 yield chunk
+            if answer.length:  # announced, and not sent
+                raise http.client.IncompleteRead(b"", answer.length)
 
     def relay(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -215,9 +236,7 @@ class JsonClient:
         more: Mapping[str, str] | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         with self._opened(method, path, body, query, content_type, more) as answer:
-            with self._translated():
-                content = answer.read()
-            return answer.status, answer.headers, content
+            return answer.status, answer.headers, b"".join(self._bounded(answer))
 
     @contextmanager
     def _opened(

@@ -1,0 +1,54 @@
+"""Answers that no server of Penstock gives: endless ones, and truncated ones."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.errors import NotReachable
+from penstock.services import http_client
+from penstock.services.http_client import JsonClient
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[JsonClient]:
+    """Return a client of a server that answers one request with these bytes, and disconnects."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as peer, contextlib.suppress(OSError):  # the client left
+                peer.recv(65_536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield JsonClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=30)
+        finally:
+            thread.join()
+
+
+def test_a_longer_answer_than_any_of_penstock_is_not_kept_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    with (
+        answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * (8 << 20)) as client,
+        pytest.raises(NotReachable, match="answers with more than 1,048,576 bytes: check that"),
+    ):
+        client.get("/status")
+
+
+def test_a_truncated_answer_is_none() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    with (
+        answering(head + b"1234") as client,
+        pytest.raises(NotReachable, match=r"does not answer .*IncompleteRead"),
+    ):
+        client.get("/status")
+    with answering(head + b"123456789") as client:
+        assert client.get("/status") == 123_456_789
