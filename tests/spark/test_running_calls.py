@@ -142,6 +142,18 @@ def test_a_call_is_interrupted_though_no_thread_can_start(monkeypatch: pytest.Mo
     running.end()
 
 
+def test_a_stopped_call_ends_with_its_outcome_though_no_thread_can_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    running = RunningCall(lambda: None)
+    with pytest.raises(RuntimeError):
+        running.stop("it was cancelled")
+    running.end()
+    with pytest.raises(EngineFailure, match="it was cancelled"):
+        running.check()
+
+
 @pytest.mark.usefixtures("soon")
 def test_the_time_limit_interrupts_a_call_though_no_other_thread_can_start(
     monkeypatch: pytest.MonkeyPatch, deaths: Deaths

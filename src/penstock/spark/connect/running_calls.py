@@ -102,12 +102,17 @@ class RunningCall:
         steps.finish()
 
     def end(self) -> None:
-        """Mark the end of the call; if it was stopped, later work of Spark is ended."""
+        """Mark the end of the call; if it was stopped, later work of Spark is ended.
+
+        If no thread can be started for that, the work runs to its end: the outcome of the call,
+        which the caller has by now, must not be lost.
+        """
         self._ended.set()
         if self._ignored is not None:
             self._ignored.cancel()
         if self.stopped:
-            self._start_ender()
+            with contextlib.suppress(RuntimeError, MemoryError):
+                self._start_ender()
 
     def end_late_work(self) -> None:
         """End late work of a stopped call, and wait for that.
