@@ -130,7 +130,7 @@ def limitable(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(one for one in paths if one),
-        "PENSTOCK_TEST_LIMITED": str(folder),
+        "LIMITED_TEST_FOLDER": str(folder),
     }
 
 
@@ -141,18 +141,21 @@ def limited(
     """Take nearly all that is left of something from a process.
 
     Args:
-        process: The process. For `threads`, it has the module of the folder `limiting`.
+        process: The process. For `threads`, it and its children have the module of the folder
+            `limiting`, and its children are limited, too: it could not end those of root.
         kind: `memory`, `files` or `threads`.
         spare_bytes: More memory than it has.
         spare_files: More descriptors than it has.
     """
     if kind == "threads":
-        limits = Path(f"/proc/{process.pid}/limits")
-        process.send_signal(signal.SIGUSR1)
-        until(lambda: bool(re.search(r"Max processes +0 ", limits.read_text())))
+        tree = [process.pid, *children_of(process.pid)]
+        for pid in tree:
+            os.kill(pid, signal.SIGUSR1)
+        until(lambda: all(map(_has_no_threads, tree)))
         yield
-        if process.poll() is None:
-            process.send_signal(signal.SIGUSR2)
+        for pid in [process.pid, *children_of(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
         return
     what = resource.RLIMIT_AS if kind == "memory" else resource.RLIMIT_NOFILE
     before = resource.prlimit(process.pid, what)
@@ -167,6 +170,23 @@ def limited(
     finally:
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, what, before)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, theirs, and so on."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            found += map(int, path.read_text().split())
+    return found + [one for child in found for one in children_of(child)]
+
+
+def _has_no_threads(pid: int) -> bool:
+    limits = Path(f"/proc/{pid}/limits")
+    try:
+        return bool(re.search(r"Max processes +0 ", limits.read_text()))
+    except OSError:
+        return True  # it has ended
 
 
 def limit_files(process: subprocess.Popen[Any], spare: int) -> None:
@@ -200,6 +220,7 @@ class Asked:
 
 _REFUSED: Final = re.compile(
     r"MemoryError|Cannot allocate memory|[Tt]oo many open files|can't start new thread"
+    r"|cannot create a process: Resource temporarily unavailable"
 )
 
 

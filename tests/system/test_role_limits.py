@@ -12,7 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from limit_kit import Asked, LimitedRole, check_refused, limit_folder, limited, until, works_again
+from limit_kit import (
+    Asked,
+    LimitedRole,
+    check_refused,
+    children_of,
+    limit_folder,
+    limited,
+    until,
+    works_again,
+)
 
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 
@@ -132,9 +141,9 @@ def test_a_router_keeps_rules_that_it_acknowledged_and_answers_again(
     assert role.stop() == 0
 
 
-# Without the limit of threads, because the user whom it binds could not end the children of root,
-# and without that of memory, because a worker needs none of its own for a task.
-@pytest.mark.parametrize("kind", ["files"])
+# Without the limit of memory, because a worker needs none of its own for a task. That of threads
+# binds the peons, too.
+@pytest.mark.parametrize("kind", ["files", "threads"])
 def test_each_task_that_a_worker_acknowledged_ends_and_later_ones_run(
     folder: Path, kind: str
 ) -> None:
@@ -163,6 +172,8 @@ def test_each_task_that_a_worker_acknowledged_ends_and_later_ones_run(
     assign("before")
     assert asked.acknowledged == {"before"}
     until(have_ended, role)
+    # The fork server, and a peon that waits for a task and gets the first one under the limit.
+    until(lambda: len(children_of(role.process.pid)) == 2, role)
     with limited(role.process, kind):
         for number in range(TASKS_AT_ONCE):
             assign(f"during{number}")

@@ -1,7 +1,8 @@
 """Lets a test forbid threads to a process of Penstock: put before the modules of Penstock.
 
 From SIGUSR1 to SIGUSR2 the process can start no threads. Root becomes a user whom the limit
-binds, and that user gets the folder that the environment names.
+binds, and that user gets the folder that the environment names. The name of that variable must not
+begin with PENSTOCK, because peons inherit no such variables.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NOBODY = 65_534
 
 def _limit(_number: int, _frame: FrameType | None) -> None:
     if os.getuid() == 0:
-        top = Path(os.environ["PENSTOCK_TEST_LIMITED"])
+        top = Path(os.environ["LIMITED_TEST_FOLDER"])
         for place in (top, *top.rglob("*")):
             os.chown(place, NOBODY, NOBODY)
         os.setgroups([])
@@ -31,6 +32,6 @@ def _lift(_number: int, _frame: FrameType | None) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
 
 
-if "PENSTOCK_TEST_LIMITED" in os.environ:
+if "LIMITED_TEST_FOLDER" in os.environ:
     signal.signal(signal.SIGUSR1, _limit)
     signal.signal(signal.SIGUSR2, _lift)
