@@ -8,24 +8,21 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from call_faults_kit import FAULTS, Faults
 from fault_world import Client, FaultyLoop, World, turns
-from faultcases import DrawnCases
+from faultcases import DrawnCases, FaultPlan, count_calls
 
 from penstock.broker.topics.placement import ANYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from contextlib import AbstractContextManager
 
 Operation = Callable[[World], Awaitable[None]]
 
 # Of cancelled tasks at the end of a life.
 _ROUNDS: Final = 20
-_NEVER: Final = 1 << 40
 
 
 # -- operations of a topic
@@ -219,44 +216,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 INSIDE: Final = ("penstock.broker.channel", "penstock.broker.topics")
 
 
-@dataclass(frozen=True)
-class Case:
-    """One fault, or two, while an operation is carried out.
-
-    Attributes:
-        operation: The operation.
-        error: The first exception.
-        at: Number of calls before it, of ports, or of functions if it is raised inside.
-        after: Raise it when the call of the port has taken effect.
-        then: The second exception, and the number of calls of ports between the two.
-        inside: Raise it at a call of a function of `INSIDE` instead of a port.
-    """
-
-    operation: Operation
-    error: type[BaseException]
-    at: int
-    after: bool = False
-    then: tuple[type[BaseException], int] | None = None
-    inside: bool = False
-
-    def armed(self, faults: Faults) -> AbstractContextManager[None]:
-        """Return the context in which the faults are raised."""
-        if self.inside:
-            return faults.armed_inside(INSIDE, self.error, self.at)
-        return faults.armed(self.error, self.at, after=self.after, then=self.then)
-
-    def __str__(self) -> str:
-        second = f", then {self.then[0].__name__} {self.then[1]} later" if self.then else ""
-        when = "inside" if self.inside else "after" if self.after else "before"
-        name = getattr(self.operation, "__name__", "")
-        return f"{name}: {self.error.__name__} {when} call {self.at}{second}"
-
-
-def play(case: Case) -> tuple[str, list[str]]:
+def play(operation: Operation, plan: FaultPlan) -> tuple[str, list[str]]:
     """Return the port at which a fault was raised, and the problems that it left."""
     world = World()
     loop = FaultyLoop(world.clock, world.faults)
-    if _run(loop, _live(world, case, loop.unhandled)):
+    if _run(loop, _live(world, operation, plan, loop.unhandled)):
         return world.faults.raised, world.problems
     # The loop's exception handler, or Ctrl-C, ended the process: the next one finds everything.
     after = World(
@@ -276,12 +240,14 @@ def play(case: Case) -> tuple[str, list[str]]:
     return world.faults.raised, [*world.problems, *after.problems]
 
 
-async def _live(world: World, case: Case, unhandled: list[dict[str, object]]) -> bool:
+async def _live(
+    world: World, operation: Operation, plan: FaultPlan, unhandled: list[dict[str, object]]
+) -> bool:
     world.open()
     await world.fill()
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         try:
-            await case.operation(world)
+            await operation(world)
             await turns()
         except Exception:
             if not world.faults.raised:
@@ -349,22 +315,22 @@ def _run(loop: FaultyLoop, work: Coroutine[object, object, bool]) -> bool:
 @functools.cache
 def call_count(operation: Operation, *, inside: bool = False) -> int:
     """Return how many calls of ports an operation makes, or of functions of `INSIDE`."""
-    world = World()
-    case = Case(operation, RuntimeError, _NEVER, inside=inside)
-    counted = 0
 
-    async def count() -> bool:
-        nonlocal counted
-        world.open()
-        await world.fill()
-        with case.armed(world.faults):
-            await operation(world)
-            await turns()
-        counted = world.faults.unraised
-        return True
+    def attempt(plan: FaultPlan) -> Faults:
+        world = World()
 
-    assert _run(FaultyLoop(world.clock, world.faults), count())
-    return counted
+        async def live() -> bool:
+            world.open()
+            await world.fill()
+            with plan.armed(world.faults):
+                await operation(world)
+                await turns()
+            return True
+
+        assert _run(FaultyLoop(world.clock, world.faults), live())
+        return world.faults
+
+    return count_calls(attempt, INSIDE if inside else ())
 
 
 # Ctrl-C while an error is handled ends the process, which the first fault shows already.
@@ -399,8 +365,8 @@ class AllCases:
             parts.append((one, call_count(one, inside=True), 1, True))
         return parts
 
-    def case(self, number: int) -> Case:
-        """Return the case of a number below `total`."""
+    def case(self, number: int) -> tuple[Operation, FaultPlan]:
+        """Return the operation and the faults of a number below `total`."""
         rest = number * _STRIDE % self.total
         parts = iter(self._parts)
         operation, count, size, is_inside = next(parts)
@@ -409,23 +375,24 @@ class AllCases:
             operation, count, size, is_inside = next(parts)
         at, rest = divmod(rest, size)
         if is_inside:
-            return Case(operation, MemoryError, at, inside=True)
+            return operation, FaultPlan(MemoryError, at, inside=INSIDE)
         rest, place = divmod(rest, len(FAULTS))
         second, after = divmod(rest, 2)
         then = None
         if second:
             gap, kind = divmod(second - 1, len(SECOND))
             then = SECOND[kind], gap
-        return Case(operation, FAULTS[place], at, after=bool(after), then=then)
+        return operation, FaultPlan(FAULTS[place], at, after=bool(after), then=then)
 
     def run(self, numbers: Collection[int]) -> tuple[list[str], int]:
         """Carry cases out; return what failed, and in how many two faults were raised."""
         return DrawnCases(self._check).run(numbers)
 
     def _check(self, number: int) -> bool:
-        case = self.case(number)
-        raised, problems = play(case)
-        assert not problems, f"{case}, at {raised}: {'; '.join(problems)}"
+        operation, plan = self.case(number)
+        raised, problems = play(operation, plan)
+        name = getattr(operation, "__name__", "")
+        assert not problems, f"{name}: {plan}, at {raised}: {'; '.join(problems)}"
         return ", then " in raised
 
 

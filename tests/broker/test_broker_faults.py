@@ -7,8 +7,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from broker_faults_suite import OPERATIONS, PAIRS, Case, Operation, call_count, play
+from broker_faults_suite import INSIDE, OPERATIONS, PAIRS, Operation, call_count, play
 from call_faults_kit import FAULTS
+from faultcases import FaultPlan
 
 # A task or thread that is refused leaves a coroutine that nobody awaits.
 pytestmark = [
@@ -40,10 +41,10 @@ def test_a_fault_at_any_call_of_an_operation_loses_and_stops_nothing(operation: 
     count = call_count(operation)
     # Evenly spread; `make soak` takes all.
     for number, at in enumerate(range(0, count, -(-count // CALLS))):
-        case = Case(operation, FAULTS[number % len(FAULTS)], at, after=bool(number % 2))
-        raised, problems = play(case)
+        plan = FaultPlan(FAULTS[number % len(FAULTS)], at, after=bool(number % 2))
+        raised, problems = play(operation, plan)
         if problems:
-            failed.append(f"{case}, at {raised}: {'; '.join(problems)}")
+            failed.append(f"{plan}, at {raised}: {'; '.join(problems)}")
     assert not failed, "\n".join(failed)
 
 
@@ -54,10 +55,10 @@ def test_no_memory_in_a_function_of_topics_or_channels_loses_and_stops_nothing(
     failed = []
     count = call_count(operation, inside=True)
     for at in range(0, count, max(1, -(-count // CALLS_INSIDE))):
-        case = Case(operation, MemoryError, at, inside=True)
-        raised, problems = play(case)
+        plan = FaultPlan(MemoryError, at, inside=INSIDE)
+        raised, problems = play(operation, plan)
         if problems:
-            failed.append(f"{case}, at {raised}: {'; '.join(problems)}")
+            failed.append(f"{plan}, at {raised}: {'; '.join(problems)}")
     assert not failed, "\n".join(failed)
 
 
@@ -66,7 +67,7 @@ def test_a_sync_that_fails_before_it_begins_does_not_block_the_loop() -> None:
     operation = next(one for one in OPERATIONS if one.__name__ == "dead_letters")
     met = set()
     for at in range(call_count(operation, inside=True) - 30, call_count(operation, inside=True)):
-        raised, problems = play(Case(operation, MemoryError, at, inside=True))
+        raised, problems = play(operation, FaultPlan(MemoryError, at, inside=INSIDE))
         assert not problems, (at, raised, problems)
         met.add(raised.rpartition(".")[2])
     assert {"_sync", "_sync_all"} <= met, met

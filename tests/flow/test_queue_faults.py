@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
@@ -195,16 +195,16 @@ def test_no_memory_error_at_any_call_of_its_functions_loses_a_flowfile(
     assert at > 1
 
 
-def check_case(case: FaultCase) -> Faults:
-    if case.operation == RESTORE:
-        return check_restore(case)
-    operation = next(one for one in OPERATIONS if one.__name__ == case.operation)
+def check_case(name: str, plan: FaultPlan) -> Faults:
+    if name == RESTORE:
+        return check_restore(plan)
+    operation = next(one for one in OPERATIONS if one.__name__ == name)
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
-        return check(operation, lambda world: case.armed(world.faults)).faults
+        return check(operation, lambda world: plan.armed(world.faults)).faults
 
 
-def check_restore(case: FaultCase) -> Faults:
+def check_restore(plan: FaultPlan) -> Faults:
     """Check that a queue into which nothing could be restored can be made and filled again."""
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
@@ -213,7 +213,7 @@ def check_restore(case: FaultCase) -> Faults:
         home = before.home.restarted(before.home.fs)
         world = World(OPTIONS, [FirstInFirstOut()], home=home, clock=before.clock)
         restored = home.recovered()
-        with case.armed(world.faults):
+        with plan.armed(world.faults):
             world.queue.restore(*restored)
         where = world.faults.raised
         if where:  # a process whose start fails begins anew
@@ -248,7 +248,7 @@ def test_no_pair_of_exceptions_loses_a_flowfile() -> None:
 
 @pytest.mark.parametrize("error", FAULTS)
 def test_a_queue_whose_restoring_raised_is_restored_again(error: type[BaseException]) -> None:
-    assert count_single(lambda at: check_restore(FaultCase(RESTORE, error, at)).raised)
+    assert count_single(lambda at: check_restore(FaultPlan(error, at)).raised)
 
 
 def test_after_a_memory_error_at_swap_in_every_flowfile_comes() -> None:

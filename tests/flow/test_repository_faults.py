@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 from repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
 
 from penstock.core.errors import Unavailable
@@ -309,29 +309,29 @@ def test_a_disk_that_fails_for_a_while_never_stops_the_repository(
     assert at > 1
 
 
-def check_process(case: FaultCase) -> Faults:
+def check_process(name: str, plan: FaultPlan) -> Faults:
     """Check that a start, or an end, that raised leaves files from which the next start begins."""
-    operation, world = PROCESS_OPERATIONS[case.operation], World()
+    operation, world = PROCESS_OPERATIONS[name], World()
     operation.prepare(world)
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         try:
             operation.do(world)
         except Unavailable:
             assert world.faults.raised
     where = world.faults.raised
-    assert not world.faults.unclosed or case.inside, where
+    assert not world.faults.unclosed or plan.inside, where
     synced = without(world, *world.others) if where else world.where
-    crashed = found(world.disk.crash(case.at))
+    crashed = found(world.disk.crash(plan.at))
     assert crashed.items() >= synced.items(), where
     assert crashed.items() <= world.where.items(), where
     assert found(world.disk.kill_process()) == world.where, where
     return world.faults
 
 
-def check_lost_row(case: FaultCase) -> Faults:
+def check_lost_row(plan: FaultPlan) -> Faults:
     """Check that a damaged row is lost or found damaged again, and nothing else changes."""
     world = World()
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         try:
             lose_row(world)
         except Unavailable:
@@ -344,20 +344,20 @@ def check_lost_row(case: FaultCase) -> Faults:
     return world.faults
 
 
-def check(case: FaultCase) -> Faults:
-    if case.operation in PROCESS_OPERATIONS:
-        return check_process(case)
-    if case.operation == LOST_ROW:
-        return check_lost_row(case)
-    operation, world, done = OPERATIONS[case.operation], World(), False
-    with case.armed(world.faults):
+def check(name: str, plan: FaultPlan) -> Faults:
+    if name in PROCESS_OPERATIONS:
+        return check_process(name, plan)
+    if name == LOST_ROW:
+        return check_lost_row(plan)
+    operation, world, done = OPERATIONS[name], World(), False
+    with plan.armed(world.faults):
         try:
             operation.do(world)
             done = True
         except Unavailable:
             assert world.faults.raised
     where = world.faults.raised
-    check_reported(world, operation, case.at, done=done, stops=True, where=where)
+    check_reported(world, operation, plan.at, done=done, stops=True, where=where)
     return world.faults
 
 
@@ -379,7 +379,7 @@ def test_after_a_pair_of_exceptions_flowfiles_are_where_the_call_reported() -> N
 def test_a_start_and_an_end_that_raised_lose_nothing(
     name: str, error: type[BaseException], after: bool
 ) -> None:
-    assert count_single(lambda at: check(FaultCase(name, error, at, after)).raised, 41)
+    assert count_single(lambda at: check(name, FaultPlan(error, at, after)).raised, 41)
 
 
 @pytest.mark.parametrize("name", [*OPERATIONS, *PROCESS_OPERATIONS, LOST_ROW])
@@ -388,7 +388,7 @@ def test_a_memory_error_inside_the_repository_leaves_flowfiles_where_the_call_re
 ) -> None:
     stride = 31 if name in PROCESS_OPERATIONS else 5  # `make soak` has all
     at = count_single(
-        lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised, stride
+        lambda at: check(name, FaultPlan(MemoryError, at, inside=INSIDE)).raised, stride
     )
     assert at
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 from session_world import World
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -200,12 +200,12 @@ def go_on(
     return world.faults
 
 
-def try_story_again(case: FaultCase) -> Faults:
+def try_story_again(name: str, plan: FaultPlan) -> Faults:
     """Do a story under faults, and roll back; then do it if it was not committed."""
-    world, story = FaultyWorld(), STORIES[case.operation]
+    world, story = FaultyWorld(), STORIES[name]
     world.feed("a", b"more", b"third")
     before = sorted([b"base", b"more", b"third"])
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         try:
             story(world)
         except BaseException:
@@ -216,7 +216,7 @@ def try_story_again(case: FaultCase) -> Faults:
     if world.queues["a"].flowfiles:
         assert sorted(world.contents("a")) == before, where
         story(world)
-    assert sorted(world.contents("out")) == STORY_RESULTS[case.operation], where
+    assert sorted(world.contents("out")) == STORY_RESULTS[name], where
     assert not world.contents("a"), where
     world.check()
     return world.faults
@@ -304,12 +304,12 @@ STORY_RESULTS: Mapping[str, list[bytes]] = {
 }
 
 
-def check_case(case: FaultCase) -> Faults:
-    if case.operation != "work":
-        return try_story_again(case)
-    if case.inside:
-        return try_again(case.armed)
-    return go_on(case.armed, *case.errors)
+def check_case(name: str, plan: FaultPlan) -> Faults:
+    if name != "work":
+        return try_story_again(name, plan)
+    if plan.inside:
+        return try_again(plan.armed)
+    return go_on(plan.armed, *plan.errors)
 
 
 PAIRS = FaultCases(["work", *STORIES], check_case, calls=150, inside=INSIDE, inside_calls=1_200)
@@ -326,13 +326,13 @@ def test_what_a_session_commits_after_a_pair_of_caught_exceptions_is_whole() -> 
 def test_a_story_that_an_exception_ended_can_be_told_again(
     name: str, error: type[BaseException], after: bool
 ) -> None:
-    assert count_single(lambda at: try_story_again(FaultCase(name, error, at, after)).raised, 3)
+    assert count_single(lambda at: try_story_again(name, FaultPlan(error, at, after)).raised, 3)
 
 
 def test_a_migration_that_memory_runs_out_in_leaves_each_flowfile_in_one_session() -> None:
     inside = ("penstock.flow.session.session_state",)
     assert count_single(
-        lambda at: try_story_again(FaultCase("migrate", MemoryError, at, inside=inside)).raised
+        lambda at: try_story_again("migrate", FaultPlan(MemoryError, at, inside=inside)).raised
     )
 
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from action_kit import DAY, NEXT_DAY, batch
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from countedcases import CountedPart, FaultPlan
-from faultcases import DrawnCases
+from faultcases import CountedPart, DrawnCases, FaultPlan
 from mailbox_kit import InlineLanes
 
 from penstock.core.errors import Conflict, PenstockError

@@ -5,14 +5,12 @@ A test runs a sample of the cases, and the soak suite `faults` all of them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from call_faults_kit import Faults
-from countedcases import FaultPlan, counting, single_cases
-from faultcases import DrawnCases, DrawnPair
+from faultcases import CountedPart, DrawnCases, FaultPlan
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 from mailbox_kit import StepLanes
@@ -200,28 +198,7 @@ def attempt(operation: Operation, plan: FaultPlan) -> Faults:
     return world.faults
 
 
-@functools.cache
-def count(operation: Operation) -> int:
-    """Return how many calls of ports an operation makes."""
-    plan = counting()
-    return plan.calls(attempt(operation, plan))
-
-
-def is_met(operation: Operation, plan: FaultPlan) -> bool:
-    """Carry a case of one fault out; say whether the fault was raised."""
-    return bool(attempt(operation, plan).raised)
-
-
-def pair(number: int) -> str:
-    """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, OPERATIONS, count, gaps=2)
-    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
-    return attempt(drawn.operation, plan).raised
-
-
+PART = CountedPart(OPERATIONS, attempt, (), gaps=2)
+count, is_met, pair = PART.count, PART.is_met, PART.pair
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
-
-
-def singles() -> DrawnCases:
-    """Return the cases of one exception at a call of a port."""
-    return single_cases(OPERATIONS, count, is_met)
+singles = PART.singles

@@ -7,7 +7,6 @@ the soak suite `faults` all of them.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,8 +14,7 @@ from contextlib import suppress
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from countedcases import FaultPlan, counting, single_cases
-from faultcases import DrawnCases, DrawnPair
+from faultcases import CountedPart, DrawnCases, FaultPlan
 from indexing_kit import FakeBroker, spec_json
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker
@@ -638,40 +636,17 @@ def is_done(done: Future[object]) -> bool:
     return error is None or "already" in str(error) or isinstance(error, NotFound)
 
 
-@functools.cache
-def count(operation: Operation, replicas: int = 2, inside: tuple[str, ...] = ()) -> int:
-    """Return how many calls of ports, or of functions inside, an operation makes."""
-    plan = counting(inside)
-    return plan.calls(attempt(operation, plan, replicas=replicas))
-
-
 Case = tuple[Operation, int]
 # Operations and numbers of replicas.
 CASES: Sequence[Case] = tuple(itertools.product(OPERATIONS, (1, 2)))
 
 
-def is_met(case: Case, plan: FaultPlan) -> bool:
-    """Carry a case of one fault out; say whether the fault was raised."""
+def attempt_case(case: Case, plan: FaultPlan) -> Faults:
     operation, replicas = case
-    return bool(attempt(operation, plan, replicas=replicas).raised)
+    return attempt(operation, plan, replicas=replicas)
 
 
-def pair(number: int) -> str:
-    """Raise two errors during one operation; both and the operation follow from the number."""
-    drawn = DrawnPair.of(number, CASES, lambda case: count(*case), gaps=20)
-    operation, replicas = drawn.operation
-    plan = FaultPlan(drawn.first, drawn.at, drawn.after, drawn.then)
-    return attempt(operation, plan, replicas=replicas).raised
-
-
+PART = CountedPart(CASES, attempt_case, INSIDE, gaps=20)
+count, pair = PART.count, PART.pair
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))
-
-
-def singles() -> DrawnCases:
-    """Return the cases of one exception at a call of a port."""
-    return single_cases(CASES, lambda case: count(*case), is_met)
-
-
-def insides() -> DrawnCases:
-    """Return the cases in which memory runs out in a function."""
-    return single_cases(CASES, lambda case: count(*case, INSIDE), is_met, inside=INSIDE)
+singles, insides = PART.singles, PART.insides

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from countedcases import CountedPart, FaultPlan
-from faultcases import DrawnCases
+from faultcases import CountedPart, DrawnCases, FaultPlan
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 

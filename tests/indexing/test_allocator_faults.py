@@ -16,7 +16,7 @@ from allocator_faults import (
     pair,
 )
 from call_faults_kit import FAULTS
-from countedcases import FaultPlan
+from faultcases import FaultPlan
 
 from penstock.core.errors import PenstockError
 

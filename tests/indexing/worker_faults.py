@@ -9,8 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from call_faults_kit import Faults
-from countedcases import CountedPart, FaultPlan
-from faultcases import DrawnCases
+from faultcases import CountedPart, DrawnCases, FaultPlan
 from indexing_kit import make_task
 from mailbox_kit import StepLanes, settle
 

@@ -1,14 +1,22 @@
-"""Numbered cases of two faults: `make soak ARGS="faults"` runs all, `make test` a sample.
+"""Numbered cases of faults: `make soak ARGS="faults"` runs all, `make test` a sample.
 
-A module of tests has the cases of its part, `PAIRS = FaultCases(OPERATIONS, check)` or
-`DrawnCases(check)`, runs a sample, and is listed in `soak/faults_suite.py`. The cases of a
-`FaultCases` are all pairs of faults that its operations can meet; those of a `DrawnCases` are
-drawn.
+A case is an operation of a part and a `FaultPlan`: one or two exceptions, and the calls at which
+they are raised. The check of a part carries a case out and asserts the invariants. A module of
+tests has the cases of its part, runs a sample, and is listed in `soak/faults_suite.py`:
+
+| cases | which |
+|---|---|
+| `FaultCases` | all pairs of faults that operations can meet, one operation after the other |
+| `DrawnCases` | cases that a check draws from their number |
+| `CountedPart` | one fault at each call of ports, or of functions; pairs are drawn |
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 import itertools
+import math
 import random
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -18,45 +26,48 @@ from typing import Final, Generic, TypeVar
 
 from call_faults_kit import FAULTS, Faults
 
-# Neighbouring numbers of a sample are different cases of all kinds.
+Op = TypeVar("Op")
+
+# Neighbouring numbers are different cases of all kinds, so that any range of numbers is a sample.
 _STRIDE: Final = 1_000_003
+# Number of a call that no operation makes.
+_NEVER: Final = 1 << 40
 
 
 @dataclass(frozen=True)
-class FaultCase:
-    """One operation, and one or two faults at calls of its ports.
+class FaultPlan:
+    """One or two exceptions, and the calls at which they are raised.
 
     Attributes:
-        operation: Name of the operation.
-        first: The first exception.
+        error: The first exception.
         at: Number of calls before it.
         after: Raise it when the call has taken effect.
         then: The second exception and the number of calls between the two; None: no second one.
-        inside: Names of modules. The first exception is raised at a call of their functions, not
-            of a port.
+        inside: Names of modules. The exception is raised at a call of their functions, not of a
+            port.
     """
 
-    operation: str
-    first: type[BaseException]
+    error: type[BaseException]
     at: int
     after: bool = False
     then: tuple[type[BaseException], int] | None = None
     inside: tuple[str, ...] = ()
 
     def armed(self, faults: Faults) -> AbstractContextManager[None]:
-        """Return the context in which the faults are raised."""
+        """Return the context in which the exceptions are raised."""
         if self.inside:
-            return faults.armed_inside(self.inside, self.first, self.at)
-        return faults.armed(self.first, self.at, after=self.after, then=self.then)
+            assert self.then is None
+            return faults.armed_inside(self.inside, self.error, self.at)
+        return faults.armed(self.error, self.at, after=self.after, then=self.then)
 
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
         """Return the exceptions that the part may raise."""
-        return (self.first,) if self.then is None else (self.first, self.then[0])
+        return (self.error,) if self.then is None else (self.error, self.then[0])
 
     def __str__(self) -> str:
         when = "inside" if self.inside else "after" if self.after else "before"
-        text = f"{self.operation}: {self.first.__name__} {when} call {self.at}"
+        text = f"{self.error.__name__} {when} call {self.at}"
         if self.then is None:
             return text
         return f"{text}, then {self.then[0].__name__} {self.then[1]} calls later"
@@ -86,7 +97,8 @@ class FaultCases:
 
     Args:
         operations: Their names.
-        check: Carries a case out, asserts the invariants, and returns the faults that it armed.
+        check: Carries out an operation under a plan, asserts the invariants, and returns the
+            faults that it armed.
         calls: More calls of ports than any operation makes; the run fails if there are more.
         after: Whether the first fault comes after its call took effect, too.
         inside: Modules whose functions raise a MemoryError; empty for none.
@@ -96,7 +108,7 @@ class FaultCases:
     def __init__(
         self,
         operations: Collection[str],
-        check: Callable[[FaultCase], Faults],
+        check: Callable[[str, FaultPlan], Faults],
         *,
         calls: int = 48,
         after: Sequence[bool] = (False, True),
@@ -113,25 +125,25 @@ class FaultCases:
         # How many calls an operation makes, of ports and of functions, once this is known.
         self._ends: dict[tuple[str, bool], int] = {}
 
-    def case(self, number: int) -> FaultCase:
-        """Return the first fault of a number below `total`."""
+    def case(self, number: int) -> tuple[str, FaultPlan]:
+        """Return the operation and the first fault of a number below `total`."""
         if number >= self._firsts:
             at, place = divmod(number - self._firsts, len(self._operations))
-            return FaultCase(self._operations[place], MemoryError, at, inside=self._inside)
+            return self._operations[place], FaultPlan(MemoryError, at, inside=self._inside)
         rest, operation = divmod(number, len(self._operations))
         rest, first = divmod(rest, len(FAULTS))
         at, after = divmod(rest, len(self._after))
-        return FaultCase(self._operations[operation], FAULTS[first], at, self._after[after])
+        return self._operations[operation], FaultPlan(FAULTS[first], at, self._after[after])
 
     def run(self, numbers: Collection[int]) -> tuple[list[str], FaultCounts]:
         """Carry out the cases of numbers; return what failed, and how many cases were raised."""
         failures: list[str] = []
         counts = FaultCounts()
         for number in numbers:
-            case = self.case(number)
-            followed = self._raise_first(case, failures, counts)
+            name, plan = self.case(number)
+            followed = self._raise_first(name, plan, failures, counts)
             for gap, kind in itertools.product(range(followed), FAULTS):
-                self._raise_pair(replace(case, then=(kind, gap)), failures, counts)
+                self._raise_pair(name, replace(plan, then=(kind, gap)), failures, counts)
         return failures, counts
 
     def sample(self, pairs: int) -> list[str]:
@@ -146,46 +158,51 @@ class FaultCases:
             if counts.pairs == pairs:
                 return failures
             number = turn * _STRIDE % self._firsts
-            case = self.case(number)
-            if followed := self._raise_first(case, failures, counts):
+            name, plan = self.case(number)
+            if followed := self._raise_first(name, plan, failures, counts):
                 gap, kind = turn % followed, FAULTS[turn % len(FAULTS)]
-                self._raise_pair(replace(case, then=(kind, gap)), failures, counts)
+                self._raise_pair(name, replace(plan, then=(kind, gap)), failures, counts)
         raise AssertionError(f"there are {counts.pairs} pairs, not {pairs}: take a smaller sample")
 
-    def _raise_first(self, case: FaultCase, failures: list[str], counts: FaultCounts) -> int:
+    def _raise_first(
+        self, name: str, plan: FaultPlan, failures: list[str], counts: FaultCounts
+    ) -> int:
         """Raise the first fault alone; return how many calls of ports follow it."""
-        calls = case.operation, bool(case.inside)
-        if case.at >= self._ends.get(calls, case.at + 1):
+        calls = name, bool(plan.inside)
+        if plan.at >= self._ends.get(calls, plan.at + 1):
             return 0
-        faults = self._attempt(case, failures)
+        faults = self._attempt(name, plan, failures)
         if faults is None:
             return 0
         if not faults.raised:
             self._ends[calls] = faults.unraised
             return 0
-        if case.inside:
+        if plan.inside:
             counts.inside += 1
         else:
             counts.firsts += 1
-        if case.at == (self._inside_calls if case.inside else self._calls) - 1:
-            failures.append(f"{case}: this is the last call that is tried: raise the limit")
-        return 0 if case.inside else faults.followed
+        if plan.at == (self._inside_calls if plan.inside else self._calls) - 1:
+            failures.append(f"{name}: {plan}: this is the last call that is tried: raise the limit")
+        return 0 if plan.inside else faults.followed
 
-    def _raise_pair(self, case: FaultCase, failures: list[str], counts: FaultCounts) -> None:
-        faults = self._attempt(case, failures)
+    def _raise_pair(
+        self, name: str, plan: FaultPlan, failures: list[str], counts: FaultCounts
+    ) -> None:
+        faults = self._attempt(name, plan, failures)
         if faults is None:
             return
         if ", then " in faults.raised:
             counts.pairs += 1
         else:
-            failures.append(f"{case}: the second fault was not raised, only {faults.raised!r}")
+            failures.append(
+                f"{name}: {plan}: the second fault was not raised, only {faults.raised!r}"
+            )
 
-    def _attempt(self, case: FaultCase, failures: list[str]) -> Faults | None:
+    def _attempt(self, name: str, plan: FaultPlan, failures: list[str]) -> Faults | None:
         try:
-            return self._check(case)
+            return self._check(name, plan)
         except BaseException as error:  # noqa: BLE001 - the faults are of every kind
-            text = "".join(traceback.format_exception(error, limit=-3))
-            failures.append(f"{case}: {text}")
+            failures.append(_failure(f"{name}: {plan}", error))
             return None
 
 
@@ -209,12 +226,12 @@ class DrawnCases:
             try:
                 reached += self._check(number)
             except BaseException as error:  # noqa: BLE001 - the faults are of every kind
-                text = "".join(traceback.format_exception(error, limit=-3))
-                failures.append(f"case {number}: {text}")
+                failures.append(_failure(f"case {number}", error))
         return failures, reached
 
 
-Op = TypeVar("Op")
+def _failure(case: str, error: BaseException) -> str:
+    return f"{case}: {''.join(traceback.format_exception(error, limit=-3))}"
 
 
 def count_single(attempt: Callable[[int], str], stride: int = 1) -> int:
@@ -236,18 +253,12 @@ class DrawnPair(Generic[Op]):
 
     Attributes:
         operation: The operation.
-        first: The first exception.
-        at: Number of calls before it.
-        after: Raise it when the call has taken effect.
-        then: The second exception, and the number of calls between the two.
+        plan: The two faults.
         dice: Draws what else a part needs.
     """
 
     operation: Op
-    first: type[BaseException]
-    at: int
-    after: bool
-    then: tuple[type[BaseException], int]
+    plan: FaultPlan
     dice: random.Random
 
     @classmethod
@@ -268,4 +279,93 @@ class DrawnPair(Generic[Op]):
         calls = count(operation)
         at, after = dice.randrange(calls), dice.random() < 0.5
         gap = dice.randrange(dice.choice((gaps, max(gaps, calls))))
-        return cls(operation, first, at, after, (then, gap), dice)
+        return cls(operation, FaultPlan(first, at, after, (then, gap)), dice)
+
+
+def count_calls(attempt: Callable[[FaultPlan], Faults], inside: tuple[str, ...] = ()) -> int:
+    """Return how many calls an operation makes: of ports, or of functions of modules.
+
+    Args:
+        attempt: Carries the operation out under a plan.
+        inside: Names of the modules; empty for ports.
+    """
+    faults = attempt(FaultPlan(MemoryError, _NEVER, inside=inside))
+    assert not faults.raised
+    return faults.unraised
+
+
+def single_cases(
+    operations: Sequence[Op],
+    count: Callable[[Op], int],
+    check: Callable[[Op, FaultPlan], bool],
+    *,
+    inside: tuple[str, ...] = (),
+) -> DrawnCases:
+    """Return the cases of one fault of a part, each of which exists once.
+
+    Args:
+        operations: The operations.
+        count: Returns the number of calls of an operation.
+        check: Carries a case out and asserts the invariants; says whether the fault was raised.
+        inside: Names of modules: memory runs out at calls of their functions. Without, the
+            exceptions are of all kinds, before and after calls of ports.
+    """
+    kinds: Collection[tuple[type[BaseException], bool]] = [(MemoryError, False)]
+    if not inside:
+        kinds = list(itertools.product(FAULTS, (False, True)))
+    ends = list(itertools.accumulate(count(one) for one in operations))
+    total = ends[-1] * len(kinds)
+    assert math.gcd(total, _STRIDE) == 1
+
+    def run(number: int) -> bool:
+        call, kind = divmod(number * _STRIDE % total, len(kinds))
+        place = bisect.bisect_right(ends, call)
+        error, after = list(kinds)[kind]
+        at = call - (ends[place - 1] if place else 0)
+        return check(operations[place], FaultPlan(error, at, after, inside=inside))
+
+    return DrawnCases(run, total)
+
+
+class CountedPart(Generic[Op]):
+    """The cases of a part whose calls are counted in a run without faults.
+
+    Args:
+        operations: Its operations.
+        attempt: Carries one out under a plan, and checks the invariants.
+        inside: Names of the modules in whose functions memory may run out.
+        gaps: Number of calls after the first fault at which a second one is raised.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Op],
+        attempt: Callable[[Op, FaultPlan], Faults],
+        inside: tuple[str, ...],
+        gaps: int,
+    ) -> None:
+        self._operations, self._attempt = operations, attempt
+        self._inside, self._gaps = inside, gaps
+        self.count = functools.cache(self._count)
+
+    def _count(self, operation: Op, inside: tuple[str, ...] = ()) -> int:
+        """Return how many calls of ports, or of functions inside, an operation makes."""
+        return count_calls(functools.partial(self._attempt, operation), inside)
+
+    def is_met(self, operation: Op, plan: FaultPlan) -> bool:
+        """Carry a case of one fault out; return whether the fault was raised."""
+        return bool(self._attempt(operation, plan).raised)
+
+    def pair(self, number: int) -> str:
+        """Raise two errors during one operation; both and the operation follow from the number."""
+        drawn = DrawnPair.of(number, self._operations, self.count, gaps=self._gaps)
+        return self._attempt(drawn.operation, drawn.plan).raised
+
+    def singles(self) -> DrawnCases:
+        """Return the cases of one exception at a call of a port."""
+        return single_cases(self._operations, self.count, self.is_met)
+
+    def insides(self) -> DrawnCases:
+        """Return the cases in which memory runs out in a function."""
+        counted = functools.partial(self.count, inside=self._inside)
+        return single_cases(self._operations, counted, self.is_met, inside=self._inside)

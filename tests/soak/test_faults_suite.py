@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases
+from faultcases import FaultCases, FaultPlan
 from faults_suite import PARTS, TESTS
 
 
@@ -33,9 +33,9 @@ class Undo:
             raise
 
 
-def check(case: FaultCase) -> Faults:
+def check(_name: str, plan: FaultPlan) -> Faults:
     part = Undo()
-    with case.armed(part.faults):
+    with plan.armed(part.faults):
         part.operate()
     return part.faults
 
@@ -63,19 +63,19 @@ def test_a_memory_error_is_raised_at_each_call_of_a_function() -> None:
 
 
 def test_a_sample_raises_so_many_pairs() -> None:
-    checked: list[FaultCase] = []
+    checked: list[FaultPlan] = []
 
-    def note(case: FaultCase) -> Faults:
-        checked.append(case)
-        return check(case)
+    def note(name: str, plan: FaultPlan) -> Faults:
+        checked.append(plan)
+        return check(name, plan)
 
     assert not FaultCases(["operate"], note, calls=9).sample(5)
     assert sum(one.then is not None for one in checked) == 5
 
 
 def test_a_failure_names_its_case() -> None:
-    def fail(case: FaultCase) -> Faults:
-        raise AssertionError(f"no invariant holds after {case.at}")
+    def fail(_name: str, plan: FaultPlan) -> Faults:
+        raise AssertionError(f"no invariant holds after {plan.at}")
 
     failures, _ = FaultCases(["operate"], fail, calls=2).run([0])
     assert "operate: OSError before call 0" in failures[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 
 from penstock.core.errors import Closed, PenstockError
 from penstock.storage.content.claims import ContentClaim
@@ -169,25 +169,25 @@ OPERATIONS: Mapping[str, Callable[[World], None]] = {
 ENDS = ("recover", "close")
 
 
-def check(case: FaultCase) -> Faults:
+def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; content that a sync made durable afterwards survives a power loss."""
     world = World()
-    world.prepare(case.operation)
-    with case.armed(world.faults):
-        OPERATIONS[case.operation](world)
+    world.prepare(name)
+    with plan.armed(world.faults):
+        OPERATIONS[name](world)
     where = world.faults.raised
-    if case.operation == "close" and not case.inside:
+    if name == "close" and not plan.inside:
         assert not world.faults.unclosed, where
-    world.settle(case.operation)
+    world.settle(name)
     counted = sum(world.content.references.counts().values())
     # Where memory runs out between two statements, a claim may be released or not.
-    extra = int(bool(case.inside) and case.operation in ("release", "hold"))
+    extra = int(bool(plan.inside) and name in ("release", "hold"))
     assert counted - len(world.claims) in range(1 + extra), where
     read(world)
     check_durable(world)
     world.fs.powerless = False
     world.content.close()
-    assert not world.faults.unclosed or case.inside, where
+    assert not world.faults.unclosed or plan.inside, where
     return world.faults
 
 
@@ -209,7 +209,7 @@ def check_durable(world: World) -> None:
 def test_a_sync_that_succeeds_makes_all_durable_whatever_was_raised_before(
     name: str, error: type[BaseException], after: bool
 ) -> None:
-    assert count_single(lambda at: check(FaultCase(name, error, at, after)).raised)
+    assert count_single(lambda at: check(name, FaultPlan(error, at, after)).raised)
 
 
 INSIDE = ("penstock.storage.content",)
@@ -217,7 +217,7 @@ INSIDE = ("penstock.storage.content",)
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_sync_that_succeeds_makes_all_durable_after_a_memory_error(name: str) -> None:
-    assert count_single(lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised)
+    assert count_single(lambda at: check(name, FaultPlan(MemoryError, at, inside=INSIDE)).raised)
 
 
 PAIRS = FaultCases(OPERATIONS, check, calls=60, inside=INSIDE, inside_calls=600)

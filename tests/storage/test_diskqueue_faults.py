@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable
@@ -169,57 +169,57 @@ INSIDE = ("penstock.storage",)
 UNSYNCED = 1  # the call of `drop_oldest` that makes its first deletion durable
 
 
-def check(case: FaultCase) -> Faults:
+def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; what is synced afterwards is what a restart and a power loss leave."""
     world = World()
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         try:
-            OPERATIONS[case.operation](world)
+            OPERATIONS[name](world)
         except Unavailable:
             assert world.faults.raised
     where = world.faults.raised
-    if case.operation in ("close", "reopen"):
-        if not case.inside:
+    if name in ("close", "reopen"):
+        if not plan.inside:
             world.queue.close()  # which may be repeated
             assert not world.faults.unclosed, where
         world.fs = world.fs.kill_process()  # as a lock may be held that could not be released
         world.faults.unclosed.clear()
         world.queue = world.open()
     queue = world.queue
-    is_undo_hit = case.then is not None and case.operation == "new_cursor"
-    if where and (case.operation in DELETES or is_undo_hit):
-        OPERATIONS[case.operation](world)  # as the next round of the retention does
-    assert queue.earliest == world.earliest or case.operation in DELETES, where
+    is_undo_hit = plan.then is not None and name == "new_cursor"
+    if where and (name in DELETES or is_undo_hit):
+        OPERATIONS[name](world)  # as the next round of the retention does
+    assert queue.earliest == world.earliest or name in DELETES, where
     new = queue.latest - world.before
     queue.append([b"d"])
     queue.sync()
     everything = dict(enumerate([*world.messages, *[NEW] * new, b"d"]))
     assert messages_in(queue) == from_offset(everything, queue.earliest), where
     cursors = queue.statistics().cursors
-    for name, positions in world.possible.items():
-        assert cursors.get(name, -1) in positions, where
+    for cursor, positions in world.possible.items():
+        assert cursors.get(cursor, -1) in positions, where
     sequence = queue.last_sequence(PRODUCER)
     assert sequence is not None, where
-    assert sequence >= 1 + new * (case.operation == "append_of_producer"), where
-    check_reopened(world, case, everything)
+    assert sequence >= 1 + new * (name == "append_of_producer"), where
+    check_reopened(world, name, plan, everything)
     return world.faults
 
 
-def check_reopened(world: World, case: FaultCase, everything: dict[int, bytes]) -> None:
+def check_reopened(world: World, name: str, plan: FaultPlan, everything: dict[int, bytes]) -> None:
     """Check that a restart and a power loss leave the synced queue as it is."""
     queue, where = world.queue, world.faults.raised
     state = queue.latest, queue.last_sequence(PRODUCER), queue.statistics().cursors
-    lost = world.open(world.fs.crash(case.at))
+    lost = world.open(world.fs.crash(plan.at))
     assert (lost.latest, lost.last_sequence(PRODUCER), lost.statistics().cursors) == state, where
     # A deletion that raised may not be durable.
     assert lost.earliest <= queue.earliest, where
-    assert lost.earliest == queue.earliest or case.operation in DELETES, where
+    assert lost.earliest == queue.earliest or name in DELETES, where
     assert messages_in(lost) == from_offset(everything, lost.earliest), where
     assert not lost.verify().messages_lost, where
     lost.close()
     world.fs.powerless = False
     queue.close()
-    assert not world.faults.unclosed or case.inside, where
+    assert not world.faults.unclosed or plan.inside, where
 
 
 def from_offset(messages: dict[int, bytes], offset: int) -> dict[int, bytes]:
@@ -233,14 +233,14 @@ def test_what_was_synced_is_read_after_a_power_loss_whatever_was_raised_before(
     name: str, error: type[BaseException], after: bool
 ) -> None:
     assert count_single(
-        lambda at: check(FaultCase(name, error, at, after)).raised, STRIDES.get(name, 1)
+        lambda at: check(name, FaultPlan(error, at, after)).raised, STRIDES.get(name, 1)
     )
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_was_synced_is_read_after_a_memory_error(name: str) -> None:
     assert count_single(
-        lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised, STRIDE_INSIDE
+        lambda at: check(name, FaultPlan(MemoryError, at, inside=INSIDE)).raised, STRIDE_INSIDE
     )
 
 
@@ -285,7 +285,7 @@ def test_a_power_loss_after_deletions_that_were_not_synced_leaves_no_gap() -> No
 def test_cursors_move_up_after_a_deletion_that_memory_ran_out_behind() -> None:
     inside = ("penstock.storage.queue.log", "penstock.storage.queue.cursors")
     assert count_single(
-        lambda at: check(FaultCase("drop_oldest", MemoryError, at, inside=inside)).raised
+        lambda at: check("drop_oldest", FaultPlan(MemoryError, at, inside=inside)).raised
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
@@ -115,19 +115,19 @@ OPERATIONS: Mapping[str, Operation] = {
 INSIDE = ["penstock.storage"]
 
 
-def check(case: FaultCase) -> Faults:
+def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; what is synced afterwards is what a power loss leaves."""
-    world, operation = World(), OPERATIONS[case.operation]
+    world, operation = World(), OPERATIONS[name]
     operation.prepare(world)
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         operation.do(world)
     where = world.faults.raised
     world.journal.append([b"c"])
     world.journal.sync()
     world.journal.close()
-    assert not world.faults.unclosed or case.inside, where
+    assert not world.faults.unclosed or plan.inside, where
     again = world.open()
-    read = Journal.open(FOLDER, fs=world.fs.crash(case.at), clock=VirtualClock())
+    read = Journal.open(FOLDER, fs=world.fs.crash(plan.at), clock=VirtualClock())
     assert (again.snapshot, again.records) == (read.snapshot, read.records), where
     is_appended = operation.appends and not where
     expected = [(b"old", [b"a", b"b", *[b"faulty"] * is_appended, b"c"])]
@@ -145,13 +145,13 @@ def check(case: FaultCase) -> Faults:
 def test_what_is_synced_after_an_exception_is_read_after_a_power_loss(
     name: str, error: type[BaseException], after: bool
 ) -> None:
-    assert count_single(lambda at: check(FaultCase(name, error, at, after)).raised)
+    assert count_single(lambda at: check(name, FaultPlan(error, at, after)).raised)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_is_synced_is_read_after_a_memory_error(name: str) -> None:
     inside = tuple(INSIDE)
-    assert count_single(lambda at: check(FaultCase(name, MemoryError, at, inside=inside)).raised)
+    assert count_single(lambda at: check(name, FaultPlan(MemoryError, at, inside=inside)).raised)
 
 
 PAIRS = FaultCases(OPERATIONS, check, calls=24, inside=INSIDE, inside_calls=200)

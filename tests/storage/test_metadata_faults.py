@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCase, FaultCases, count_single
+from faultcases import FaultCases, FaultPlan, count_single
 from sqlalchemy import select
 
 from penstock.core.errors import Conflict, Fenced, NotFound
@@ -326,25 +326,25 @@ WORLDS = Worlds()
 INSIDE = ("penstock.storage.metadata",)
 
 
-def check(case: FaultCase) -> Faults:
+def check(name: str, plan: FaultPlan) -> Faults:
     """Do an operation under faults: all of it is in the database, or nothing; then do it."""
-    world, operation = WORLDS.take(case.operation), OPERATIONS[case.operation]
+    world, operation = WORLDS.take(name), OPERATIONS[name]
     is_done = False
-    with case.armed(world.faults):
+    with plan.armed(world.faults):
         operation(world.faulty)
         is_done = True
     world.engine.collect()
     where, rows = world.faults.raised, everything(world.store)
     if rows == world.rows:
         assert not is_done, where
-        WORLDS.give_back(case.operation, world)
+        WORLDS.give_back(name, world)
         return world.faults
     world.close()
     # Of the transactions that raised, only one whose commit took effect exists.
     first = where.partition(", ")[0]
-    is_committed = first == "close" or (first == "commit" and case.after) or case.inside
+    is_committed = first == "close" or (first == "commit" and plan.after) or plan.inside
     assert is_done or is_committed, where
-    check_whole(case.operation, rows, where)
+    check_whole(name, rows, where)
     return world.faults
 
 
@@ -373,6 +373,6 @@ def test_no_memory_error_in_a_function_leaves_half_of_a_transaction() -> None:
     stride = 29  # `make soak` has all calls of all operations
     for name in ("publish", "allocate"):
         assert count_single(
-            lambda at: check(FaultCase(name, MemoryError, at, inside=INSIDE)).raised,  # noqa: B023
+            lambda at: check(name, FaultPlan(MemoryError, at, inside=INSIDE)).raised,  # noqa: B023
             stride,
         )
