@@ -58,11 +58,11 @@ async def publish_gathered(world: World) -> None:
 
 async def create_channel(world: World) -> None:
     world.gone.add("c")
-    await world.broker.changes.find_or_create_channel(world.broker.topics.get("t"), "c")
+    await world.broker.channel_changes.find_or_create(world.broker.topics.get("t"), "c")
 
 
 async def delete_channel(world: World) -> None:
-    await world.broker.changes.delete_channel(world.broker.topics.get("t"), "b")
+    await world.broker.channel_changes.delete(world.broker.topics.get("t"), "b")
 
 
 async def pause_topic(world: World) -> None:
@@ -76,7 +76,7 @@ async def unpause_topic(world: World) -> None:
 
 async def pause_channel(world: World) -> None:
     topic = world.broker.topics.get("t")
-    await world.broker.changes.set_channel_paused(topic, "a", paused=True)
+    await world.broker.channel_changes.set_paused(topic, "a", paused=True)
 
 
 async def configure(world: World) -> None:

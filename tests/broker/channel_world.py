@@ -20,6 +20,7 @@ from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import PenstockError
 from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -142,6 +143,7 @@ class World:
         )
         self.changes = TopicChanges(self.topics)
         change_inline(self.changes)
+        self.channel_changes = ChannelChanges(self.topics, self.changes)
 
     @property
     def topic(self) -> Topic:
@@ -207,7 +209,7 @@ class World:
         self.known[name] = known
         if not self.topic.paused:
             self.held = None
-        await self.changes.find_or_create_channel(self.topic, name)
+        await self.channel_changes.find_or_create(self.topic, name)
         known.there = True
         self.subscribe(name)
 
@@ -224,7 +226,7 @@ class World:
         last, held = len(self.topic.channels) == 1, self.topic.position()[0]
         before, self.held = self.held, None
         try:
-            await self.changes.delete_channel(self.topic, name)
+            await self.channel_changes.delete(self.topic, name)
         except PenstockError:
             if name in self.topic.channels:
                 # It was loaded from its journal again, and may have forgotten as in a crash.
@@ -242,7 +244,7 @@ class World:
     async def pause_channel(self, name: str, *, paused: bool) -> None:
         if name in self.topic.channels:
             self.known[name].paused = None
-            await self.changes.set_channel_paused(self.topic, name, paused=paused)
+            await self.channel_changes.set_paused(self.topic, name, paused=paused)
             self.known[name].paused = paused
 
     async def take(self, name: str, ready: int) -> None:
@@ -485,7 +487,7 @@ class World:
         await self.changes.set_paused("t", paused=False)
         for name, channel in self.topic.channels.items():
             self.known[name].paused = None
-            await self.changes.set_channel_paused(self.topic, name, paused=False)
+            await self.channel_changes.set_paused(self.topic, name, paused=False)
             self.number += 1
             self.takers[name] = Taker(self, name, self.number, 3_600_000)
             self.takers[name].ready = 1_000_000

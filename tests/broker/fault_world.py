@@ -275,10 +275,9 @@ class World:
 
     async def fill(self) -> None:
         """Two channels; messages in memory, on disk only, in flight, deferred and requeued."""
-        changes = self.broker.changes
-        topic = await changes.create("t", 1)
+        topic = await self.broker.changes.create("t", 1)
         for name in ("a", "b"):
-            await changes.find_or_create_channel(topic, name)
+            await self.broker.channel_changes.find_or_create(topic, name)
         await self.publish("MPUB", *(self.body() for _ in range(5)))
         for _ in range(2):
             await self.publish("PUB t", self.body())
@@ -304,7 +303,7 @@ class World:
         await turns()
         for name in tuple(topic.channels):
             if topic.channels[name].paused:
-                await self.broker.changes.set_channel_paused(topic, name, paused=False)
+                await self.broker.channel_changes.set_paused(topic, name, paused=False)
         if topic.paused:
             await self.broker.changes.set_paused("t", paused=False)
         takers = [Client(self, name) for name in tuple(topic.channels)]

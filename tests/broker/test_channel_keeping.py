@@ -18,6 +18,7 @@ from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.disk import OsFileSystem
@@ -194,4 +195,5 @@ async def opened(
     changes = TopicChanges(topics)
     change_inline(changes)
     topic = await changes.create("t", 1)
-    return topics, changes, topic, await changes.find_or_create_channel(topic, "c")
+    channel = await ChannelChanges(topics, changes).find_or_create(topic, "c")
+    return topics, changes, topic, channel

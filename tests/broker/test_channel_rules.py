@@ -15,6 +15,7 @@ from penstock.broker.channel.delivery import Delivery
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -93,7 +94,7 @@ def play(
         changes = TopicChanges(topics)
         change_inline(changes)
         topic = await changes.create("t", 1)
-        channel = await changes.find_or_create_channel(topic, name)
+        channel = await ChannelChanges(topics, changes).find_or_create(topic, name)
         await story(topic, channel, clock)
         await channel.shut()
         topics.close()

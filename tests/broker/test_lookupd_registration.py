@@ -25,7 +25,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from penstock.broker.lookupd.announcer import LookupdAnnouncer
-    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.channel_changes import ChannelChanges
     from penstock.broker.topics.topic import Topic
 
 IDENTITY = b'{"broadcast_address":"here"}'
@@ -532,7 +532,7 @@ def test_of_very_many_new_topics_a_few_are_asked_about_at_a_time() -> None:
         announcer = SimpleNamespace(http_addresses=lambda: ["a:1"])
         inheritance = ChannelInheritance(
             cast("LookupdAnnouncer", announcer),
-            cast("TopicChanges", SimpleNamespace(find_or_create_channel=make)),
+            cast("ChannelChanges", SimpleNamespace(find_or_create=make)),
             lookupd,
         )
         for number in range(100):

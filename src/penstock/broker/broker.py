@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.publisher import MessagePublisher
     from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.channel_changes import ChannelChanges
     from penstock.broker.topics.registry import Topics
     from penstock.core.clock import Clock
 
@@ -33,6 +34,7 @@ class Broker:
         options: Its options.
         topics: Its topics.
         changes: Creates, changes and deletes topics.
+        channel_changes: Creates, pauses and deletes channels.
         publisher: Appends messages.
         budget: Memory budget of publish bodies.
         memory: Memory budget of everything else.
@@ -52,6 +54,7 @@ class Broker:
     options: BrokerOptions
     topics: Topics
     changes: TopicChanges
+    channel_changes: ChannelChanges
     publisher: MessagePublisher
     budget: ByteBudget
     memory: MemoryBudget

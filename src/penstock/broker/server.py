@@ -44,6 +44,7 @@ from penstock.broker.tcp.listeners import (
     remove_unix_listener,
 )
 from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
@@ -257,6 +258,7 @@ class BrokerServer:
             options=options,
             topics=topics,
             changes=changes,
+            channel_changes=ChannelChanges(topics, changes),
             publisher=publisher,
             budget=ByteBudget(inflight_bytes, options.admission_timeout_ms / _SECOND_MS),
             memory=memory,
@@ -373,7 +375,7 @@ class _Fronts:
             identity(broker), directory, options, self._random.random
         )
         broker.announcer = self._announcer
-        inheritance = ChannelInheritance(self._announcer, broker.changes, self._asker)
+        inheritance = ChannelInheritance(self._announcer, broker.channel_changes, self._asker)
         self._inheritance = inheritance
         broker.changes.watchers.append(inheritance)
         self._announcer.start()

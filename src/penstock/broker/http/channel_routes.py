@@ -2,7 +2,7 @@
 
 Owns the order in which NSQ validates the parameters, NSQ's error codes, and the start positions
 ``to=beginning|end|offset|timestamp`` with their meaning in offsets. Does not own the changes
-themselves (`penstock.broker.topics.changes`, `penstock.broker.channel`).
+themselves (`penstock.broker.topics.channel_changes`, `penstock.broker.channel`).
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class ChannelRoutes:
                 default if offset is None else offset
                 for offset, default in zip(wanted, topic.position(), strict=True)
             )
-        await self._broker.changes.find_or_create_channel(topic, name, starts)
+        await self._broker.channel_changes.find_or_create(topic, name, starts)
         return EMPTY
 
     async def delete(self, request: Request) -> HttpResponse:
         """Delete a channel; its consumers are disconnected."""
         topic, channel = self._channel(request)
         try:
-            await self._broker.changes.delete_channel(topic, channel.name)
+            await self._broker.channel_changes.delete(topic, channel.name)
         except NotFound as error:  # deleted by a concurrent request
             raise _no_channel(topic, channel.name) from error
         return EMPTY
@@ -139,7 +139,7 @@ class ChannelRoutes:
     async def _set_paused(self, request: Request, *, paused: bool) -> HttpResponse:
         topic, channel = self._channel(request)
         try:
-            await self._broker.changes.set_channel_paused(topic, channel.name, paused=paused)
+            await self._broker.channel_changes.set_paused(topic, channel.name, paused=paused)
         except NotFound as error:  # deleted meanwhile
             raise _no_channel(topic, channel.name) from error
         return EMPTY

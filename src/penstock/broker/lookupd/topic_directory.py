@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from penstock.broker.lookupd.announcer import LookupdAnnouncer
-    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.channel_changes import ChannelChanges
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
 
@@ -71,7 +71,7 @@ class ChannelInheritance:
     """
 
     def __init__(
-        self, announcer: LookupdAnnouncer, changes: TopicChanges, asker: LookupdQuery
+        self, announcer: LookupdAnnouncer, changes: ChannelChanges, asker: LookupdQuery
     ) -> None:
         self._announcer = announcer
         self._changes = changes
@@ -117,7 +117,7 @@ class ChannelInheritance:
         try:
             for name in names[:_CHANNELS_MAX]:
                 starts = (0,) * len(topic.queues)
-                await self._changes.find_or_create_channel(topic, name, starts)
+                await self._changes.find_or_create(topic, name, starts)
         except PenstockError as error:
             _logger.warning("topic %s: cannot create its channels: %s", topic.name, error)
 

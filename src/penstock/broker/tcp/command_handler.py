@@ -138,8 +138,8 @@ class CommandHandler:
             await asking
         try:
             topic = await self._broker.publisher.topic(command.topic, ANYWHERE)
-            changes = self._broker.changes
-            channel = await changes.find_or_create_channel(topic, command.channel)
+            changes = self._broker.channel_changes
+            channel = await changes.find_or_create(topic, command.channel)
         except PenstockError as error:
             raise c.CommandRefused("E_SUB_FAILED", f"SUB failed {error}") from error
         most = self._broker.options.max_channel_consumers

@@ -185,7 +185,7 @@ class TcpFront:
         if channel.subscribers or consumer.topic.channels.get(channel.name) is not channel:
             return
         try:
-            await self.broker.changes.delete_channel(consumer.topic, channel.name)
+            await self.broker.channel_changes.delete(consumer.topic, channel.name)
         except NotFound:
             pass
         except PenstockError as error:

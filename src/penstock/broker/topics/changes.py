@@ -1,33 +1,30 @@
-"""Changes of topics and channels (create, pause, delete) while the event loop serves.
+"""Changes of topics (create, pause, configure, empty, delete) while the event loop serves.
 
-Owns the thread that runs the changes one after the other: each needs fsyncs, and a publisher of
-another topic must not wait for them. Does not own the effects of a change (`registry`).
+Owns the thread that runs the changes one after the other, those of channels, too: each needs
+fsyncs, and a publisher of another topic must not wait for them. Does not own the effects of a
+change (`registry`) or the life of a channel (`channel_changes`).
 
 Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
 memory; a change whose request is cancelled is completed. After any exception, memory follows the
-disk: pauses and channels in memory equal those in ``topic.json`` when a change ends.
+disk: pauses in memory equal those in ``topic.json`` when a change ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
-from penstock.core.errors import NotFound, Unavailable
-from penstock.core.loop_tasks import call_each, report, run_on_thread, start_awaited
+from penstock.core.loop_tasks import call_each, run_on_thread, start_awaited
 from penstock.core.threads import SerialExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Executor
 
-    from penstock.broker.channel.channel import Channel
     from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
 
@@ -64,9 +61,15 @@ class TopicChanges:
     def __init__(self, topics: Topics) -> None:
         self.watchers: list[TopicWatcher] = []
         self._topics = topics
-        self._making: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
-        self._dropping: dict[tuple[Topic, str], asyncio.Task[None]] = {}
         self._thread: Executor = SerialExecutor("topics")
+
+    async def run(self, change: Callable[[], T]) -> T:
+        """Run a change on the thread of changes; the changes of channels, too."""
+        return await run_on_thread(change, self._thread)
+
+    def notify(self, name: str) -> None:
+        """Report to the watchers that a topic or channel was, or may have been, changed."""
+        call_each([partial(watcher.changed, name) for watcher in self.watchers])
 
     async def create(self, name: str, partitions: int) -> Topic:
         """Create a topic, or return one with as many stream partitions. Raises as `Topics`."""
@@ -79,7 +82,7 @@ class TopicChanges:
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
         topic = self._topics.get(name)
-        await _to_its_end(
+        await to_its_end(
             self._set_paused(topic, paused=paused),
             lambda: topic.set_paused(paused=topic.file.paused),
         )
@@ -87,7 +90,7 @@ class TopicChanges:
     async def _set_paused(self, topic: Topic, *, paused: bool) -> None:
         held = topic.position() if paused or not topic.channels else None
         try:
-            await self._run(
+            await self.run(
                 lambda: self._topics.settings.save(
                     topic, replace(topic.file, paused=paused, held=held)
                 )
@@ -106,13 +109,13 @@ class TopicChanges:
             InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        await _to_its_end(
+        await to_its_end(
             self._configure(topic, texts), lambda: self._topics.parts.apply_options(topic)
         )
 
     async def _configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
         try:
-            await self._run(lambda: self._topics.configure(topic, texts))
+            await self.run(lambda: self._topics.configure(topic, texts))
         finally:
             self._topics.parts.apply_options(topic)
 
@@ -133,7 +136,7 @@ class TopicChanges:
             if topic.file.held is not None:
                 self._topics.settings.save(topic, replace(topic.file, held=held))
 
-        await self._run(write)
+        await self.run(write)
 
     async def purge(self, topic: Topic) -> None:
         """Delete every message of a topic, for channels and for readers by offset.
@@ -141,7 +144,7 @@ class TopicChanges:
         Raises:
             Unavailable: The disk is full, or an I/O error; some messages may be deleted.
         """
-        await _to_its_end(self._purge(topic))
+        await to_its_end(self._purge(topic))
 
     async def _purge(self, topic: Topic) -> None:
         topic.withhold()
@@ -163,110 +166,6 @@ class TopicChanges:
             steps.take(topic.append_listeners.notify)
             steps.finish()
 
-    async def find_or_create_channel(
-        self, topic: Topic, name: str, starts: tuple[int, ...] | None = None
-    ) -> Channel:
-        """Return a channel of a topic, created if it does not exist.
-
-        The first channel begins at the topic's position, others with the next message.
-
-        Args:
-            topic: The topic.
-            name: The channel's name.
-            starts: Offsets at which a new channel begins instead, by stream partition.
-
-        Raises:
-            InvalidRequest: The name is invalid.
-            Unavailable: The disk is full, or the topic was deleted meanwhile.
-        """
-        found = topic.channels.get(name)
-        if found is not None:
-            return found
-        making = self._making.get((topic, name))
-        if making is None:
-            making = start_awaited(self._make_channel(topic, name, starts))
-            making.add_done_callback(partial(_forget, self._making, (topic, name)))
-            self._making[topic, name] = making
-        return await asyncio.shield(making)
-
-    async def delete_channel(self, topic: Topic, name: str) -> None:
-        """Delete a channel and its files, and close its consumers.
-
-        An ephemeral topic is deleted with its last channel.
-
-        Raises:
-            NotFound: The topic has no channel of this name.
-            Unavailable: The disk is full; the channel still exists.
-        """
-        channel = topic.channel(name)
-        # The task begins in a later iteration of the loop, after the channel is detached.
-        dropping = start_awaited(self._drop_channel(topic, channel))
-        dropping.add_done_callback(partial(_forget, self._dropping, (topic, name)))
-        self._dropping[topic, name] = dropping
-        # Detach it before its files are deleted, so that nothing is written to them afterwards.
-        try:
-            topic.detach(name)
-        except BaseException:
-            dropping.cancel()  # it has not begun
-            raise
-        self._notify(topic.name)
-        try:
-            await asyncio.shield(dropping)
-        except BaseException:
-            is_left = name in topic.file.channels and name not in topic.channels
-            if dropping.done() and is_left and not topic.closed:
-                # The task failed before it began.
-                with contextlib.suppress(Exception):
-                    await channel.shut()
-                await self._attach_again(topic, name)
-            raise
-        await self._delete_unused(topic)
-
-    async def _drop_channel(self, topic: Topic, channel: Channel) -> None:
-        name = channel.name
-        try:
-            await channel.shut()
-            # The current value: other channels may have been created or deleted meanwhile.
-            held = topic.held
-            await self._run(lambda: self._topics.channels.drop(topic, name, held))
-        except BaseException:
-            if name in topic.file.channels and not topic.closed:
-                # `topic.json` still lists it; messages in flight or not written are redelivered.
-                with contextlib.suppress(Exception):
-                    await channel.shut()  # again: two journals must not write one file
-                await self._attach_again(topic, name)
-            raise
-
-    async def _delete_unused(self, topic: Topic) -> None:
-        """Delete an ephemeral topic that has no channel left."""
-        awaited = any(wanted is topic for wanted, _ in self._making)
-        if is_ephemeral(topic.name) and not (topic.channels or topic.closed or awaited):
-            with contextlib.suppress(NotFound):
-                await self.delete(topic.name)
-
-    async def set_channel_paused(self, topic: Topic, name: str, *, paused: bool) -> None:
-        """Pause or unpause a channel durably.
-
-        Raises:
-            NotFound: The topic has no channel of this name.
-            Unavailable: The disk is full.
-        """
-        channel = topic.channel(name)
-        await _to_its_end(
-            self._set_channel_paused(topic, channel, paused=paused),
-            lambda: channel.set_paused(paused=topic.file.channels.get(name, channel.paused)),
-        )
-
-    async def _set_channel_paused(self, topic: Topic, channel: Channel, *, paused: bool) -> None:
-        name = channel.name
-        try:
-            await self._run(lambda: self._topics.channels.set_paused(topic, name, paused=paused))
-        except BaseException:
-            paused = topic.file.channels.get(name, channel.paused)
-            raise
-        finally:
-            channel.set_paused(paused=paused)
-
     async def delete(self, name: str) -> None:
         """Delete a topic: permanently at once; return when its files are deleted, too.
 
@@ -274,13 +173,13 @@ class TopicChanges:
             NotFound: No topic has this name.
             Unavailable: The disk is full; the topic still exists.
         """
-        await _to_its_end(self._delete(name))
+        await to_its_end(self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        topic = await self._run(lambda: self._topics.retire(name))
+        topic = await self.run(lambda: self._topics.retire(name))
         # The deletion is permanent: each part must end, even after exceptions.
         steps = CleanupSteps()
-        steps.take(self._notify, name)
+        steps.take(self.notify, name)
         steps.take(topic.end)
         # Ephemeral channels disappear with the last of their consumers, which are closed here.
         for channel in tuple(topic.channels.values()):
@@ -313,58 +212,11 @@ class TopicChanges:
                     _logger.exception("topic %s: cannot announce its creation", name)
             return topic
 
-        return await self._run(create)
-
-    async def _make_channel(
-        self, topic: Topic, name: str, starts: tuple[int, ...] | None
-    ) -> Channel:
-        # Its closed consumers may reconnect before its files are deleted.
-        dropping = self._dropping.get((topic, name))
-        if dropping is not None:
-            await asyncio.wait([dropping])
-            if name in topic.channels:
-                return topic.channels[name]  # the deletion failed
-        begin = topic.position() if starts is None else starts
-        try:
-            channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
-        except BaseException:
-            if name in topic.file.channels and not topic.closed:
-                await self._attach_again(topic, name)
-            raise
-        if topic.closed:
-            await channel.shut()
-            raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
-        try:
-            self._attach(topic, channel)
-        except BaseException:
-            self._attach(topic, channel)  # it exists on disk
-            raise
-        return channel
-
-    async def _attach_again(self, topic: Topic, name: str) -> None:
-        """Attach a channel that exists on disk; retry once, as another error may occur."""
-        for is_last in (False, True):
-            try:
-                channel = await self._run(lambda: self._topics.channels.load(topic, name))
-                self._attach(topic, channel)
-            except Exception as error:  # noqa: BLE001 - the second failure is reported
-                if is_last:
-                    # Retention keeps its messages, and the next SUB or restart loads it.
-                    report(f"topic {topic.name}: channel {name} cannot be loaded", error)
-            else:
-                return
-
-    def _attach(self, topic: Topic, channel: Channel) -> None:
-        topic.attach(channel)
-        self._topics.parts.apply_options(topic)  # its options may have changed meanwhile
-        self._notify(topic.name)
+        return await self.run(create)
 
     def _tell_created(self, topic: Topic) -> None:
         call_each([partial(watcher.created, topic) for watcher in self.watchers])
-        self._notify(topic.name)
-
-    def _notify(self, name: str) -> None:
-        call_each([partial(watcher.changed, name) for watcher in self.watchers])
+        self.notify(topic.name)
 
     def _remove(self, topic: Topic) -> None:
         try:
@@ -379,11 +231,8 @@ class TopicChanges:
         else:
             self._topics.forget(topic.name)
 
-    async def _run(self, change: Callable[[], T]) -> T:
-        return await run_on_thread(change, self._thread)
 
-
-async def _to_its_end(
+async def to_its_end(
     change: Coroutine[object, object, T], follow: Callable[[], None] = lambda: None
 ) -> T:
     """Wait until a change has ended; it continues even if its request is cancelled.
@@ -395,7 +244,7 @@ async def _to_its_end(
     """
 
     def ended(task: asyncio.Task[T]) -> None:
-        _read_exception(task)
+        read_exception(task)
         if not task.cancelled() and task.exception() is not None:
             follow()
 
@@ -404,14 +253,7 @@ async def _to_its_end(
     return await asyncio.shield(task)
 
 
-def _forget(
-    tasks: dict[tuple[Topic, str], asyncio.Task[T]], key: tuple[Topic, str], task: asyncio.Task[T]
-) -> None:
-    tasks.pop(key, None)
-    _read_exception(task)
-
-
-def _read_exception(task: asyncio.Task[T]) -> None:
+def read_exception(task: asyncio.Task[T]) -> None:
     """Retrieve and log an exception that no caller may be left to receive."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _logger.debug("a change of a topic failed: %r", error)

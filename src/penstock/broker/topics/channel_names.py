@@ -2,7 +2,7 @@
 
 Owns the channels in ``topic.json``, and that their files are created and deleted with these
 entries. Does not own the files of a channel (`penstock.broker.channel.store`) nor changes on the
-event loop (`changes`).
+event loop (`channel_changes`).
 
 Invariants: a channel exists while its topic's ``topic.json`` lists it; an ephemeral one is never
 listed.

@@ -1,4 +1,4 @@
-"""Changes of a topic that meet each other."""
+"""Changes of the channels of a topic while another change of them runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
 from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
 from penstock.storage.disk import OsFileSystem
 
-Story = Callable[[TopicChanges, Topic], Awaitable[None]]
+Story = Callable[[ChannelChanges, Topic], Awaitable[None]]
 
 
 def play(folder: Path, *stories: Story) -> None:
@@ -29,7 +30,7 @@ def play(folder: Path, *stories: Story) -> None:
         changes = TopicChanges(topics)
         try:
             topic = await changes.create("t", 1)
-            await story(changes, topic)
+            await story(ChannelChanges(topics, changes), topic)
             for channel in tuple(topic.channels.values()):
                 await channel.shut()
         finally:
@@ -43,8 +44,8 @@ def play(folder: Path, *stories: Story) -> None:
 def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_lasts(
     tmp_path: Path,
 ) -> None:
-    async def story(changes: TopicChanges, topic: Topic) -> None:
-        old = await changes.find_or_create_channel(topic, "c")
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        old = await changes.find_or_create(topic, "c")
         topic.append(0, [b"x"], 1)
         gate, shut = asyncio.Event(), old.shut
 
@@ -54,8 +55,8 @@ def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_la
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(old, "shut", shut_late)  # as on a slow disk
-            deleting = asyncio.ensure_future(changes.delete_channel(topic, "c"))
-            making = asyncio.ensure_future(changes.find_or_create_channel(topic, "c"))
+            deleting = asyncio.ensure_future(changes.delete(topic, "c"))
+            making = asyncio.ensure_future(changes.find_or_create(topic, "c"))
             await asyncio.wait([making], timeout=0.05)  # as far as it comes
             assert "c" not in topic.channels
             gate.set()
@@ -64,7 +65,7 @@ def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_la
         assert topic.channels["c"] is new is not old
         topic.append(0, [b"last"], 4)
 
-    async def after(_: TopicChanges, topic: Topic) -> None:
+    async def after(_: ChannelChanges, topic: Topic) -> None:
         assert list(topic.channels) == ["c"]
         assert topic.channels["c"].counts().depth == 1
 
@@ -74,18 +75,18 @@ def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_la
 def test_where_the_topic_stands_is_kept_when_its_last_channels_are_deleted_at_once(
     tmp_path: Path,
 ) -> None:
-    async def story(changes: TopicChanges, topic: Topic) -> None:
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
         for name in ("a", "b", "c"):
-            await changes.find_or_create_channel(topic, name)
+            await changes.find_or_create(topic, name)
         topic.append(0, [b"served"] * 5, 30)
         # The first one's journal takes a while: the others are gone before it.
         busy = asyncio.ensure_future(topic.channels["a"].keep(durable=True))
         await asyncio.sleep(0)
         topic.channels["a"].seek([3])
-        await asyncio.gather(busy, *(changes.delete_channel(topic, name) for name in "abc"))
+        await asyncio.gather(busy, *(changes.delete(topic, name) for name in "abc"))
         topic.append(0, [b"waits"], 5)
 
-    async def after(_: TopicChanges, topic: Topic) -> None:
+    async def after(_: ChannelChanges, topic: Topic) -> None:
         assert (topic.fed(0), topic.depth) == (5, 1)
 
     play(tmp_path, story, after)
