@@ -1,11 +1,12 @@
 """Peons as child processes of the worker: spares, forked processes, or new processes.
 
-Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it has a
-Spark session, and waits for the name of a task's folder on its standard input. One process runs one
-task and ends. Processes are forked from an idle process that has imported everything
-(`host.fork_server`); if that is not possible, they are new processes, which import everything
-themselves. All of this runs on the worker's mailbox thread, because the kernel ends children with
-the thread that started them. `docs/indexing.md` states the memory that a spare takes.
+`PeonProcesses` owns the processes and the spares, `PeonForkServer` the fork server. A *spare* is a
+peon without a task: it has a Spark session, and waits for the name of a task's folder on its
+standard input. One process runs one task and ends. Processes are forked from an idle process that
+has imported everything (`host.fork_server`); if that is not possible, they are new processes, which
+import everything themselves. All of this runs on the worker's mailbox thread, because the kernel
+ends children with the thread that started them. `docs/indexing.md` states the memory that a spare
+takes.
 
 | a task starts | in |
 |---|---|
@@ -128,6 +129,157 @@ class PeonChild:
             os.close(stdin)
 
 
+class PeonForkServer:
+    """The fork server of a worker's peons, started again after it has ended.
+
+    All methods but `wait` run on the worker's mailbox thread.
+
+    Args:
+        output: File for its output and that of its forked processes.
+        watch: Reports that it is ready, or has ended.
+        processor: The worker's mailbox.
+        clock: Time.
+        retry: Delays before it is started again.
+
+    Attributes:
+        is_ready: Whether it forks processes.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        watch: ChildWatch,
+        processor: MailboxProcessor,
+        clock: Clock,
+        retry: RetryPolicy,
+    ) -> None:
+        self.is_ready = False
+        self._output = output
+        self._watch = watch
+        self._processor = processor
+        self._clock = clock
+        self._retry = retry
+        self._command: ChildCommand | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self._server: ForkServer | None = None
+        self._since_s = 0.0
+        self._ends = 0
+        self._decided = threading.Event()
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while there is no server."""
+        return None if self._server is None else self._server.process.pid
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it may become ready, or its end has not been handled."""
+        return self._server is not None and not self.is_ready
+
+    def start(self, command: ChildCommand, changed: Callable[[], None]) -> None:
+        """Start the server, unless this kernel cannot adopt the processes that it forks.
+
+        Args:
+            command: Starts the program of the server.
+            changed: Called when the server is ready or has ended.
+        """
+        self._command, self._changed = command, changed
+        if adopt_orphans():
+            self._start()
+        else:
+            logger.warning("this kernel cannot adopt processes: each task starts a new one")
+        if self._server is None:
+            self._decided.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the server is ready, could not be started or has ended, or for this time."""
+        self._decided.wait(timeout_s)
+
+    def fork(self, stdin: int, words: int) -> ForkedProcess:
+        """Fork a process; a server that does not answer is killed.
+
+        Args:
+            stdin: Becomes the input of the process.
+            words: Its pipe for messages; the caller closes this and `stdin`.
+
+        Raises:
+            Unavailable: The server failed.
+        """
+        server = self._server
+        assert server is not None
+        try:
+            return server.fork(stdin, words)
+        except BaseException as error:
+            if isinstance(error, ForkServerLost) or not isinstance(error, Unavailable):
+                # A late answer would be treated as the answer to the next fork.
+                self.is_ready = False
+                server.process.kill()  # the watch notices the end
+            raise
+
+    def stop(self) -> None:
+        """End the server, and start no other one."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.stop()
+
+    def _start(self) -> None:
+        if self._stopping:
+            return
+        assert self._command is not None
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            try:
+                words, writer = _pipe(ours, theirs)
+                server = ForkServer(self._command, self._output, writer)
+                try:
+                    self._watch.watch(server.process.pid, words, lambda: self._post_event(server))
+                except BaseException:
+                    server.stop()
+                    raise
+            except Unavailable as error:
+                self._start_later(f"cannot be started: {error}")
+                return
+            ours.pop_all()
+        self._server, self._since_s = server, self._clock.monotonic_s()
+        self._processor.timers.schedule_after(
+            _SERVER_START_MAX_MS,
+            functools.partial(self._end_late, weakref.ref(server)),
+            "a fork server is late",
+        )
+
+    def _end_late(self, reference: weakref.ref[ForkServer]) -> None:
+        server = reference()
+        if server is not None and server is self._server and not self.is_ready:
+            server.process.kill()  # the watch notices the end
+
+    def _post_event(self, server: ForkServer) -> None:
+        """Report that the server is ready or has ended; on the watch's thread."""
+        self._processor.post(
+            lambda: self._handle_event(server), "fork server %d", server.process.pid
+        )
+        # Later launches are processed after this mail.
+        self._decided.set()
+
+    def _handle_event(self, server: ForkServer) -> None:
+        if self._stopping or server is not self._server:
+            return
+        if (code := server.process.poll()) is None:
+            self.is_ready = True
+        else:
+            server.stop()
+            self._server, self.is_ready = None, False
+            if self._clock.monotonic_s() - self._since_s >= _STEADY_S:
+                self._ends = 0
+            self._start_later(f"ended with exit code {code} (see {self._output})")
+        self._changed()
+
+    def _start_later(self, how: str) -> None:
+        self._ends += 1
+        delay_ms = self._retry.delay_ms(self._ends)
+        logger.warning("the peons' fork server %s; another in %d ms", how, delay_ms)
+        self._processor.timers.schedule_after(delay_ms, self._start, "start a fork server")
+
+
 class PeonProcesses:
     """`PeonLauncher`. `start` and `launch` run on the worker's mailbox thread.
 
@@ -162,14 +314,10 @@ class PeonProcesses:
         self._options = options or PeonOptions()
         self._program = program
         self._watch = ChildWatch()
+        self._server = PeonForkServer(spare_log, self._watch, processor, clock, self._options.retry)
         self._check_task: Callable[[str], None] = lambda _task_id: None
         self._spares: list[PeonChild] = []
         self._peons: list[PeonChild] = []
-        self._server: ForkServer | None = None
-        self._server_is_ready = False
-        self._server_since_s = 0.0
-        self._server_ends = 0
-        self._server_decided = threading.Event()
         self.waits = WaitTable(clock)
         self._deaths = 0
         self._refilling = False
@@ -184,12 +332,7 @@ class PeonProcesses:
         self._check_task = check_task
         self._watch.start()
         if self._options.spares:
-            if adopt_orphans():
-                self._start_server()
-            else:
-                logger.warning("this kernel cannot adopt processes: each task starts a new one")
-        if self._server is None:
-            self._server_decided.set()
+            self._server.start(self._command(), self._fill)
         self._fill()
 
     def wait_for_server(self, timeout_s: float) -> None:
@@ -198,7 +341,8 @@ class PeonProcesses:
         Returns when the fork server is ready, if there is none, or when the time is over. Not to be
         called on the mailbox thread.
         """
-        self._server_decided.wait(timeout_s)
+        if self._options.spares:
+            self._server.wait(timeout_s)
 
     def launch(self, task_id: str, folder: str) -> PeonChild:
         """Start a peon in a task's folder.
@@ -220,9 +364,7 @@ class PeonProcesses:
     def end_spares(self) -> None:
         """End processes without a task, and start no further ones; on the mailbox thread."""
         self._stopping = True
-        server = self._server
-        if server is not None:
-            server.stop()
+        self._server.stop()
         for spare in self._spares:
             spare.terminate()
 
@@ -260,10 +402,10 @@ class PeonProcesses:
         return None
 
     def _take_forked(self, folder: str) -> PeonChild | None:
-        if self._server is None or not self._server_is_ready:
+        if not self._server.is_ready:
             return None
         try:
-            peon = self._fork(self._server)
+            peon = self._make(self._server.fork)
         except Unavailable as error:
             logger.warning("starting a new process for task folder %s: %s", folder, error)
             return None
@@ -271,21 +413,6 @@ class PeonProcesses:
             return peon
         self._let_go(peon)
         return None
-
-    def _fork(self, server: ForkServer) -> PeonChild:
-        """Fork a peon.
-
-        Raises:
-            Unavailable: The server failed; one that does not answer is killed.
-        """
-        try:
-            return self._make(server.fork)
-        except BaseException as error:
-            if isinstance(error, ForkServerLost) or not isinstance(error, Unavailable):
-                # A late answer would be treated as the answer to the next fork.
-                self._server_is_ready = False
-                server.process.kill()  # the watch notices the end
-            raise
 
     def _start_new(self, output: Path, folder: str | None) -> PeonChild:
         def start(stdin: int, words: int) -> subprocess.Popen[bytes]:
@@ -344,66 +471,6 @@ class PeonProcesses:
             )
             self._refill(delay_ms)
 
-    # The mailbox thread: the fork server
-
-    def _start_server(self) -> None:
-        if self._stopping:
-            return
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            try:
-                words, writer = _pipe(ours, theirs)
-                server = ForkServer(self._command(), self._spare_log, writer)
-                try:
-                    self._watch.watch(
-                        server.process.pid, words, lambda: self._post_server_event(server)
-                    )
-                except BaseException:
-                    server.stop()
-                    raise
-            except Unavailable as error:
-                self._server_ended(f"cannot be started: {error}")
-                return
-            ours.pop_all()
-        self._server, self._server_since_s = server, self._clock.monotonic_s()
-        self._processor.timers.schedule_after(
-            _SERVER_START_MAX_MS,
-            functools.partial(self._end_late_server, weakref.ref(server)),
-            "a fork server is late",
-        )
-
-    def _end_late_server(self, reference: weakref.ref[ForkServer]) -> None:
-        server = reference()
-        if server is not None and server is self._server and not self._server_is_ready:
-            server.process.kill()  # the watch notices the end
-
-    def _post_server_event(self, server: ForkServer) -> None:
-        """Report that a fork server is ready or has ended; on the watch's thread."""
-        self._processor.post(
-            lambda: self._heard_of_server(server), "fork server %d", server.process.pid
-        )
-        # Later launches are processed after this mail.
-        self._server_decided.set()
-
-    def _heard_of_server(self, server: ForkServer) -> None:
-        if self._stopping or server is not self._server:
-            return
-        if (code := server.process.poll()) is None:
-            self._server_is_ready = True
-            self._fill()
-            return
-        server.stop()
-        self._server, self._server_is_ready = None, False
-        if self._clock.monotonic_s() - self._server_since_s >= _STEADY_S:
-            self._server_ends = 0
-        self._server_ended(f"ended with exit code {code} (see {self._spare_log})")
-        self._fill()
-
-    def _server_ended(self, how: str) -> None:
-        self._server_ends += 1
-        delay_ms = self._options.retry.delay_ms(self._server_ends)
-        logger.warning("the peons' fork server %s; another in %d ms", how, delay_ms)
-        self._processor.timers.schedule_after(delay_ms, self._start_server, "start a fork server")
-
     # The mailbox thread: spares
 
     def _refill(self, delay_ms: int) -> None:
@@ -418,7 +485,7 @@ class PeonProcesses:
     def _fill(self) -> None:
         self._forget_ended()
         while not self._stopping and len(self._spares) < self._options.spares:
-            if self._server is not None and not self._server_is_ready:
+            if self._server.is_starting:
                 return  # once it is ready, or has ended
             try:
                 spare = self._make_spare()
@@ -438,8 +505,8 @@ class PeonProcesses:
             )
 
     def _make_spare(self) -> PeonChild:
-        if self._server is not None:
-            return self._fork(self._server)
+        if self._server.is_ready:
+            return self._make(self._server.fork)
         return self._start_new(self._spare_log, None)
 
     def _replace(self, reference: weakref.ref[PeonChild]) -> None:
@@ -452,8 +519,8 @@ class PeonProcesses:
     def _forget_ended(self) -> None:
         self._peons = [one for one in self._peons if one.exit_code() is None]
         known = {one.process.pid for one in (*self._spares, *self._peons)}
-        if self._server is not None:
-            known.add(self._server.process.pid)
+        if (server := self._server.pid) is not None:
+            known.add(server)
         reap_orphans(known)
 
     def _let_go(self, spare: PeonChild) -> None:
