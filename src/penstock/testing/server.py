@@ -48,6 +48,42 @@ _SQL_POLL_S: Final = 0.3
 _PEEK_COUNT: Final = 1_000
 
 
+class _ServerLogs:
+    """Output and log files of a server, without what was written before `forget`."""
+
+    def __init__(self, folder: Path, process: ServerProcess) -> None:
+        self._folder = folder
+        self._process = process
+        self._logged_before: dict[str, int] = {}
+        self._printed_before = (0, 0)
+
+    def text(self, lines: int) -> str:
+        """Return the last lines of the output and of each file."""
+        started, last_line = self._printed_before
+        is_same = started == self._process.starts
+        texts = {"output": self._process.lines_after(last_line if is_same else 0)}
+        for path in self._files():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(self._logged_before.get(path.name, 0))
+                texts[path.name] = file.read().decode(errors="replace").splitlines()
+        shown = [
+            "\n".join([f"-- {name} of Penstock", *text[-lines:]])
+            for name, text in texts.items()
+            if text
+        ]
+        return "\n".join(shown)
+
+    def forget(self) -> None:
+        """Have `text` return only what is written from now on."""
+        self._printed_before = self._process.starts, self._process.last_line
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                self._logged_before[path.name] = path.stat().st_size
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.log")) + sorted(self._folder.glob("*.out"))
+
+
 class LocalBroker:
     """A broker of a test, in a process of its own. A context manager starts and closes it.
 
@@ -66,8 +102,6 @@ class LocalBroker:
     ) -> None:
         self._is_temporary = folder is None
         self.folder = Path(folder or _temporary_folder()).absolute()
-        self._logged_before: dict[str, int] = {}
-        self._printed_before = (0, 0)
         self._clock = SystemClock()
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)
@@ -79,6 +113,7 @@ class LocalBroker:
             command=self._command,
             environment=environment,
         )
+        self._logs = _ServerLogs(DataFolder(self.folder).log, self._process)
 
     # -- the process
 
@@ -159,30 +194,11 @@ class LocalBroker:
         Args:
             lines: Maximum number of lines of each.
         """
-        started, last_line = self._printed_before
-        is_same = started == self._process.starts
-        texts = {"output": self._process.lines_after(last_line if is_same else 0)}
-        for path in self._log_files():
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(self._logged_before.get(path.name, 0))
-                texts[path.name] = file.read().decode(errors="replace").splitlines()
-        shown = [
-            "\n".join([f"-- {name} of Penstock", *text[-lines:]])
-            for name, text in texts.items()
-            if text
-        ]
-        return "\n".join(shown)
+        return self._logs.text(lines)
 
     def forget_logs(self) -> None:
         """Have `logs` show only what is printed and logged from now on."""
-        self._printed_before = self._process.starts, self._process.last_line
-        for path in self._log_files():
-            with contextlib.suppress(OSError):
-                self._logged_before[path.name] = path.stat().st_size
-
-    def _log_files(self) -> list[Path]:
-        log = DataFolder(self.folder).log
-        return sorted(log.glob("*.log")) + sorted(log.glob("*.out"))
+        self._logs.forget()
 
     # -- addresses and clients
 
