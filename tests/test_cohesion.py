@@ -104,9 +104,11 @@ def test_no_class_name_exists_twice_without_a_reason() -> None:
     assert found.keys() == SHARED_CLASS_NAMES.keys(), found
 
 
-@pytest.mark.parametrize("page_name", ["where.md", "architecture.md"])
+@pytest.mark.parametrize(
+    "page_name", ["contributing/where.md", "contributing/architecture.md", "seams.md"]
+)
 def test_every_module_that_a_page_for_contributors_names_exists(page_name: str) -> None:
-    page = cohesion.ROOT / "docs" / "contributing" / page_name
+    page = cohesion.ROOT / "docs" / page_name
     names = re.findall(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.\*)?`", page.read_text())
     names = [name for name in names if not name.endswith(".json")]
     paths = {name: cohesion.ROOT / "src" / "penstock" / name.replace(".", "/") for name in names}
