@@ -11,13 +11,13 @@ from penstock.core.errors import Conflict
 from penstock.core.metrics import Histogram
 from penstock.mailbox import MailboxTimers, TaskMailbox, WrongThread
 from penstock.mailbox.alarm import Alarm
-from penstock.mailbox.control import DefaultActionController, put_control
+from penstock.mailbox.control import DefaultActionController, LoopEnd, put_control
 from penstock.mailbox.metrics import LatencyProbe
 from penstock.testing.clock import VirtualClock
 
 
 def controller_of(box: TaskMailbox) -> DefaultActionController:
-    return DefaultActionController(box, lambda: None)
+    return DefaultActionController(box, LoopEnd(box))
 
 
 def test_there_is_one_suspension_at_a_time_and_a_stale_one_ends_nothing() -> None:

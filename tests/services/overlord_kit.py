@@ -18,6 +18,7 @@ import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from event_kit import KeptEvents
 from metadata_kit import open_metadata
+from places_kit import FixedPlaces
 from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
@@ -377,8 +378,9 @@ def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
         leases = world.metadata.leases
         leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
         directory = LeaseDirectory(leases)
-        parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
-        sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
+        broker = FixedPlaces(address)
+        parts = RouterParts(world.metadata, directory, address, broker, ready, world.clock)
+        sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock)
         api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
         try:
             yield api

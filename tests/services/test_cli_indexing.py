@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from overlord_kit import OverlordWorld, noop, ready, supervisor_spec
+from places_kit import FixedPlaces
 
 from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
@@ -44,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
     place = serve(made.app)
     made.metadata.leases.renew("overlord", "o", host=place.host, port=place.port, ttl_ms=10**9)
     directory = LeaseDirectory(made.metadata.leases)
-    parts = RouterParts(made.metadata, directory, place, lambda: place, ready, made.clock)
+    parts = RouterParts(made.metadata, directory, place, FixedPlaces(place), ready, made.clock)
     made.url = serve(application(RouterRoutes(parts).routes())).url  # type: ignore[attr-defined]
     for day in (1, 5):
         segment = Segment(

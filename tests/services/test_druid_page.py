@@ -13,6 +13,7 @@ import pytest
 from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
 from event_kit import KeptEvents
 from overlord_kit import OverlordWorld, ready, supervisor_spec
+from places_kit import FixedPlaces
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
@@ -52,16 +53,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str,
     world = OverlordWorld(tmp_path_factory.mktemp("page"))
     overlord = keys(world.app.routes)
     directory, address = LeaseDirectory(world.metadata.leases), HostPort("127.0.0.1", 1)
-    parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
-    sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), lambda: 0.0)
+    places = FixedPlaces(address)
+    parts = RouterParts(world.metadata, directory, address, places, ready, world.clock)
+    sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), world.clock)
     tables = TableRoutes(cast("TableSource", NOBODY))
     router = keys(routes_of(sql, RouterRoutes(parts), tables))
     worker = WorkerRoutes(
         "w",
         cast("WorkerPort", NOBODY),
         cast("TaskLogReader", NOBODY),
-        lambda: address,
-        find_broker=lambda: address,
+        places,
+        places,
     )
     peon = PeonRoutes(
         "t", cast("PeonTask", NOBODY), lambda: None, cast("TaskControl", NOBODY)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from event_kit import KeptEvents
+from places_kit import FixedPlaces
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
@@ -20,7 +21,6 @@ from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import Options
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
-from penstock.storage.metadata import LeaseRow
 
 LIMIT_S = 30.0
 
@@ -48,15 +48,11 @@ class Process:
         )
 
     def host(self) -> flow.FlowHost:
-        return flow.FlowHost(self.context, BrokerFinder(self.context.options, no_lease))
+        return flow.FlowHost(self.context, BrokerFinder(self.context.options, FixedPlaces()))
 
     def _waits(self, reason: str) -> None:
         self.waits.append(reason)
         self.is_waiting.set()
-
-
-def no_lease() -> LeaseRow:
-    raise Unavailable("no broker is announced")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 from mailbox_kit import StepLanes
+from places_kit import FixedPlaces
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -335,8 +336,8 @@ def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, HostPort]:
     store = LogStore(str(tmp_path / "kept"))
     logs = TaskLogs([str(tmp_path / "tasks")], OsFileSystem(), store, StepLanes())
     worker = FakeWorker()
-    places = (lambda: HostPort("h", 5), lambda: HostPort("b", 4))
-    routes = WorkerRoutes("h:1", worker, logs, places[0], find_broker=places[1]).routes()
+    places = FixedPlaces(HostPort("h", 5), HostPort("b", 4))
+    routes = WorkerRoutes("h:1", worker, logs, places, places).routes()
     return worker, serve(routes)
 
 
@@ -365,8 +366,8 @@ def test_a_worker_takes_tasks_as_large_as_it_is_told(serve) -> None:
     worker = FakeWorker()
     large = {"type": "noop", "id": "n", "context": {"note": "x" * 1_000_000}}
     for bytes_max, is_taken in ((1_000_000, False), (1_100_000, True)):
-        found = lambda: HostPort("h", 5)  # noqa: E731
-        routes = WorkerRoutes("h:1", worker, None, found, bytes_max, find_broker=found)  # type: ignore[arg-type]
+        places = FixedPlaces()
+        routes = WorkerRoutes("h:1", worker, None, places, places, bytes_max)  # type: ignore[arg-type]
         client = HttpWorkerClient("w", serve(routes.routes()), TOKEN)
         if is_taken:
             client.assign(parse_task(large))

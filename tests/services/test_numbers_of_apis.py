@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
+from places_kit import FixedPlaces
 from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
 from test_internal_apis import FakePeonTask, FakeTask, FakeWorker
 
@@ -160,10 +161,8 @@ class Apis:
     """The APIs of a cluster without Spark and broker."""
 
     def __init__(self, world: OverlordWorld, router: Api) -> None:
-        places = (lambda: HostPort("h", 5), lambda: HostPort("b", 4))
-        worker = WorkerRoutes(
-            "h:1", FakeWorker(), world.log_store, places[0], find_broker=places[1]
-        ).routes()
+        places = FixedPlaces(HostPort("h", 5), HostPort("b", 4))
+        worker = WorkerRoutes("h:1", FakeWorker(), world.log_store, places, places).routes()
         peon = PeonRoutes("t", FakePeonTask(), lambda: None, FakeTask(), context={}).routes()
         self.own = [Api(application(routes)) for routes in (worker, peon)]
         self.all = {"overlord": world.api, "router": router}

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from overlord_kit import Api, OverlordWorld, noop, ready
+from places_kit import FixedPlaces
 
 from penstock.core.intervals import Interval, format_time
 from penstock.segments.model import Segment
@@ -75,7 +76,7 @@ def test_an_overlord_that_does_not_answer_is_named(tmp_path: Path) -> None:
     store.leases.renew("overlord", "o", host="127.0.0.1", port=1, ttl_ms=1_000)
     address = HostPort("127.0.0.1", 1)
     parts = RouterParts(
-        store, LeaseDirectory(store.leases), address, lambda: address, ready, VirtualClock()
+        store, LeaseDirectory(store.leases), address, FixedPlaces(address), ready, VirtualClock()
     )
     router = Api(application(RouterRoutes(parts).routes()))
     answer = router.get(f"{P}/tasks")

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from event_kit import KeptEvents
+from places_kit import FixedPlaces
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import InvalidRequest
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import SegmentId
@@ -31,7 +32,7 @@ from penstock.services.options.table import Options
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.disk import OsFileSystem
-from penstock.storage.metadata import LeaseRow, MetadataStore
+from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
@@ -239,7 +240,7 @@ def test_the_flow_makes_its_folder_for_its_user_also_under_the_umask_for_a_group
         context = RoleContext(
             *("flow", options, SystemClock(), listener, lambda: None, lambda: None, KeptEvents())
         )
-        host = flow.FlowHost(context, BrokerFinder(options, no_lease))
+        host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         host.start()
         host.stop()
     WRITE_GUARD.set([])
@@ -262,7 +263,7 @@ def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
         context = RoleContext(
             *("flow", options, SystemClock(), listener, lambda: None, lambda: None, KeptEvents())
         )
-        host = flow.FlowHost(context, BrokerFinder(options, no_lease))
+        host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         with monkeypatch.context() as broken:
             broken.setattr(flow.shutil, "rmtree", fail)
             with pytest.raises(OSError, match="I/O error"):
@@ -272,7 +273,3 @@ def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
         host.start()
         host.stop()
     WRITE_GUARD.set([])
-
-
-def no_lease() -> LeaseRow:
-    raise Unavailable("no broker is announced")

@@ -18,6 +18,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from event_kit import KeptEvents
+from places_kit import FixedPlaces
 from starlette.concurrency import run_in_threadpool
 
 from penstock.core.errors import Dependency, InvalidRequest, MetadataUnavailable, PenstockError
@@ -84,19 +85,19 @@ class Rig:
         self.sql = FakeSql()
         self.ready = True
         # Nothing listens there: the port of a protocol (tcpmux) that is obsolete.
-        self.find_broker = lambda: HostPort("127.0.0.1", 1)
+        self.broker = FixedPlaces(HostPort("127.0.0.1", 1))
         metrics = MetricRegistry()
         parts = RouterParts(
             self.store,
             LeaseDirectory(self.store.leases),
             HostPort("127.0.0.1", 8888),
-            lambda: self.find_broker(),  # noqa: PLW0108 - a test replaces it
+            self.broker,
             self._state,
             self.clock,
             mistakes=lambda expressions: ["is odd" if "?" in one else "" for one in expressions],
         )
         routes = [
-            *SqlRoutes(self.sql, metrics, KeptEvents(), self.clock.monotonic_s).routes(),
+            *SqlRoutes(self.sql, metrics, KeptEvents(), self.clock).routes(),
             *RouterRoutes(parts).routes(),
         ]
         self.app = application(
@@ -676,7 +677,7 @@ async def test_status_answers_although_no_process_was_ever_found(
         raise MetadataUnavailable("the database does not answer")
 
     monkeypatch.setattr(rig.store.leases, "list", away)
-    monkeypatch.setattr(rig, "find_broker", away)
+    monkeypatch.setattr(rig.broker, "http", away)
     answer = await rig.ask("GET", "/status")
     assert answer.status_code == 200
     status = answer.json()

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
+from places_kit import FixedPlaces
 from starlette.applications import Starlette
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
@@ -195,10 +196,8 @@ def test_projections_come_from_supervisors_and_from_batch_tasks(
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     store: MetadataStore, tmp_path: Path
 ) -> None:
-    def nobody() -> HostPort:
-        raise Unavailable("no overlord")
-
-    metrics = RouterMetrics(store, lambda: HostPort("127.0.0.1", 1), nobody, clock=SystemClock())
+    places = FixedPlaces(overlord=None, broker=HostPort("127.0.0.1", 1))
+    metrics = RouterMetrics(store, places, places, clock=SystemClock())
     published(store, tmp_path, "v1")
     announced(store)
     found: dict[tuple[str, ...], object] = {}
@@ -263,9 +262,8 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
     thread.start()
     try:
         address = HostPort("127.0.0.1", server.server_address[1])
-        metrics = RouterMetrics(
-            store, lambda: HostPort("127.0.0.1", 1), lambda: address, clock=SystemClock()
-        )
+        places = FixedPlaces(address, HostPort("127.0.0.1", 1))
+        metrics = RouterMetrics(store, places, places, clock=SystemClock())
         found = {
             (sample.name, *(value for _, value in sample.labels)): sample.value
             for sample in metrics.of_overlord()
@@ -308,7 +306,8 @@ def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: Metada
     thread.start()
     try:
         address = HostPort("127.0.0.1", server.server_address[1])
-        metrics = RouterMetrics(store, lambda: address, lambda: address, clock=SystemClock())
+        places = FixedPlaces(address)
+        metrics = RouterMetrics(store, places, places, clock=SystemClock())
         found = {(one.name, one.labels): one.value for one in metrics.of_broker()}
     finally:
         server.shutdown()

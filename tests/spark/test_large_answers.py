@@ -58,7 +58,7 @@ class Rig:
         )
         self.metrics = MetricRegistry()
         clock = SystemClock()
-        routes = SqlRoutes(self.service, self.metrics, KeptEvents(), clock.monotonic_s).routes()
+        routes = SqlRoutes(self.service, self.metrics, KeptEvents(), clock).routes()
         listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
         self.guard = HttpGuard(error_body=api_error)

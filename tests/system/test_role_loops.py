@@ -146,7 +146,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
 
         until("the advice", lambda: "--broker-http" in json.dumps(status()))
         roles.start_broker()
-        finder = BrokerFinder(Options(data_dir=roles.folder), directory.broker)
+        finder = BrokerFinder(Options(data_dir=roles.folder), directory)
         first = until("a broker", finder.http)
         with BrokerClient(first.url) as broker:
             broker.create_topic("clicks", 1)

@@ -61,17 +61,17 @@ class DefaultActionController:
 
     Args:
         mailbox: The mailbox of the loop.
-        complete: Ends the loop permanently.
+        end: Ends the loop.
 
     Attributes:
         suspension: The current one; None: the default action may run. Read from any thread.
     """
 
-    __slots__ = ("_complete", "_mailbox", "suspension")
+    __slots__ = ("_loop_end", "_mailbox", "suspension")
 
-    def __init__(self, mailbox: TaskMailbox, complete: Callable[[], object]) -> None:
+    def __init__(self, mailbox: TaskMailbox, end: LoopEnd) -> None:
         self._mailbox = mailbox
-        self._complete = complete
+        self._loop_end = end
         self.suspension: Suspension | None = None
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
@@ -104,7 +104,7 @@ class DefaultActionController:
 
     def all_actions_completed(self) -> None:
         """End the loop permanently."""
-        self._complete()
+        self._loop_end.complete()
 
     def _end(self, suspension: Suspension) -> None:
         if self.suspension is suspension:

@@ -17,6 +17,7 @@ from penstock.mailbox.task_mailbox import MailboxState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.mailbox.control import DefaultActionController
     from penstock.mailbox.mail import MailOptions
     from penstock.mailbox.task_mailbox import TaskMailbox
 
@@ -68,20 +69,19 @@ class MailboxExecutor:
     Args:
         mailbox: The mailbox that receives the mail.
         priority: Priority of the mail and of the yields.
-        is_default_action_suspended: Called by `is_idle`.
+        controller: Of the default action, for `is_idle`; None: there is no default action.
     """
 
     def __init__(
         self,
         mailbox: TaskMailbox,
         priority: int = MIN_PRIORITY,
-        *,
-        is_default_action_suspended: Callable[[], bool] = lambda: True,
+        controller: DefaultActionController | None = None,
     ) -> None:
         self._mailbox = mailbox
         self._put = mailbox.put
         self.priority: Final = priority
-        self._is_default_action_suspended = is_default_action_suspended
+        self._controller = controller
 
     def execute(
         self,
@@ -185,7 +185,7 @@ class MailboxExecutor:
             WrongThread: The caller is not the mailbox thread.
         """
         return (
-            self._is_default_action_suspended()
+            (self._controller is None or self._controller.suspension is not None)
             and not self._mailbox.has_mail()
             and self._mailbox.state is MailboxState.OPEN
         )

@@ -67,7 +67,7 @@ class MailboxProcessor:
         self.timers: Final = MailboxTimers(self.mailbox, clock)
         self.metrics: Final = MailboxMetrics(self.mailbox, clock)
         self._end: Final = LoopEnd(self.mailbox)
-        self.controller: Final = DefaultActionController(self.mailbox, self._end.complete)
+        self.controller: Final = DefaultActionController(self.mailbox, self._end)
         self.main_executor: Final = self.executor(MIN_PRIORITY)
         self._default_action: Final = default_action or self._wait_for_mail_only
         self._probe: Final = LatencyProbe(
@@ -78,11 +78,7 @@ class MailboxProcessor:
 
     def executor(self, priority: int) -> MailboxExecutor:
         """Return an executor whose mails have this priority."""
-        return MailboxExecutor(
-            self.mailbox,
-            priority,
-            is_default_action_suspended=lambda: self.controller.suspension is not None,
-        )
+        return MailboxExecutor(self.mailbox, priority, self.controller)
 
     def suspend(self) -> None:
         """Make the loop return after the current mail or action; no effect unless open."""

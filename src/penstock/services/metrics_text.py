@@ -23,7 +23,7 @@ from penstock.core.metrics import HistogramValue, Sample
 
 logger = logging.getLogger(__name__)
 
-Source = Callable[[], Iterable[Sample]]
+SampleSource = Callable[[], Iterable[Sample]]
 
 
 class _Samples(Collector):
@@ -65,7 +65,7 @@ def _add(family: Metric, sample: Sample) -> None:
     family.add_sample(f"{sample.name}_sum", labels, value.sum)
 
 
-def metrics_text(sources: Iterable[Source]) -> bytes:
+def metrics_text(sources: Iterable[SampleSource]) -> bytes:
     """Return the text for `/metrics`.
 
     A source that cannot answer now is left out: the others must stay visible when one part is down.

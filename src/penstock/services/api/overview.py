@@ -18,6 +18,7 @@ from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavai
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
 from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
 
@@ -60,7 +61,7 @@ class ProcessOverview:
     Args:
         directory: Lookup of the processes.
         own: Address of this process, which is not requested.
-        find_broker: Returns the address of the broker.
+        broker: Lookup of the broker.
         own_state: Returns the state of this process.
         clock: Dates processes that do not answer.
         token: Bearer token for the other processes.
@@ -70,14 +71,14 @@ class ProcessOverview:
         self,
         directory: LeaseDirectory,
         own: str,
-        find_broker: Callable[[], HostPort],
+        broker: BrokerFinder,
         own_state: Callable[[], ReadyState],
         clock: Clock,
         token: str | None,
     ) -> None:
         self._directory = directory
         self._own = own
-        self._find_broker = find_broker
+        self._broker = broker
         self._own_state = own_state
         self._token = token
         self._waits = WaitTable(clock)
@@ -90,7 +91,7 @@ class ProcessOverview:
         places = [(service, *place) for service in SERVICES for place in self._instances(service)]
         not_found: list[str] = []
         try:
-            broker = str(self._find_broker())
+            broker = str(self._broker.http())
             places.append(("broker", broker, broker))
         except Unavailable as error:
             not_found.append(str(error))

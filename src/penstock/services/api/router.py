@@ -35,6 +35,7 @@ from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HE
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
 from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty
@@ -57,7 +58,7 @@ class RouterParts:
         store: The metadata store, for segments and rules.
         directory: Lookup of services.
         http: Address of this API, for `/status`.
-        find_broker: Returns the address of the broker, for `/status`.
+        broker: Lookup of the broker, for `/status`.
         ready: Returns the readiness of this process.
         clock: Dates services that do not answer.
         token: Bearer token for the overlord.
@@ -67,7 +68,7 @@ class RouterParts:
     store: MetadataStore
     directory: LeaseDirectory
     http: HostPort
-    find_broker: Callable[[], HostPort]
+    broker: BrokerFinder
     ready: Callable[[], ReadyState]
     clock: Clock
     token: str | None = field(default=None, repr=False)
@@ -80,7 +81,7 @@ class RouterRoutes:
     def __init__(self, parts: RouterParts) -> None:
         self._parts = parts
         self._overview = ProcessOverview(
-            *(parts.directory, str(parts.http), parts.find_broker, parts.ready),
+            *(parts.directory, str(parts.http), parts.broker, parts.ready),
             *(parts.clock, parts.token),
         )
 
@@ -123,7 +124,7 @@ class RouterRoutes:
 
     def _broker_url(self) -> str | None:
         try:
-            return self._parts.find_broker().url
+            return self._parts.broker.http().url
         except Unavailable:
             return None  # the overview has the reason
 

@@ -19,7 +19,8 @@ from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
 from penstock.services.http_client import JsonClient
-from penstock.services.options.values import HostPort
+from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import CountsRow, Snapshot
 
 # A scrape must not wait long for a part that is restarting.
@@ -56,16 +57,16 @@ class RouterMetrics:
     def __init__(
         self,
         store: MetricsStore,
-        find_broker: Callable[[], HostPort],
-        find_overlord: Callable[[], HostPort],
+        broker: BrokerFinder,
+        directory: LeaseDirectory,
         token: str | None = None,
         *,
         clock: Clock,
     ) -> None:
         self._clock = clock
         self._store = store
-        self._find_broker = find_broker
-        self._find_overlord = find_overlord
+        self._broker = broker
+        self._directory = directory
         self._token = token
         self._snapshot: Snapshot | None = None
         self._sizes: tuple[int, Mapping[str, tuple[int, int, int]]] = (-1, {})
@@ -107,7 +108,7 @@ class RouterMetrics:
 
     def of_broker(self) -> Iterator[Sample]:
         """Read the depth and the end of each stream partition, refused requests and stalls."""
-        broker = JsonClient(self._find_broker().url, token=self._token, timeout_s=TIMEOUT_S)
+        broker = JsonClient(self._broker.http().url, token=self._token, timeout_s=TIMEOUT_S)
         stats = broker.get("/stats", {"format": "json"})
         http = stats.get("http") if isinstance(stats, dict) else None
         refused = http.get("refused") if isinstance(http, dict) else None
@@ -144,9 +145,8 @@ class RouterMetrics:
 
     def of_overlord(self) -> Iterator[Sample]:
         """Read lag, health and rows of each supervisor, and the tasks."""
-        overlord = JsonClient(
-            f"http://{self._find_overlord()}", token=self._token, timeout_s=TIMEOUT_S
-        )
+        address = self._directory.find("overlord")
+        overlord = JsonClient(f"http://{address}", token=self._token, timeout_s=TIMEOUT_S)
         prefix = "/druid/indexer/v1"
         # One request and one query for all supervisors.
         supervisors = objects(overlord.get(f"{prefix}/supervisor", {"state": "true"}))

@@ -52,6 +52,7 @@ from penstock.spark.projections.selector import projection_options
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
+    from penstock.core.clock import Clock
     from penstock.core.metrics import MetricRegistry
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class SqlRoutes:
         service: The service that runs queries.
         metrics: Registry for times and failures.
         emitter: Gets an event for each query, under Druid's name for it.
-        monotonic_s: Time.
+        clock: Time.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class SqlRoutes:
         service: SqlPort,
         metrics: MetricRegistry,
         emitter: Emitter,
-        monotonic_s: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._service = service
         self._slots = _QuerySlots(RUNNING_MAX, f"{RUNNING_MAX} others run")
@@ -128,7 +129,7 @@ class SqlRoutes:
         )
         self._waiting: dict[str, _Waiting] = {}
         self._emitter = emitter
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
         self._failures = metrics.counter("penstock_sql_failures_total", "Queries that failed")
         self._large = metrics.counter(
@@ -149,7 +150,7 @@ class SqlRoutes:
     async def execute(self, request: Request) -> Response:
         """Answer a query."""
         query_id = str(uuid.uuid4())
-        started_s = self._monotonic_s()
+        started_s = self._clock.monotonic_s()
         try:
             body = await _body(request)
             # Parsing a long statement takes a while, and other requests must be answered meanwhile.
@@ -166,7 +167,7 @@ class SqlRoutes:
             self._failures.add()
             self._emit(query_id, started_s, success=False)
             return _refusal(error, query_id)
-        self._seconds.observe(self._monotonic_s() - started_s)
+        self._seconds.observe(self._clock.monotonic_s() - started_s)
         self._emit(query_id, started_s, success=True)
         headers = {ID_HEADER: query_id}
         if result.truncated:
@@ -220,9 +221,9 @@ class SqlRoutes:
 
     def _left_s(self, query: SqlQuery) -> float:
         """Return the maximum wait of the client: slightly longer than Spark may work."""
-        since_s = self._monotonic_s() if query.arrived_s is None else query.arrived_s
+        since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
-        return max(0.0, until_s - self._monotonic_s())
+        return max(0.0, until_s - self._clock.monotonic_s())
 
     def _overdue(self, query: SqlQuery) -> EngineFailure:
         """Stop waiting: the query was interrupted already, or waits for its turn."""
@@ -270,7 +271,7 @@ class SqlRoutes:
         return await run_in_threadpool(self._service.cancel, query_id)
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
-        took_ms = (self._monotonic_s() - started_s) * 1_000
+        took_ms = (self._clock.monotonic_s() - started_s) * 1_000
         dimensions = {"id": query_id, "success": str(success).lower()}
         self._emitter.emit(MetricEvent("sqlQuery/time", took_ms, dimensions))
 

@@ -14,7 +14,7 @@ Owns paths and formats, which are Druid's; `penstock.indexing.worker` does the w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -34,7 +34,8 @@ from penstock.services.api.process_clients import (
     worker_changes_to_json,
     worker_report_to_json,
 )
-from penstock.services.options.values import HostPort
+from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.membership.membership import BrokerFinder
 
 WAIT_MS_MAX = 180_000
 
@@ -70,7 +71,8 @@ class WorkerRoutes:
         name: The worker's HOST:PORT, by which Druid's answers name it.
         worker: The worker.
         logs: Reader of logs and reports.
-        find_overlord: Returns the overlord's address, for peons.
+        directory: Lookup of the overlord, for peons.
+        broker: Lookup of the broker, for peons.
         task_bytes_max: The largest request with a task.
     """
 
@@ -79,16 +81,15 @@ class WorkerRoutes:
         name: str,
         worker: WorkerPort,
         logs: TaskLogReader,
-        find_overlord: Callable[[], HostPort],
+        directory: LeaseDirectory,
+        broker: BrokerFinder,
         task_bytes_max: int = JSON_BYTES_MAX,
-        *,
-        find_broker: Callable[[], HostPort],
     ) -> None:
-        self._find_broker = find_broker
         self._name = name
         self._worker = worker
         self._logs = logs
-        self._find_overlord = find_overlord
+        self._directory = directory
+        self._broker = broker
         self._task_bytes_max = task_bytes_max
 
     def routes(self) -> list[BaseRoute]:
@@ -136,11 +137,11 @@ class WorkerRoutes:
 
     def leader(self, _request: Request) -> Response:
         """Return the overlord's URL."""
-        return PlainTextResponse(str(self._find_overlord()))
+        return PlainTextResponse(str(self._directory.find("overlord")))
 
     def broker(self, _request: Request) -> Response:
         """Return the broker's URL: peons do not read leases."""
-        return PlainTextResponse(self._find_broker().url)
+        return PlainTextResponse(self._broker.http().url)
 
     def enabled(self, _request: Request) -> Response:
         """Return whether it accepts tasks."""

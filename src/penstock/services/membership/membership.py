@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
@@ -120,17 +120,25 @@ class Membership:
         )
 
 
+class BrokerDirectory(Protocol):
+    """The part of `LeaseDirectory` that finds the broker."""
+
+    def broker(self) -> LeaseRow:
+        """Return the lease of the broker; raises `Unavailable` if none is announced."""
+        ...
+
+
 class BrokerFinder:
     """Finds the broker: at the configured address, otherwise by its announcement. Thread-safe.
 
     Args:
         options: May contain the address.
-        lease: Returns the lease of the broker, or raises `Unavailable`.
+        directory: Has the broker's announcement.
     """
 
-    def __init__(self, options: Options, lease: Callable[[], LeaseRow]) -> None:
+    def __init__(self, options: Options, directory: BrokerDirectory) -> None:
         self._options = options
-        self._lease = lease
+        self._directory = directory
 
     def http(self) -> HostPort:
         """Return the broker's HTTP address.
@@ -140,7 +148,7 @@ class BrokerFinder:
         """
         if self._options.broker_http is not None:
             return self._options.broker_http
-        row = self._lease()
+        row = self._directory.broker()
         return HostPort(row.host, row.port)
 
     def tcp(self) -> HostPort:
@@ -149,7 +157,7 @@ class BrokerFinder:
             return self._options.broker_tcp
         if self._options.broker_http is not None:
             return self._options.broker_tcp_address
-        row = self._lease()
+        row = self._directory.broker()
         return HostPort(row.host, broker_tcp_port(row.extra))
 
 

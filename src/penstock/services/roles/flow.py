@@ -246,7 +246,7 @@ def compose(context: RoleContext) -> Lifecycle:
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     membership = Membership(options, store, context.clock)
-    host = FlowHost(context, BrokerFinder(options, membership.directory.broker))
+    host = FlowHost(context, BrokerFinder(options, membership.directory))
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),

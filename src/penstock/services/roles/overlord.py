@@ -144,7 +144,7 @@ def compose(context: RoleContext) -> Lifecycle:
     mailbox, mailbox_handler = role_mailbox(context)
     deep_store = DeepStore(options.deep_storage_address)
     membership = Membership(options, store, clock)
-    broker = BrokerFinder(options, membership.directory.broker)
+    broker = BrokerFinder(options, membership.directory)
     workers = LeasedWorkers(membership.directory, options.token)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")

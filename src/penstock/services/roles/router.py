@@ -136,7 +136,7 @@ def compose(context: RoleContext) -> Lifecycle:
         membership.waits,
     )
     directory = membership.directory
-    broker = BrokerFinder(options, directory.broker)
+    broker = BrokerFinder(options, directory)
     registry = MetricRegistry()
     registry.read("counter", "penstock_faults_total", FAULTS, membership.faults, part="discovery")
     _count_projections(registry, answering)
@@ -144,17 +144,15 @@ def compose(context: RoleContext) -> Lifecycle:
         store=store,
         directory=directory,
         http=options.http,
-        find_broker=broker.http,
+        broker=broker,
         ready=readiness.state,
         clock=clock,
         token=options.token,
         mistakes=expressions.mistakes,
     )
-    numbers = RouterMetrics(
-        store, broker.http, lambda: directory.find("overlord"), options.token, clock=clock
-    )
+    numbers = RouterMetrics(store, broker, directory, options.token, clock=clock)
     routes = routes_of(
-        SqlRoutes(sql, registry, context.emitter, clock.monotonic_s),
+        SqlRoutes(sql, registry, context.emitter, clock),
         RouterRoutes(parts),
         TableRoutes(tables),
     )

@@ -99,9 +99,10 @@ def compose(context: RoleContext) -> Lifecycle:
     worker = Worker(*surroundings, worker_options, logs)
     directory = membership.directory
 
-    named = (str(context.address), worker, logs, lambda: directory.find("overlord"))
-    broker = BrokerFinder(options, directory.broker)
-    routes = WorkerRoutes(*named, options.task_body_bytes, find_broker=broker.http).routes()
+    broker = BrokerFinder(options, directory)
+    routes = WorkerRoutes(
+        *(str(context.address), worker, logs, directory, broker), options.task_body_bytes
+    ).routes()
     deep_store = DeepStore(options.deep_storage_address)
     readiness = context.readiness(
         [
