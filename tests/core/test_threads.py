@@ -319,3 +319,7 @@ def test_an_executor_whose_shutdown_raised_is_shut_down_by_the_next_call() -> No
     end.start()
     end.join(30)
     assert not executor._thread.is_alive()
+
+
+def test_a_thread_that_never_started_is_joined_at_once() -> None:
+    OwnedThread("never started", threading.Event().wait).join()

@@ -271,6 +271,11 @@ class OwnedThread(threading.Thread):
         """Record that the end of the body was requested: no restart follows. Any thread."""
         self._end_expected.set()
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end, or for this time in seconds; returns at once if it never started."""
+        if self.ident is not None:
+            super().join(timeout)
+
     def run(self) -> None:
         """Run the body; `start` has the new thread call it."""
         try:

@@ -101,8 +101,7 @@ class MailboxThread:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the thread; return False if the time-out came first."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def __enter__(self) -> Self:

@@ -145,8 +145,7 @@ class Readiness:
             self._stopped = True
             self._changed.notify_all()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(_JOIN_S / len(self._threads))
+            thread.join(_JOIN_S / len(self._threads))
 
     def state(self) -> ReadyState:
         """Return the current state of the process."""

@@ -418,8 +418,7 @@ class _HoldRenewer:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         try:
             self._store.leases.drop(BACKUP_SERVICE, self._id)
         except PenstockError:

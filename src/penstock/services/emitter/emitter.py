@@ -190,8 +190,7 @@ class ServiceEmitter:
         with self._changed:
             self._stop_requested = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(FLUSH_TIMEOUT_S)
+        self._thread.join(FLUSH_TIMEOUT_S)
         self._sink.stop()
 
     def samples(self) -> Iterable[Sample]:

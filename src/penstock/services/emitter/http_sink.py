@@ -190,10 +190,9 @@ class HttpSink:
             self._batches.seal(self._clock.monotonic_s())
             self._stop_by_s = self._clock.monotonic_s() + stop_s
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(stop_s)
-            if self._thread.is_alive():
-                raise Unavailable(f"{self._options.url} does not answer: the last events are lost")
+        self._thread.join(stop_s)
+        if self._thread.is_alive():
+            raise Unavailable(f"{self._options.url} does not answer: the last events are lost")
         self._send_the_rest()
 
     def samples(self) -> Iterable[Sample]:

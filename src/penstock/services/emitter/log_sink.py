@@ -168,8 +168,7 @@ class LogSink:
         """Write waiting records, and end."""
         self._thread.expect_end()
         self._waiting.close()
-        if self._thread.ident is not None:
-            self._thread.join(FLUSH_TIMEOUT_S)
+        self._thread.join(FLUSH_TIMEOUT_S)
 
     def samples(self) -> Iterable[Sample]:
         """Return the number of dropped records."""

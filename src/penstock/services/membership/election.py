@@ -141,8 +141,7 @@ class LeaderSelector:
         with self._changed:
             self._stop_requested = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         self._leading.shutdown()
         self._contest.stop()
 

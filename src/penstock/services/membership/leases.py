@@ -133,8 +133,7 @@ class LeaseAnnouncer:
         with self._changed:
             self._stop_requested = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(5)
+        self._thread.join(5)
         try:
             self._store.drop(self._announcement.service, self._announcement.instance)
         except PenstockError as error:
@@ -377,8 +376,7 @@ class LeaseDiscovery:
         with self._changed:
             self._stop_requested = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         for one in list(self._announced):
             one.withdraw()
         self._calls.stop()

@@ -284,7 +284,7 @@ class CallThread:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join()
 
     def call(self, call: Call) -> None:

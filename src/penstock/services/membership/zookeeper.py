@@ -254,8 +254,7 @@ class ZooKeeperDiscovery:
         with self._changed:
             self._stop_requested = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         self._zookeeper.stop()
         self._calls.stop()
 

@@ -77,8 +77,7 @@ class PeonEvents:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(_STOP_TIMEOUT_S)
+        self._thread.join(_STOP_TIMEOUT_S)
         self.emit_counts()
         if result.state is TaskState.FAILED:
             text = f"the task failed: {result.error}"
