@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from broker_harness import RunningBroker
+from raw_http import answer_to
 
 from penstock.broker.http_client import BrokerClient
 from penstock.broker.http_server import connection
@@ -152,20 +151,9 @@ def test_publishes_are_refused_when_fsyncs_fall_two_files_behind(
         assert broker.stored("t")[0][-1] == b"z"
 
 
-def answer_to(broker: RunningBroker, *pieces: bytes) -> bytes:
-    """Send pieces, as far as they are taken, and read to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", broker.server.http_port), 30) as client:
-        with suppress(OSError):
-            for piece in pieces:
-                client.sendall(piece)
-        with client.makefile("rb") as file, suppress(ConnectionError):
-            return file.read()
-    return b""
-
-
 @pytest.mark.parametrize("before", [b"GET /ping?", b"GET /ping HTTP/1.1\r\nX: ", b"POST /pub"])
 def test_a_head_without_end_is_cut_off(broker: RunningBroker, before: bytes) -> None:
-    found = answer_to(broker, before, *[b"a" * 65_536] * 64)
+    found = answer_to(broker.server.http_port, before, *[b"a" * 65_536] * 64)
     # The answer may be lost where the client was still sending.
     assert found == b"" or found.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
     assert broker.ask("GET", "/ping").status == 200
@@ -174,18 +162,20 @@ def test_a_head_without_end_is_cut_off(broker: RunningBroker, before: bytes) -> 
 def test_a_long_head_within_the_bound_is_served(broker: RunningBroker) -> None:
     headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(30))
     head = b"GET /ping HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n" + headers
-    assert answer_to(broker, head[:9], head[9:20_000], head[20_000:], b"\r\n").endswith(b"OK")
+    assert answer_to(
+        broker.server.http_port, head[:9], head[9:20_000], head[20_000:], b"\r\n"
+    ).endswith(b"OK")
 
 
 def test_a_head_that_does_not_come_is_given_up(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
-    found = answer_to(broker, b"GET /ping HTTP/1.1\r\nHo")
+    found = answer_to(broker.server.http_port, b"GET /ping HTTP/1.1\r\nHo")
     assert found.startswith(b"HTTP/1.1 408 ")
     assert found.endswith(b'{"message":"REQUEST_TIMEOUT"}')
     # So is the second one of a connection.
-    found = answer_to(broker, b"GET /ping HTTP/1.1\r\nHost: [::1]\r\n\r\nGET /pi")
+    found = answer_to(broker.server.http_port, b"GET /ping HTTP/1.1\r\nHost: [::1]\r\n\r\nGET /pi")
     assert found.startswith(b"HTTP/1.1 200 ")
     assert found.endswith(b'{"message":"REQUEST_TIMEOUT"}')
 

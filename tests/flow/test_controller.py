@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from controller_kit import Pass
+from controller_kit import Pass, apply
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, NotFound
@@ -18,7 +18,6 @@ from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.model import Position
 from penstock.flow.graph.source_locations import InvalidFlow
-from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.log_context import of_component
 from penstock.flow.processor import (
     InputRequirement,
@@ -128,12 +127,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     Stuck.go_on.set()
     for controller in world.open_ones:
         controller.close()
-
-
-def apply(controller: FlowController, text: str, revision: int | None = None) -> list[str]:
-    read = read_flow(text, "flow.yaml")
-    changes = controller.apply(read.flow, revision=revision, places=read.places)
-    return [line for change in changes for line in change.lines()]
 
 
 def wait_seen(count: int) -> None:

@@ -25,6 +25,24 @@ from penstock.mailbox.event_mail import EventMail
 from penstock.testing.clock import VirtualClock
 
 
+class HeldPeon:
+    """A peon's process that lives until it is asked to end, or a test sets its exit code."""
+
+    def __init__(self, task_id: str, folder: str) -> None:
+        self.task_id = task_id
+        self.folder = folder
+        self.code: int | None = None
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self.code = 0
+
+    def kill(self) -> None:
+        self.code = -9
+
+
 class SaidWorker:
     """Reports what a test has it say."""
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Iterator
 from contextlib import suppress
 
 import orjson
@@ -12,6 +9,7 @@ import pytest
 from action_kit import DAY, NOTHING, Desk, batch, rows, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_numbers import Place, places, with_number
 
 from penstock.core.errors import PenstockError
 from penstock.core.http_errors import status_and_code
@@ -57,38 +55,7 @@ Numbers = st.sampled_from(
     [*map(str, EDGES), "9" * 400, "9" * 4_400, "-" + "9" * 4_400]
 ) | st.integers().map(str)
 
-Place = tuple[str | int, ...]
-
-
-def places(value: object, place: Place = ()) -> Iterator[Place]:
-    """Yield where numbers stand, and keys that are numbers."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if name.isdecimal():
-                yield (*place, name)
-            yield from places(inner, (*place, name))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from places(inner, (*place, number))
-    elif isinstance(value, int) and not isinstance(value, bool):
-        yield place
-
-
 PLACES = [(number, place) for number, form in enumerate(FORMS) for place in places(form)]
-
-
-def with_number(form: dict[str, object], place: Place, number: str, *, as_key: bool) -> bytes:
-    """Return the JSON of a form in which another number stands at a place."""
-    changed = copy.deepcopy(form)
-    inside: object = changed
-    for step in place[:-1]:
-        inside = inside[step]  # type: ignore[index]
-    assert isinstance(inside, dict | list)
-    if as_key and isinstance(inside, dict):
-        inside[number] = inside.pop(str(place[-1]))
-        return json.dumps(changed).encode()
-    inside[place[-1]] = "?number?"  # type: ignore[index]
-    return json.dumps(changed).replace('"?number?"', number).encode()
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +77,7 @@ def test_every_action_with_a_number_is_here() -> None:
 def test_a_number_of_any_size_is_taken_or_refused(
     desk: Desk, place: tuple[int, Place], number: str, as_key: bool, task: str
 ) -> None:
-    form = with_number(FORMS[place[0]], place[1], number, as_key=as_key)
+    form = with_number(FORMS[place[0]], place[1], number, "key" if as_key else "number")
     refused: list[PenstockError] = []
     with suppress(orjson.JSONDecodeError):  # the body is refused
         try:

@@ -12,6 +12,7 @@ from call_faults_kit import Faults
 from faultcases import CountedPart, DrawnCases, FaultPlan
 from indexing_kit import make_task
 from mailbox_kit import StepLanes, settle
+from queue_kit import HeldPeon
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState
@@ -28,23 +29,6 @@ _DISK = ("CrashableFileSystem.", "_AppendFile.", "_ReadFile.")
 OPTIONS = WorkerOptions(3, deaths_max=10, forget_delay_ms=5_000, shutdown_grace_ms=2_000)
 
 
-class Peon:
-    """A peon that ends when it is asked to."""
-
-    def __init__(self, task_id: str) -> None:
-        self.task_id = task_id
-        self.code: int | None = None
-
-    def exit_code(self) -> int | None:
-        return self.code
-
-    def terminate(self) -> None:
-        self.code = 0
-
-    def kill(self) -> None:
-        self.code = -9
-
-
 class WorkerWorld:
     """A worker whose ports a test can make fail; it starts anew when its loop has ended."""
 
@@ -52,7 +36,7 @@ class WorkerWorld:
         self.faults = Faults()
         self.clock = VirtualClock()
         self.fs = CrashableFileSystem()
-        self.peons: list[Peon] = []
+        self.peons: list[HeldPeon] = []
         self.start()
         self.settle()
         for name in ("runs", "ended"):
@@ -62,10 +46,10 @@ class WorkerWorld:
         self.settle(2)
         assert self.tasks() == {"runs": TaskState.RUNNING, "ended": TaskState.SUCCESS}
 
-    def launch(self, task_id: str, _folder: str) -> Peon:
-        made = Peon(task_id)
+    def launch(self, task_id: str, folder: str) -> HeldPeon:
+        made = HeldPeon(task_id, folder)
 
-        def launch() -> Peon:
+        def launch() -> HeldPeon:
             self.peons.append(made)
             return made
 
@@ -106,7 +90,7 @@ class WorkerWorld:
         for peon in self.living(task_id):
             peon.code = 0
 
-    def living(self, task_id: str) -> list[Peon]:
+    def living(self, task_id: str) -> list[HeldPeon]:
         return [peon for peon in self.peons if peon.task_id == task_id and peon.code is None]
 
     def tasks(self) -> dict[str, TaskState]:

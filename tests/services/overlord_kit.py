@@ -19,6 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from event_kit import KeptEvents
 from metadata_kit import open_metadata
 from places_kit import FixedPlaces
+from queue_kit import HeldPeon
 from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
@@ -133,23 +134,6 @@ class SilentPeons:
     def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> NoReturn:
         del end, finish
         self.pause(task_id)
-
-
-class HeldPeon:
-    """A peon's process that lives until its task is ended from outside."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.code: int | None = None
-
-    def exit_code(self) -> int | None:
-        return self.code
-
-    def terminate(self) -> None:
-        self.code = 0
-
-    def kill(self) -> None:
-        self.code = -9
 
 
 class WorkerBeside:
@@ -324,7 +308,7 @@ class OverlordWorld:
     def launch(self, task_id: str, folder: str) -> HeldPeon:
         (Path(folder) / "log").write_text(f"the log of {task_id}\n")
         TaskFolder(folder, OsFileSystem()).write_json("location.json", {"host": "h", "port": 9})
-        self.peons[task_id] = HeldPeon(folder)
+        self.peons[task_id] = HeldPeon(task_id, folder)
         return self.peons[task_id]
 
     # What tests do

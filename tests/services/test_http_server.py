@@ -14,6 +14,7 @@ from typing import cast
 
 import orjson
 import pytest
+from raw_http import answer_to
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -74,14 +75,7 @@ class Port:
         return socket.create_connection(("127.0.0.1", self.port), 30)
 
     def answer_to(self, *pieces: bytes) -> bytes:
-        """Send pieces as far as they are taken, and read to the end of the connection."""
-        with self.connect() as client:
-            with suppress(OSError):
-                for piece in pieces:
-                    client.sendall(piece)
-            with client.makefile("rb") as file, suppress(ConnectionError):
-                return file.read()
-        return b""
+        return answer_to(self.port, *pieces)
 
     def is_served(self) -> bool:
         return self.answer_to(GET + b"Connection: close\r\n\r\n").endswith(b"true")

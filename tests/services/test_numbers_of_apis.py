@@ -6,8 +6,6 @@ Those of a task's actions are in `tests/indexing/test_action_numbers.py`, those 
 
 from __future__ import annotations
 
-import copy
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import NoReturn, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_numbers import Place, places, with_number
 from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
 from places_kit import FixedPlaces
 from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
@@ -123,46 +122,15 @@ BODIES: tuple[tuple[str, str, object], ...] = (
     ("peon", f"{CHAT}/offsets/end", {"0": 5}),
 )  # fmt: skip
 
-Place = tuple[str | int, ...]
-
-
-def places(value: object, place: Place = ()) -> Iterator[Place]:
-    """Yield where numbers stand, and keys that are numbers."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if name.isdecimal():
-                yield (*place, name)
-            yield from places(inner, (*place, name))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from places(inner, (*place, number))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield place
-
-
 PLACES = [(number, place) for number, (_, _, body) in enumerate(BODIES) for place in places(body)]
-
-
-def with_number(body: object, place: Place, number: str, form: str) -> bytes:
-    """Return a body in which another number stands at a place: as a number, a text or a key."""
-    changed = copy.deepcopy(body)
-    inside: object = changed
-    for step in place[:-1]:
-        inside = inside[step]  # type: ignore[index]
-    if form == "key" and isinstance(inside, dict):
-        inside[number] = inside.pop(str(place[-1]))
-        return json.dumps(changed).encode()
-    inside[place[-1]] = "?number?"  # type: ignore[index]
-    written = json.dumps(number) if form == "text" else number
-    return json.dumps(changed).replace('"?number?"', written).encode()
 
 
 class Apis:
     """The APIs of a cluster without Spark and broker."""
 
     def __init__(self, world: OverlordWorld, router: Api) -> None:
-        places = FixedPlaces(HostPort("h", 5), HostPort("b", 4))
-        worker = WorkerRoutes("h:1", FakeWorker(), world.log_store, places, places).routes()
+        found = FixedPlaces(HostPort("h", 5), HostPort("b", 4))
+        worker = WorkerRoutes("h:1", FakeWorker(), world.log_store, found, found).routes()
         peon = PeonRoutes("t", FakePeonTask(), lambda: None, FakeTask(), context={}).routes()
         self.own = [Api(application(routes)) for routes in (worker, peon)]
         self.all = {"overlord": world.api, "router": router}

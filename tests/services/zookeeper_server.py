@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from penstock.services.host.process import free_port
 
 JARS = Path("/usr/share/java")
@@ -83,7 +85,9 @@ class ZooKeeperServer:
 
 @contextmanager
 def running_server(folder: Path) -> Iterator[ZooKeeperServer]:
-    """Run a server."""
+    """Run a server; skip the test if none can be started here."""
+    if reason := why_not():
+        pytest.skip(reason)
     server = ZooKeeperServer(folder)
     server.start()
     try:

@@ -23,9 +23,27 @@ from penstock.indexing.batch.engine import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource
+from penstock.segments.deep_storage import DeepStore
 from penstock.spark.columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}
+# Of the rows of `lines`.
+PARTS: dict[str, JsonValue] = {
+    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
+}
+_LATER_MS = 2**52
+
+
+def lines(count: int) -> bytes:
+    """Return rows of three months."""
+    rows = ({"at": f"2013-0{i % 3 + 1}-05", "name": f"n{i % 5}", "size": i} for i in range(count))
+    return b"\n".join(map(orjson.dumps, rows)) + b"\n"
+
+
+def orphans(store: DeepStore, known: list[str]) -> list[str]:
+    """Return the files in deep storage of which none is known."""
+    specs = [store.load_spec_of(uri) for uri in known]
+    return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=_LATER_MS)))
 
 
 class Asked(NamedTuple):

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 import pyarrow.parquet as pq
 import pytest
-from batchkit import external, local, request
-from pydantic import JsonValue
+from batchkit import PARTS, external, lines, local, orphans, request
 from s3server import s3_bucket
 from sparkserver import start_server
 
@@ -24,16 +22,6 @@ if TYPE_CHECKING:
     import s3fs
 
 pytestmark = pytest.mark.spark
-
-LATER_MS = 2**52
-PARTS: dict[str, JsonValue] = {
-    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
-}
-
-
-def lines(count: int) -> bytes:
-    rows = ({"at": f"2013-0{i % 3 + 1}-05", "name": f"n{i % 5}", "size": i} for i in range(count))
-    return b"\n".join(map(orjson.dumps, rows)) + b"\n"
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +48,6 @@ def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
     engine = SparkBatchEngine(SparkSessions(SparkSessionOptions(server.remote)), options)
     yield engine
     engine.close()
-
-
-def orphans(store: DeepStore, known: list[str]) -> list[str]:
-    specs = [store.load_spec_of(uri) for uri in known]
-    return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
 
 
 def test_inputs_and_segments_in_a_bucket(

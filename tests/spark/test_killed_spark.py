@@ -13,11 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
-from batchkit import external, local, request, rows_of
+from batchkit import PARTS, external, lines, local, orphans, request, rows_of
 from held_file import HeldFile, held_file
-from pydantic import JsonValue
 from pyspark.sql.connect.shell.progress import StageInfo
 from sparkserver import server_options
 from test_spark_lost import Gate, check, in_background, messages
@@ -44,20 +42,6 @@ UNSTOPPABLE = (
     "SELECT count(*), sum(hash(a.id, b.id, c.id))"
     " FROM range(100000) a, range(100000) b, range(100000) c"
 )
-LATER_MS = 2**52
-PARTS: dict[str, JsonValue] = {
-    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
-}
-
-
-def lines(count: int) -> bytes:
-    rows = ({"at": f"2013-0{i % 3 + 1}-05", "name": f"n{i % 5}", "size": i} for i in range(count))
-    return b"\n".join(map(orjson.dumps, rows)) + b"\n"
-
-
-def orphans(store: DeepStore, known: list[str]) -> list[str]:
-    specs = [store.load_spec_of(uri) for uri in known]
-    return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from call_faults_kit import Faults
@@ -141,21 +142,28 @@ def test_without_memory_data_is_synced_within_two_intervals_all_the_same(
     assert at > 5
 
 
+@contextmanager
+def synced_queue(clock: VirtualClock) -> Iterator[tuple[SyncThreads, DiskQueue]]:
+    """Open a queue that a thread syncs in the background."""
+    with (
+        SyncThreads(clock=clock, most=1) as threads,
+        DiskQueue.open(
+            "/topic",
+            DiskQueueOptions(sync_interval_ms=round(INTERVAL_S * 1_000)),
+            fs=CrashableFileSystem(),
+            clock=clock,
+            threads=threads,
+        ) as queue,
+    ):
+        yield threads, queue
+
+
 def test_an_append_that_could_not_be_counted_is_not_refused_and_is_synced() -> None:
     """The block was stored, so the publisher that repeated it doubled it."""
     faults = Faults()
     for at in itertools.count():
         clock = VirtualClock()
-        with (
-            SyncThreads(clock=clock, most=1) as threads,
-            DiskQueue.open(
-                "/topic",
-                DiskQueueOptions(sync_interval_ms=round(INTERVAL_S * 1_000)),
-                fs=CrashableFileSystem(),
-                clock=clock,
-                threads=threads,
-            ) as queue,
-        ):
+        with synced_queue(clock) as (threads, queue):
             answered = []
             with faults.armed_inside(INSIDE, MemoryError, at):
                 answered.append(queue.append([b"a"]))
@@ -202,16 +210,7 @@ def test_data_whose_sync_could_be_planned_in_no_way_is_synced_without_another_ap
         raise MemoryError("no plan")
 
     clock = VirtualClock()
-    with (
-        SyncThreads(clock=clock, most=1) as threads,
-        DiskQueue.open(
-            "/topic",
-            DiskQueueOptions(sync_interval_ms=round(INTERVAL_S * 1_000)),
-            fs=CrashableFileSystem(),
-            clock=clock,
-            threads=threads,
-        ) as queue,
-    ):
+    with synced_queue(clock) as (threads, queue):
         clock.wait_for_waiting(1)
         with monkeypatch.context() as patch:
             for kind, name in failing:
