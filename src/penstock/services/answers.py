@@ -1,6 +1,6 @@
-"""Tolerant reading of JSON answers: missing values and values of other types count as nothing.
+"""Tolerant reading of JSON answers: values that are missing or of another type count as empty.
 
-For display and counts of answers from processes that may have another release.
+For displaying and counting answers of processes that may run another release.
 """
 
 from __future__ import annotations

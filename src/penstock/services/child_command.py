@@ -1,8 +1,8 @@
 """The command `penstock` as a child process: `python -m penstock.services.child_command …`.
 
-Its input must be a pipe whose other end its parent has, as `ServerProcess` starts it. When the
-parent has ended in any way, this process stops in order: the pipe is closed then, or, if a fork of
-the parent has it, this process has another parent.
+Its standard input must be a pipe whose other end belongs to its parent, as in `ServerProcess`. This
+process stops cleanly when its parent has ended in any way. It detects this by the end of its input,
+or by another parent process if a fork of the parent keeps the pipe open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLL_EVERY_MS: Final = 1_000
 
 
 def _end_with_parent() -> None:
-    """Stop this process in order when its parent or its input ends, or cannot be read."""
+    """Stop this process cleanly when its parent ends, or when its input ends or cannot be read."""
     parent, waiting = os.getppid(), select.poll()
     waiting.register(0, select.POLLIN)
     with contextlib.suppress(OSError):

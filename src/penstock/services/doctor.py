@@ -159,8 +159,8 @@ def _start_of_spark(
 ) -> Finding:
     """Start Spark as `penstock up` does, in a temporary folder next to the data folder.
 
-    The class archive, which halves later starts, is made here if it is missing, because a user who
-    stops Penstock would have to wait for it.
+    The class archive, which halves the time of later starts, is created here if it is missing.
+    Created at a stop of Penstock, it would make the user wait.
     """
     subject = "Spark starts"
     if not all(finding.passes for finding in before):

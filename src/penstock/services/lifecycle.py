@@ -8,7 +8,7 @@ Owns the order and the states; it does not know the parts.
     SERVER           HTTP servers: they answer only when what they need has started
     ANNOUNCEMENTS    leases: others find this process only once it answers
 
-    NOT_STARTED --start--> RUNNING --stop--> STOPPED         (no way back)
+    NOT_STARTED --start--> RUNNING --stop--> STOPPED         (final)
 
 Handlers start by stage, and within a stage in the order in which they were added. They stop in
 exactly the reverse order of the list. A handler may be added while others start

@@ -1,7 +1,6 @@
 """Metrics in Prometheus' text format, from the samples of any registry.
 
-Owns the conversion of `core.metrics` samples to `prometheus_client`'s exposition. It stores no
-samples.
+Owns the conversion of `core.metrics` samples to the exposition of `prometheus_client`.
 """
 
 from __future__ import annotations

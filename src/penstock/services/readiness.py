@@ -57,7 +57,7 @@ class ReadyState:
     Attributes:
         role: The process's role.
         reasons: Dependencies that the process itself waits for.
-        waits: Those of its work, such as its tasks; they do not make the process unready.
+        waits: Dependencies that its work waits for, such as its tasks; they do not make it unready.
         pending: Other reasons why it is unready: a thread that ended unexpectedly, a check that was
             not tried yet, or a process that stops.
     """

@@ -2,8 +2,8 @@
 
 Owns the computation of each metric, for raw rows and for rolled-up rows. Sketches are Spark's: HLL
 and theta of Apache DataSketches, KLL for quantiles. Sketches in an input are base64 text, because
-rows are read as text and numbers; those of segment files are bytes. A first or last value has its
-deciding time in another column (`columns.kept_time`).
+rows are read as text and numbers; those of segment files are bytes. The time that selects a first
+or last value is in another column (`columns.kept_time`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows in Arrow: divided by time chunk, sorted, measured. Pure; no files, no Spark.
 
-Arrow sorts and encodes these columns four times as fast as the JVM (measured), so all files are
-made from Arrow tables, for every source of rows.
+Arrow sorts and encodes these columns four times as fast as the JVM (measured), so files are made
+from Arrow tables for every source of rows.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `statement` checks text, which Spark may interpret differently. So Spark gets a query in
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
 the outlines: empty views with the names and columns of the real ones. Every node of that plan must
-be on an allow-list. Nothing runs for it, and because the limit of the plan is 0, Spark's optimizer
-removes the plan before it could evaluate functions over constants.
+be on an allow-list. Nothing runs for this plan: it has a limit of 0, so Spark's optimizer empties
+it before it could evaluate functions over constants.
 
 The real views have names that cannot be guessed. A query reaches them by common table expressions,
 which the service writes around it, so no other statement can redefine the tables that it reads.

@@ -45,7 +45,7 @@ class Body:
 
     Attributes:
         about: Its description.
-        media_type: Its media type, for the description; any type is accepted.
+        media_type: Its documented media type; any type is accepted.
     """
 
     about: str

@@ -98,7 +98,7 @@ class LeaderOnly:
         return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
 
     def _nobody(self, silence: Unavailable | None) -> Unavailable:
-        """Return the error for a request that no overlord answers; it names a known cause."""
+        """Return the error for a request that no overlord answers, with its cause if known."""
         if silence is not None:
             reason = f"{silence.dependency.value}: {silence}"
             text = f"{_NOBODY}, because of {reason}: {_TRY_AGAIN}"

@@ -71,7 +71,7 @@ class PeonRoutes:
     Args:
         task_id: Its task.
         task: The task.
-        stop: Ends the process in order.
+        stop: Ends the process cleanly.
         control: The task, if it is a streaming one.
         context: The task's context.
     """

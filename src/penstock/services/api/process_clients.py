@@ -382,7 +382,7 @@ class WorkerLocator:
         """Return the URL of the broker.
 
         Raises:
-            Unavailable: The worker does not answer, or knows no broker.
+            Unavailable: The worker does not answer, or has found no broker.
         """
         if self._broker is not None:
             return self._broker.url

@@ -220,7 +220,7 @@ class SqlRoutes:
         return result
 
     def _left_s(self, query: SqlQuery) -> float:
-        """Return the maximum wait of the client: slightly longer than Spark may work."""
+        """Return how long to wait for the answer: slightly longer than Spark's time limit."""
         since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
         return max(0.0, until_s - self._clock.monotonic_s())

@@ -140,7 +140,7 @@ class WorkerRoutes:
         return PlainTextResponse(str(self._directory.find("overlord")))
 
     def broker(self, _request: Request) -> Response:
-        """Return the broker's URL: peons do not read leases."""
+        """Return the broker's URL, because peons do not read leases."""
         return PlainTextResponse(self._broker.http().url)
 
     def enabled(self, _request: Request) -> Response:

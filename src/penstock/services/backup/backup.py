@@ -1,9 +1,8 @@
 """`penstock backup`: a consistent copy of a Penstock, made while it runs.
 
-Owns the order of copying, and the hold that prevents deletion. The order follows one rule: the
-record of how far something was read is copied before the data written by then. A restored Penstock
-may therefore repeat work from the time of the backup, which every part expects after a crash, but
-it never skips anything.
+Owns the order of copying, and the hold that prevents deletion. The order follows one rule: a record
+of how far data was read is copied before that data. A restored Penstock may therefore repeat work
+from the time of the backup, as it does after a crash, but it never skips data.
 
     1  hold           files that are deleted from now on are kept aside; segments are not killed
     2  progress       channels, cursors and options of topics

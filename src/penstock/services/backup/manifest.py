@@ -236,7 +236,7 @@ def require_apart(
         fs: The file system.
         folder: The folder that will be used.
         others: Folders that it must not overlap.
-        subject: Names the folder in the message, such as "the backup".
+        subject: Name of the folder in the message, such as "the backup".
         advice: The remedy, as the end of the message.
 
     Raises:

@@ -48,7 +48,7 @@ _OF_PYDANTIC = (("Value error, ", ""), ("Input should be ", "it must be "))
 
 
 class _PlainErrors(TyperGroup):
-    """The group of all commands; rewords Typer's messages, which are those of pydantic."""
+    """The group of all commands; rewords error messages of Typer that contain pydantic's text."""
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # Typer's own class
         try:
@@ -178,7 +178,7 @@ def run(arguments: list[str]) -> int:
 def command_tree(first: str) -> Callable[..., object]:
     """Build the command or group with a name, or all commands if there is none, which takes 50 ms.
 
-    Each is built once in a process.
+    Each is built once per process.
     """
     commands = [one for one in app.registered_commands if one.name == first]
     groups = [one for one in app.registered_groups if one.name == first]

@@ -1,4 +1,4 @@
-"""Output of commands: tables for people and JSON for programs; and input from files.
+"""Output of commands: tables for users and JSON for programs; and input from files.
 
 Every command prints through this module and `tables`, and nothing else writes to the standard
 streams (checked by `tests/services/test_cli_output.py`). Control characters in data are escaped

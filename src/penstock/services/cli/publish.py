@@ -109,7 +109,7 @@ _LINE_BYTES_MAX = 64 << 20
 
 
 def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty, and None when all data that has arrived was read.
+    """Yield the non-empty lines, and None when all data received so far was read.
 
     Raises:
         InvalidRequest: A line is too long to be an event; the lines before it were yielded.

@@ -1,4 +1,4 @@
-"""Layout of rows for people: as a table if its lines fit, otherwise row by row as lines.
+"""Layout of rows for users: a table if its lines fit, otherwise the fields of each row as lines.
 
 Owns the choice and both forms. Ids and numbers are never broken, so that they can be copied. Only
 columns that the command marks as shortenable are cut; they end in an ellipsis then.

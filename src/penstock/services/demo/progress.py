@@ -1,8 +1,8 @@
 """Progress of the demo: requests to its flow, activity while counts stand still, and display.
 
 `FlowFeed` applies and starts the flow, and reads the counts of the two topics that it publishes to.
-`flow_at_work` and `tasks_at_work` list the active parts while no count changes, because a first
-Spark job can take half a minute; they are pure. `DemoView` shows a `DemoProgress` as one progress
+`flow_at_work` and `tasks_at_work` list the active parts while no count changes, because the first
+Spark job can take half a minute; both are pure. `DemoView` shows a `DemoProgress` as one progress
 bar on a terminal and as short lines elsewhere. Does not own the input files (`flights`) or when a
 stage is complete (`run`).
 

@@ -208,7 +208,9 @@ class Demo:
         # One month exists from the start, or all of them: the others arrive during the work.
         early, late = (MONTHS[:1], MONTHS[1:]) if self._options.kills else (MONTHS, ())
         reading = threads.submit(self._read, early)
-        self._view.print_line("starting Penstock and Spark: seconds, or a minute on a busy machine")
+        self._view.print_line(
+            "starting Penstock and Spark: takes seconds, or a minute on a busy machine"
+        )
         self._stage("start Penstock, Spark included", self._start)
         flights = self._stage("write the flights as CSV files", reading.result)
         self._stage("start the flow and the supervisor", lambda: self._retried(self._set_up))

@@ -84,9 +84,9 @@ class EventBatches:
     """All events that are not sent yet.
 
     Attributes:
-        dropped: Lost events: too many, too large, or unsent at the end.
+        dropped: Lost events: over the limit, too large, or not sent before the end.
         completed: Batches that were sent, failed or dropped, each counted once.
-        begun: Batches that were ever sealed.
+        begun: Number of batches sealed so far.
     """
 
     def __init__(self, options: BatchOptions) -> None:

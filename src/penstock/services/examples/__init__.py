@@ -65,7 +65,7 @@ def write_examples(folder: Path) -> list[str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Create a file that appears complete, and only if no file has its name."""
+    """Create a file atomically, unless a file of that name exists."""
     handle, hidden = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -74,7 +74,7 @@ class ChildWatch:
         """Call a function when a child ends, or writes to its pipe.
 
         Args:
-            pid: A child that was not waited for yet.
+            pid: A child process whose exit status was not collected yet.
             words: The reading end of the pipe; it is closed here when the child closes its end.
             notify: The function to call.
 

@@ -4,16 +4,16 @@ Owns the loop of `penstock up`: children, their restarts, readiness and the end.
 each child is started (`host_plan`), nor when one is restarted (`restart_policy`). Everything runs
 on the main thread, because the kernel regards the thread that starts a child as its parent.
 
-A child inherits a pipe, on which it reports why it is not ready yet, and that it is ready. The JVM
-cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore only the JVM's port
-is polled: until it is open, and then every few seconds, to check that the JVM is alive.
+A child inherits a pipe, on which it reports why it is not ready yet, and later that it is ready.
+The JVM cannot report on a pipe, so its port is polled: until it is open, and then every few seconds
+to check that the JVM is alive. Nothing else is polled: the end of a child arrives as SIGCHLD.
 
-Invariants: a child that ends unexpectedly is restarted with the same sockets, and so is one that
-hangs, by its pulse, or reports a reason to restart it. A lack of descriptors delays a restart or a
-probe and ends no child; before everything was ever ready, a child that cannot be started ends the
-launcher, so that its user sees the reason. Children end when this process ends in any way. They are
-stopped stage by stage, in parallel within a stage, each with its own time limit, and are killed
-after it.
+Invariants: a child is restarted with the same sockets if it ends unexpectedly, fails its liveness
+check, or reports a reason to restart it. A lack of descriptors delays a restart or a probe, but
+ends no child. Until all children have been ready once, a child that cannot be started ends the
+launcher, so that the user sees the reason. Children end when this process ends in any way. They are
+stopped stage by stage, in parallel within a stage; each has its own time limit, after which it is
+killed.
 """
 
 from __future__ import annotations
@@ -67,16 +67,15 @@ class ChildPlan:
 
     Attributes:
         name: For messages, log files and metrics.
-        command: Makes the command; the argument is the descriptor for the ready line. It is
-            called at each start.
+        command: Returns the command for a start, given the descriptor for the ready line.
         ready_port: A port whose opening means that the child is ready, for a child that
             cannot write the line.
-        stop_timeout_s: How long it may take to stop before it is killed.
+        stop_timeout_s: Time to stop, after which it is killed.
         stop_stage: Children of a lower number are stopped after all of a higher one have
             ended, because those may still use them.
         pulse: Checks whether a ready child hangs; None: no check.
         restart_reason: Returns why it must be ended although it answers, or ""; called often.
-        log_file: Its own log, which has the reason of an end if it printed none.
+        log_file: Its own log, searched for the reason of its end if its output has none.
         ends_before_ready_max: Consecutive ends before everything was ready at which the launcher
             gives up.
         provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
@@ -257,7 +256,7 @@ class Launcher:
         self._write_children()
 
     def _spawn(self, child: _Child) -> subprocess.Popen[bytes]:
-        """Start a child's process, whose reports are watched from before its start.
+        """Start a child's process; its reports are watched before it starts.
 
         Raises:
             Unavailable: The process cannot be started, or the descriptors are used up.
@@ -396,7 +395,7 @@ class Launcher:
             child.plan.pulse.end()
 
     def _last_words(self, child: _Child) -> str:
-        """Return the last error lines printed by a child since its start, otherwise of its log."""
+        """Return the last error lines of a child's output since its start, or those of its log."""
         output = self._log_folder / f"{child.plan.name}.out"
         printed = error_lines(tail(output, child.output_start))
         if not printed and child.plan.log_file is not None:

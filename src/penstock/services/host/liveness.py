@@ -1,4 +1,4 @@
-"""Liveness check of a child process: periodic probes, judged by missing responses.
+"""Liveness check of a child process: periodic probes that must be answered.
 
 `LivenessCheck` owns the rule and the state of one child's probes. The caller sends the probe,
 ends a child that hangs, and passes in the time. `greet` probes an HTTP/2 server such as Spark
@@ -7,9 +7,9 @@ its own settings (RFC 9113, 3.4 and 6.5). This needs no token and costs the serv
 nothing; a stopped process, or one in a long garbage collection, does not respond although its
 kernel still accepts connections.
 
-Invariants: one probe is in progress at a time. Only probes that were sent and waited for count,
-so a machine that slept or a stopped parent does not make a child appear hung; neither does a probe
-that this process lacks the descriptors for, which is sent later. One response resets all earlier
+Invariants: one probe is in progress at a time. Only probes that were sent and waited for count. So
+a child does not appear hung after the machine slept, while this process was stopped, or if this
+process lacks descriptors for a probe, which is then sent later. One response resets all earlier
 failures.
 """
 

@@ -5,7 +5,7 @@ workers), and restricts folders that an older release left open. Restricting the
 everything below it, which takes no time. Opening segments to a group may require changing every
 file, which runs once, in the background.
 
-    data folder   0700   0710 GROUP with --segments-group: the group may pass, not list
+    data folder   0700   0710 GROUP with --segments-group: the group may traverse, not list
     segments      0700   2750 GROUP, files 0640; new ones inherit the group
     all others    0700, files at the top 0600
 """

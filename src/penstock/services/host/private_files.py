@@ -37,8 +37,8 @@ def private_places(options: Options, environment: Mapping[str, str]) -> list[Pat
 def read_guard(options: Options, environment: Mapping[str, str]) -> ReadGuard:
     """Return the guard against reads of a Penstock's files by flows and tasks.
 
-    Segments may be read, also in the data folder: every user may query their rows, and a task may
-    read them again.
+    Segments may be read even if they are in the data folder: every user may query their rows, and a
+    task may read them again.
     """
     segments = local_path(options.deep_storage_address)
     return ReadGuard(

@@ -49,7 +49,7 @@ _TRY_EVERY_S = 0.05
 
 T = TypeVar("T")
 
-# Total time limit for threads that still work when a process ends.
+# Total time limit for threads that still run when a process ends.
 _LEAVE_GRACE_S = 1.0
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,8 @@ _Output: TypeAlias = collections.deque[tuple[int, str]]
 class ServerProcess:
     """A Penstock server in a child process.
 
-    A thread reads the output of one start, and adds each line with its number in one step.
+    A thread reads the output of the current start, and appends each line with its number
+    atomically.
 
     Args:
         folder: Its data folder.
@@ -130,7 +131,7 @@ class ServerProcess:
             encoding="utf-8",
             errors="replace",
             env=self._environment,
-            # Ctrl-C must reach only the program, which stops this process in order.
+            # Ctrl-C must reach only the program, which then stops this process cleanly.
             start_new_session=True,
         )
         self.starts += 1
@@ -187,12 +188,13 @@ class ServerProcess:
         return True
 
     def stop(self) -> None:
-        """Stop it in order; kill it if it does not end."""
+        """Stop it cleanly; kill it if it does not end."""
         self._is_wanted = False
         if self._process is None:
             return
         self._process.terminate()
-        self._process.send_signal(signal.SIGCONT)  # A process that a test has stopped reacts, too.
+        # Otherwise a process that a test has suspended would not react.
+        self._process.send_signal(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_TIMEOUT_S)
         self.kill()

@@ -14,7 +14,7 @@ the nodes known so far and a time-out notice; later ones are changes. A listener
 later receives the same sequence from its start.
 
 Invariants: calls to listeners never overlap, even for different roles. An exception of a listener
-is logged. A listener must not block, because all others wait for it. Implementations (`leases`,
+is logged. A listener must not block, because all others wait meanwhile. Implementations (`leases`,
 `zookeeper`) may be called from any thread.
 """
 
@@ -155,7 +155,7 @@ class Announced(Protocol):
     """One node that stays announced until it is withdrawn, even after failures."""
 
     def withdraw(self) -> None:
-        """Report to others at once that the node no longer exists; does not raise."""
+        """Notify others at once that the node no longer exists; does not raise."""
         ...
 
 

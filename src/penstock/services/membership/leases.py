@@ -191,8 +191,8 @@ class LeaseView:
     """`Instances` by observed changes of leases, so that wrong wall clocks do not hide instances.
 
     A lease is live for `TTL_MS` after its last observed change, by this process's monotonic clock.
-    Wall clocks are compared only for a lease that is new to this process, or whose change may be
-    old because the leases were not read for a long time.
+    Wall clocks are compared only for a lease that is new to this process, and after the leases were
+    not read for so long that an observed change may be old.
 
     The mutex guards the observations: requests read from many threads, and cannot wait for mail.
 

@@ -16,8 +16,8 @@ its candidates disappear and the next one leads in a new term, which begins with
 the old one to expire. The terms in the metadata store refuse the writes of a leader that does
 not know yet that it was replaced.
 
-Invariant: an announced node exists whenever the session does. A node of an earlier session of
-the same process is replaced, so that it does not disappear when that session expires.
+Invariant: an announced node exists as long as the session. A node that belongs to an earlier
+session of this process is replaced, so that it does not disappear when that session expires.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class ZooKeeper:
     def owner(self, path: str) -> int | None:
         """Return the session that owns an ephemeral node; 0 if none, None if the node is missing.
 
-        This and the next methods raise Unavailable if the servers do not answer in time, and at
-        once while there is no connection; a change may have been made nevertheless.
+        This method and the following ones raise Unavailable if the servers do not answer in time,
+        and at once while there is no connection; a change may have been made nevertheless.
         """
         found = self._request(lambda: self.client.exists_async(path))
         return None if found is None else int(found.ephemeralOwner)

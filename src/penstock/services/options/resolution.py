@@ -33,7 +33,7 @@ OTHER_VARIABLES: Final = ("PENSTOCK_URL", CONFIG_VARIABLE)
 # A misspelt variable is reported. One that resembles no option may belong to another program
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
 VARIABLE_RESEMBLANCE: Final = 0.75
-# A key of the file is always an option's.
+# A key of the options file must be an option, so a weaker resemblance suffices for a hint.
 _KEY_RESEMBLANCE: Final = 0.5
 
 

@@ -135,7 +135,7 @@ def client_file(context: RoleContext) -> LifecycleHandler:
         addresses = {**about_process(context.clock), **broker_addresses(http, tcp)}
         try:
             context.folder.write_client_file(addresses)
-        except Unavailable as error:  # narrow: consumers must be able to make room on a full disk
+        except Unavailable as error:  # narrow: on a full disk, consumers must run to free space
             _logger.warning(
                 "commands do not find this broker by its data folder: %s; give them its addresses"
                 " %s and %s, or restart it",

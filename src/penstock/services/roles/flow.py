@@ -45,16 +45,17 @@ from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-# Each by its variable, otherwise by its file name in the folder `.aws`.
+# The environment variable of each file, and its default name in the folder `.aws`.
 _AWS_FILES = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
 
 
 class FlowStarts:
     """Counts unexpected ends of the flow's process in a row, and then keeps components stopped.
 
-    A file has the number of ends, this run included, from the start of the components until the
-    process ran for `STEADY_S`, or ends in order. A process that ends in any other way leaves it.
-    The thread of the controller and a timer use it; each change replaces or deletes the file.
+    A file has the number of ends, including the current run. It is written before the components
+    start, and deleted once the process has run for `STEADY_S` or ends cleanly. A process that ends
+    in any other way leaves the file. The thread of the controller and a timer use it; each change
+    replaces or deletes the file.
 
     Args:
         path: The file.
@@ -83,7 +84,7 @@ class FlowStarts:
         self._begin(1)
 
     def forget(self) -> None:
-        """Record that the process ran for a while, or ends in order."""
+        """Record that the process ran for a while, or ends cleanly."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -105,7 +106,7 @@ class FlowStarts:
 
 
 class FlowHost:
-    """Opens the controller when the process starts, and closes it in order.
+    """Opens the controller when the process starts, and closes it when the process ends.
 
     Its mutex guards one reference, because requests run on other threads than the start.
 
@@ -157,7 +158,7 @@ class FlowHost:
             environment=os.environ,
             options=ControllerOptions(guard=self._starts),
         )
-        with self._mutex:  # first: a failure below must close it in order
+        with self._mutex:  # first, so that a failure below closes it cleanly
             self._controller = controller
         controller.call_when_stopped(self._repository_stopped)
         collect_for_flows()

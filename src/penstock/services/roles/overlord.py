@@ -114,8 +114,8 @@ def overlord_options(options: Options) -> OverlordOptions:
     """Return the overlord's options for the options of the process.
 
     Raises:
-        InvalidRequest: The context for tasks has a field that no task may have, or the time-out of
-            workers is shorter than their polls.
+        InvalidRequest: The default context of tasks has a field that no task may have, or the
+            time-out of workers is shorter than their polls.
     """
     worker_timeout_ms = parse_duration(options.worker_timeout)
     if worker_timeout_ms < WORKER_TIMEOUT_MS_MIN:
@@ -261,7 +261,7 @@ def _led(overlord: Overlord, selector: LeaderSelector, address: str) -> None:
     if selector.is_leader:
         overlord.require_full()
         return
-    # The name of the leader is still this process's if its term has just expired.
+    # After its term has expired, this process may still be registered as the leader.
     if selector.leader() in {None, address}:
         remedy = "wait for the election"
         raise no_leader("no overlord leads", selector.waits.all(), remedy=remedy)

@@ -1,9 +1,10 @@
 """Role of a peon: one indexing task, a Spark client, a control API.
 
-Owns what a task needs in this process, and the task's run. The start of the process is elsewhere.
+Owns the resources of a task in this process, and the run of the task; `peon_start` starts the
+process.
 
-The process ends whether its worker or its input ends first: the kernel kills it with the worker,
-and the end of its input asks its task to stop, and ends the process if the task does not.
+The process ends with its worker, because the kernel kills it. The end of its input
+requests the task to stop, and ends the process if the task does not stop.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _ORPHAN_GRACE_S = 30.0
 
 
 class PeonRole:
-    """Resources of a task in this process: made once, before the task is known.
+    """Resources of a task in this process: created once, before the task is known.
 
     Args:
         options: The options of the cluster.

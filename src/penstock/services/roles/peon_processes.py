@@ -1,12 +1,12 @@
 """Peons as child processes of the worker: spares, forked processes, or new processes.
 
 `PeonProcesses` owns the processes and the spares, `PeonForkServer` the fork server. A *spare* is a
-peon without a task: it has a Spark session, and waits for the name of a task's folder on its
-standard input. One process runs one task and ends. Processes are forked from an idle process that
-has imported everything (`host.fork_server`); if that is not possible, they are new processes, which
-import everything themselves. All of this runs on the worker's mailbox thread, because the kernel
-ends children with the thread that started them. `docs/indexing.md` states the memory that a spare
-takes.
+peon without a task: it has opened a Spark session, and waits for the name of a task's folder on
+its standard input. One process runs one task and ends. Processes are forked from an idle process
+that has imported everything (`host.fork_server`); if that is not possible, they are new processes,
+which import everything themselves. All of this runs on the worker's mailbox thread, because the
+kernel ends children with the thread that started them. `docs/indexing.md` states the memory that a
+spare takes.
 
 | a task starts | in |
 |---|---|
@@ -451,7 +451,9 @@ class PeonProcesses:
 
     def _post_event(self, handler: Callable[[PeonChild], None], child: PeonChild) -> None:
         """Report an event of a process to the mailbox; on the watch's thread."""
-        self._processor.post(lambda: handler(child), "peon %d did something", child.process.pid)
+        self._processor.post(
+            lambda: handler(child), "peon %d wrote to its pipe or ended", child.process.pid
+        )
 
     def _handle_event(self, child: PeonChild) -> None:
         if child.exit_code() is not None:

@@ -5,8 +5,8 @@ peon without a task is a warm spare: it opens a Spark session and waits for one 
 input, which names the task's folder; from then on its output is that task's log. If the folder is
 given at its start, it skips both steps. On another pipe it notifies the worker of changes.
 
-The process ends with the worker from the start: the imports of the role take a second of processor
-time, and a worker that is killed repeatedly would leave more such processes each time.
+The process ends with the worker even while it starts: its imports take a second of processor time,
+and a worker that is killed repeatedly would leave more such processes each time.
 """
 
 from __future__ import annotations

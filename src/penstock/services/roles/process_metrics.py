@@ -28,7 +28,8 @@ def process_metrics(
     Args:
         role: Role of the process, used as a label.
         registry: Its metrics.
-        more: Read at each scrape; while it raises `PenstockError` its metrics are left out.
+        more: Further metrics, read at each scrape; they are left out while it raises
+            `PenstockError`.
         faults: Numbers of unexpected errors of threads that continue after them.
     """
     metrics = registry or MetricRegistry()

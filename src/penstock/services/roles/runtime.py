@@ -92,7 +92,7 @@ class RoleContext:
         listener: Its listening socket.
         report_ready: Call it once the process does its work.
         report_waiting: Call it with the reason while the process cannot work yet.
-        request_stop: Ends the process in order, with an exit code that asks for a restart;
+        request_stop: Ends the process cleanly, with an exit code that requests a restart;
             thread-safe.
         emitter: Emitter that runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
@@ -300,7 +300,8 @@ def run_role(
         def wait() -> None:
             nonlocal exit_code
             pipe.wait()
-            # Not later: a part that fails while the process stops as requested changes nothing.
+            # Read before the stop: a part that fails while the process stops does not change the
+            # exit code.
             exit_code = RESTART_REQUESTED if failed.is_set() else 0
             DEATHS.process_stops()
 

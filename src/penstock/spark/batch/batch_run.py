@@ -139,7 +139,7 @@ class BatchSessions:
             yield found
 
     def reach(self) -> None:
-        """Connect to Spark before anything is fetched that needs it.
+        """Connect to Spark before inputs are fetched, if the request needs Spark.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -157,7 +157,7 @@ class BatchSessions:
             with sessions.use() as spark, running.tagged(spark):
                 yield spark
         finally:
-            running.end_late_work()  # the task's process ends soon after it
+            running.end_late_work()  # the task's process ends soon afterwards
 
     def close(self) -> None:
         """End the Spark sessions."""
@@ -340,7 +340,7 @@ class BatchRun:
         direct: tuple[tuple[str, str], ...],
         intervals: tuple[Interval, ...],
     ) -> tuple[Sequence[FinalFile], Mapping[str, int], Buckets]:
-        """Let the workers do everything, or everything but the shuffle of a large time chunk."""
+        """Let the workers do all work, except for the shuffle of a large time chunk."""
         target = self._target(schema)
         fold = fold_of(schema, self.request.combines)
         rows_max = rows_unshuffled(self.request.partitioning)
@@ -354,7 +354,8 @@ class BatchRun:
             return files, counted, buckets
         cores = self.options.parallelism or os.cpu_count() or 1
         found = parts(runs, rows_max) if rows_max else []
-        # A dynamic file may have any rows of its chunk, unless equal rows must be combined.
+        # With dynamic partitioning a file may have any rows of its chunk, unless equal rows must be
+        # combined.
         cuttable = self.request.partitioning.kind == "dynamic" and not schema.rollup
         if found and (cuttable or not any(part.bucket for part in found)):
             pieces = shared_out(found, cores, lambda part: part.rows)

@@ -3,8 +3,8 @@
 Owns cancellation, the scratch folder and the translation of errors; `batch_run` executes a request.
 Spark's workers must reach folders of this host under the same paths.
 
-Invariants: a call changes only its output folder and its scratch folder, and deletes the latter; a
-result lists all files in the output folder, and they are durable.
+Invariants: a call changes only its output folder and its scratch folder, and deletes the scratch
+folder. A result lists all files in the output folder, and these are durable.
 """
 
 from __future__ import annotations

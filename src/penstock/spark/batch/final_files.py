@@ -148,7 +148,7 @@ def finalize(folder: str, names: Sequence[str]) -> None:
 def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
     temporary = folder / f".{name}.tmp"
     above = list(folder.parents)[:_FOLDERS_ABOVE]
-    # The disk may be lost since the task checked it.
+    # The disk may have failed since the task checked it.
     if above and not above[-1].is_dir():
         raise StorageUnavailable(folder_missing(str(above[-1])))
     try:

@@ -68,7 +68,7 @@ def uses_archive(argv: Sequence[str]) -> bool:
 
 
 def _drop_old(folder: Path) -> None:
-    """Make room for a new archive; a JVM that has an old one mapped keeps its bytes.
+    """Delete old archives before a new one is written; a JVM that has one mapped keeps its bytes.
 
     A temporary file of an environment that no longer exists is deleted like an old archive, because
     no process will complete it.
@@ -81,7 +81,7 @@ def _drop_old(folder: Path) -> None:
 
 
 def _is_written(unfinished: Path) -> bool:
-    """Return whether another process may still have it written; the name contains its id."""
+    """Return whether another process's JVM may still write it; the name has that process's id."""
     maker = unfinished.suffixes[-2].lstrip(".")
     return maker != str(os.getpid()) and Path(f"/proc/{maker}").exists()
 

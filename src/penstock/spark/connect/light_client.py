@@ -2,9 +2,9 @@
 
 PySpark's client imports pandas to recognise pandas' types in calls that Penstock does not make.
 Pandas costs each process 28 to 43 MB and most of a second, and every task is a process. So while
-one thread imports the client, its imports of pandas get a stand-in. All other threads get the real
-pandas, also meanwhile: Arrow imports it at the first conversion of a Python value, and a processor
-of a flow may do so too.
+one thread imports the client, its imports of pandas get a stand-in. All other threads still get the
+real pandas: Arrow imports it when it first converts a Python value, and a processor of a flow may
+import it, too.
 
 Owns that one import. If pandas is imported already, or the client needs more than the stand-in has,
 the real one is used.

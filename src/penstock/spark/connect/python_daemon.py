@@ -2,8 +2,8 @@
 
 Spark forks each Python worker from a daemon that has imported nothing, so each worker imports
 PySpark, Arrow and Penstock again: more than a second of a core. A worker whose work raises an error
-is not used again, and Spark tries that work four times, each time in a new one. Here the daemon
-imports all of it once, and its workers share the memory, too.
+is not used again, and Spark tries that work four times, each time in a new worker. This daemon
+imports all modules once, and its workers share their memory.
 
 Owns the imports before the fork; PySpark's own daemon, which this module runs, does the rest.
 Invariants: the process has only one Python thread when it forks; workers draw different random

@@ -49,7 +49,7 @@ def end_jobs(session: SparkSession, operation: str) -> None:
 
 
 _INTERRUPT_EVERY_S: Final = 0.2
-# Waits before late work is ended again: on a busy machine a job began 3.3 s late.
+# Waits before late work is ended again: on a busy machine a job has begun 3.3 s late.
 _LATE_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 # Interrupted work of Spark ends within a second or two; planning may never check.
 _IGNORED_AFTER_S: Final = 10.0

@@ -90,7 +90,7 @@ def spark_conf(
         "spark.master": with_retries(master),
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": str(port),
-        # Sessions are few, so an idle one is kept; a lost one is created again.
+        # There are few sessions, so idle ones are kept; a lost session is created again.
         "spark.connect.session.manager.defaultSessionTimeout": "24h",
         # Ids of ended operations become free at once: see `running_calls`.
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",

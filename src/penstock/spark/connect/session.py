@@ -71,7 +71,7 @@ _LOOPBACK: Final[Mapping[str, str]] = {
 ENDING_S: Final = 1.0
 """Time in seconds within which a JVM that ends has closed its port; a start takes longer."""
 OUT_OF_MEMORY_S: Final = 10.0
-"""The same for a JVM that reported that memory ran out, which ends also on a busy machine."""
+"""The same for a JVM that has run out of memory: long enough for it to end on a busy machine."""
 _ENDING_POLL_S: Final = 0.05
 
 # Conditions, by their first part. Either another thread found the session lost and closed it
@@ -137,8 +137,8 @@ _ADVICE: Final = re.compile(
     r"(?:, and return NULL instead)?\."
 )
 _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
-# Error of the client: a message of Spark nests deeper than the 100 levels that it reads. This
-# happens only with column types: a list or map takes two levels, a struct three.
+# Error of the client: a message of Spark nests deeper than the 100 levels that the client reads.
+# This happens only with column types: a list or map takes two levels, a struct three.
 _UNREADABLE: Final = "Exception deserializing response!"
 _TOO_NESTED: Final = (
     "the type of a column has too many levels to be sent: the limit is about 45 nested lists or 30 "

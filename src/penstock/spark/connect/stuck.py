@@ -1,9 +1,9 @@
 """Work in Spark that was ended but does not stop.
 
-Work that makes very many rows from few, such as a join without a condition, checks for its end only
-after all of them: it keeps a core busy for hours after its query was cancelled. The executors of a
-cluster exit in this case; a local Spark only logs it. So it logs this to a separate file, and the
-launcher ends Spark when the file is not empty.
+Work that makes very many rows from few, such as a join without a condition, checks for cancellation
+only after the last row: it keeps a core busy for hours after its query was cancelled. The executors
+of a cluster exit in this case; a local Spark only logs it. So a local Spark is configured to log it
+to a separate file, and the launcher ends Spark when the file is not empty.
 
 Owns the file, the log configuration that fills it, and the description of the problem.
 """

@@ -1,8 +1,8 @@
 """Discovery of the dimensions of a stream whose spec does not list them, for each persist.
 
-Owns the part of the messages that a worker inspects, and the merge of files with different columns.
-The types follow the rules of batch tasks (`batch.input.discovery`). No result is kept between
-persists, so a persist never depends on an earlier one.
+Owns which messages a worker inspects, and the merge of files with different columns. The types
+follow the rules of batch tasks (`batch.input.discovery`). No result is kept between persists, so a
+persist never depends on an earlier one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A query is accepted if every token of it is known, and refused otherwise: the rows give the same
 answer more slowly. An accepted query keeps its form (`rewriter`), so Spark checks and computes it
-as over the rows. Names compare as in Spark. Long queries are refused, so the cost is bounded.
+as over the rows. Names are compared as in Spark. Long queries are refused, so the cost of the
+decision is bounded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parser of a query into its parts: one SELECT of one datasource with aggregates. Pure.
 
-Owns the places of the parts of such a query, and the reasons why other queries are refused. The
-content of the parts is not checked. Everything unrecognised is refused, so an accepted query has
-the form that Spark parses.
+Owns the division of such a query into parts, and the reasons why other queries are refused. The
+content of the parts is not checked. A query with any unrecognised part is refused, so Spark parses
+an accepted query in the same way.
 
 The tables have the words of Spark SQL that are allowed in a query over a projection. Words that are
 not listed may mean something else over groups than over rows. A function is listed if its result

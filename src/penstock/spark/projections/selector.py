@@ -122,7 +122,7 @@ class ProjectionChoice:
 class _ProjectionState:
     """Files of a projection that exist, at one digest and one version of the file store.
 
-    `missing` are the newest files whose file of the projection may exist, but does not.
+    `missing` has the newest files that may have a file of the projection, but have none yet.
     """
 
     files: tuple[TableFile, ...]

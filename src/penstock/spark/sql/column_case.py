@@ -54,7 +54,7 @@ class QuerySessions:
     def analysis_session(
         self, running: RunningCall, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[SparkSession]:
-        """Lend the session that has outlines of these datasources to a block of a query."""
+        """Provide, for a block, the session that has the outlines of these datasources."""
         with self._outlined.use() as spark, running.tagged(spark):
             with self._mutex:
                 if self._outlines is None or self._outlines.session is not spark:
@@ -66,7 +66,7 @@ class QuerySessions:
     def row_session(
         self, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
     ) -> Iterator[tuple[SparkSession, Mapping[str, str]]]:
-        """Lend the session that has the rows, and the names of their views, to a block."""
+        """Provide, for a block, the session that has the rows, and the names of their views."""
         with self._sessions.use() as spark:
             with self._mutex:
                 if self._views is None or self._views.session is not spark:
@@ -122,7 +122,7 @@ class CaseTables:
         return {name: found for name, found in files.items() if name not in self._columns}
 
     def why(self) -> str:
-        """Return the reason why case counts."""
+        """Return the reason why names are case-sensitive in this query."""
         name, columns = next(iter(self._columns.items()))
         shown = shown_case_variants(case_variants_in(column for column, _ in columns))
         return f'case counts in this query, because {shown} of "{name}" differ only in case'

@@ -1,9 +1,10 @@
 """Statements during which Spark ended, and which are refused for a while if it ends again.
 
-A statement can take all memory of the JVM that runs it, or keep it planning until it is ended. If a
-client repeats the statement, no other query is answered. Spark does not report which of the running
-statements ended it. So each of them becomes a suspect, and suspects run one at a time: if Spark
-ends again, the running suspect is the cause. Other statements run as before.
+A statement can use up the memory of the JVM that runs it, or occupy it with planning until Penstock
+ends the JVM. If a client repeats the statement, no other query is answered. Spark does not report
+which of the running statements was the cause. So each of them becomes a suspect, and suspects run
+one at a time: if Spark ends again, the running suspect is the cause. Other statements run as
+before.
 
 Owns the suspects and the rule. It does not use Spark: `service` reports to it.
 

@@ -85,7 +85,7 @@ logger = logging.getLogger(__name__)
 
 SqlValue = str | int | float | bool | dt.datetime | dt.date | None
 
-# Settings of the Spark session of a statement, also on a remote server.
+# Settings of the Spark session of a statement, even on a remote server.
 SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
@@ -380,7 +380,7 @@ class SqlService:
                     raise self._damaged(missing[1], "is missing") from error
                 if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
                     raise EngineUnavailable(_ENDED) from error
-                # The query had not begun, or its files are gone: memory is not the cause.
+                # The query had not begun, or its files were deleted: memory is not the cause.
                 is_known = running.session is None or _FILE_GONE.search(_said(error))
                 if is_known or query.is_probe:
                     raise

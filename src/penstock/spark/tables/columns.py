@@ -1,7 +1,7 @@
 """Columns of a table that has many files. Pure.
 
-If the files of a column have several types, the widest one counts: bigint and double are double,
-anything with text is text. A column that a file lacks is null there.
+If a column has different types in different files, the widest one counts: bigint and double become
+double, text and any other type become text. A column that a file lacks is null there.
 
 Names ignore case, as in Spark, so a column whose producer changed its case is one column. If the
 rows of one segment have two names that differ only in case (`core.column_case`), names are exact in

@@ -292,7 +292,7 @@ def _check_braces(
     data = np.frombuffer(text, np.uint8)
     if not (ends - starts >= len("{}")).all():
         raise NotCleanError
-    # Such messages are refused one by one, even if their fields are not needed.
+    # Such messages are refused one by one, even if the fields that nest are not needed.
     for index in np.flatnonzero(ends - starts >= KEYS_BYTES_MIN).tolist():
         if has_too_many_keys(data[int(starts[index]) : int(ends[index])].tobytes()):
             raise NotCleanError

@@ -1,7 +1,7 @@
 """Deterministic expressions: same result for the same values. Pure: no Spark and no spec.
 
-Owns a list of deterministic functions. Any other function is treated as not deterministic, so that
-neither a new release of Spark nor a catalogue can introduce a random one.
+Owns a list of deterministic functions. Any other function is treated as not deterministic, because
+a new release of Spark or a catalogue may add random ones.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 `ExpressionCheck` lets Spark analyse the expressions; nothing is executed.
 It does not depend on specs, because the router uses it; any thread may call it. It reports only
 errors that do not depend on field types: syntax, unknown functions, numbers of arguments, and
-expressions that read more than their row or run other code. A field is never an error, because any
-message may have it. `translate_transform_errors` adds to a Spark error the transforms or filters
-that may have raised it, because Spark's message contains the expression and no name.
+expressions that read other data than their row or run other code. An unknown field is not an error,
+because any message may contain it. `translate_transform_errors` adds to a Spark error the
+transforms or filters that may have raised it, because Spark's message contains the expression and
+no name.
 """
 
 from __future__ import annotations

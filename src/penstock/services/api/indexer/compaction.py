@@ -207,7 +207,7 @@ def compaction_progress(admin: AdminService, datasource: str) -> Mapping[str, ob
 
 
 def _status(name: str, configs: CompactionConfigs, plan: CompactionPlan) -> dict[str, object]:
-    # A suspended supervisor has its numbers, too, so that users can see what it would do.
+    # A suspended supervisor reports its numbers, too, so that users can see what it would compact.
     status = "NOT_ENABLED" if name in configs.suspended else "RUNNING"
     shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):

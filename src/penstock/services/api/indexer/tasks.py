@@ -119,7 +119,7 @@ class TaskRoutes:
         return JsonResponse({"task": view.row.id, "status": task_to_json(view), "waits": found})
 
     def _retries(self, view: TaskView) -> list[WaitReason]:
-        """Return what a running task waits for by its own report."""
+        """Return the wait that a running task reports."""
         if view.runner_state != RunnerState.RUNNING or view.location is None:
             return []
         try:

@@ -123,6 +123,6 @@ def run_now(
     if as_json and not wait:
         print_json(started)
     elif not started:
-        echo(f"nothing of {datasource} needs compaction now")
+        echo(f"no interval of {datasource} needs compaction now")
     for task_id in started if wait else ():
         follow(task_id, as_json=as_json)

@@ -218,7 +218,7 @@ def removed(payload: object) -> str:
 
 
 def emptied(payload: object) -> str:
-    """Return the intervals whose segments a task replaced by nothing, from its report, as text."""
+    """Return the intervals that a task emptied, from its report, as text."""
     found = part(payload, "intervalsEmptied")
     if not isinstance(found, list) or not found:
         return ""

@@ -42,7 +42,7 @@ _COMPACTS = f"{AUTOCOMPACT}__"
 # The overlord's name of this type (`penstock.indexing.overlord.supervisor_service`).
 _SHORT = "shortOfSlots"
 _TASKS_WAIT_FOR = "tasksWaitFor"
-# The stream is read each second unless the spec sets a longer period; an older report shows its
+# The stream is polled every second unless the spec sets a longer period; an older report shows its
 # age.
 _FRESH_MS = 3_000
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -361,7 +361,7 @@ def stats(name: Id, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
     else:
-        print_rows(rows, as_json=False, empty="no running task has counted anything yet")
+        print_rows(rows, as_json=False, empty="no running task has reported counts yet")
 
 
 @supervisor_app.command()

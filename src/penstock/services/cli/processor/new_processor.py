@@ -60,7 +60,7 @@ def list_processors(
     for name in registry.names():
         try:
             facts = describe(registry.find(name))
-        except PenstockError as error:  # a processor that cannot be imported must not hide others
+        except PenstockError as error:  # list the others even if one cannot be imported
             warn_lines(f"penstock: {error}")
             continue
         text = " ".join((name, *facts.tags, facts.about)).lower()

@@ -6,8 +6,8 @@ JSON; lists remain lists. For other types it is the database's own text. Rows ar
 blocks, and each block is converted as a whole. The task's own process reads the rows, so no worker
 of Spark has the password. Only inputs of databases load this module, because its driver takes 9 MB.
 
-Invariant: a value that its column cannot hold fails the request with the column's name; a value
-that is not null never becomes null.
+Invariant: a value that does not fit the type of its column fails the request with the column's
+name; a value that is not null never becomes null.
 """
 
 from __future__ import annotations

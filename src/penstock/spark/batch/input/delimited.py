@@ -206,7 +206,7 @@ def _has_too_many(line: bytes, separator: str) -> bool:
 
 
 def _as_arrow_reads(value: str) -> Json:
-    """Return a number's text as in a clean batch: without spaces, also in base 16."""
+    """Return a number's text as in a clean batch: without spaces, and converted from base 16."""
     text = value.strip(" \t")
     return int(text, 16) if _HEX.fullmatch(text) else text or None
 

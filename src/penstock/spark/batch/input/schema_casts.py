@@ -124,7 +124,7 @@ def _as_a_whole(
 def _as_plain(shape: RowShape, schema: pa.Schema, numbers: Collection[str]) -> RowShape:
     """Return the shape for rows of `_plain`, in which typed times are ISO text.
 
-    Those that are requested as `numbers`, too, are milliseconds.
+    Times that are also requested as `numbers` are milliseconds.
     """
     if shape.time is None or shape.time.name not in schema.names:
         return shape
@@ -207,7 +207,7 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
         try:
             return pa.array([_json(value) for value in column.to_pylist()], pa.string())
         except orjson.JSONEncodeError:
-            raise NotCleanError from None  # such as a span of time: only its row is lost
+            raise NotCleanError from None  # such as a duration: only its row is bad
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         if not binary_as_string:
             texts = [None if v is None else _plain(v) for v in column.to_pylist()]

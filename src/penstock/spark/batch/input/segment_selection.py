@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SegmentSelection:
-    """A filter and the columns that it hides; false if everything is shown.
+    """A filter of rows, and hidden columns; false if nothing is filtered or hidden.
 
     `longs` are the columns that are longs in all segments with them. With `exact`, column names
     are case-sensitive, because a segment has some that differ only in case (`core.column_case`).
