@@ -30,7 +30,8 @@ _RENAMED: Final = {
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
     "sasl.mechanisms": "sasl.mechanism",
 }
-# Settings that Penstock controls itself, by offsets; Druid ignores most of these, too.
+# Settings that Penstock controls itself, because it reads by offsets; Druid ignores most of them,
+# too.
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "auto.offset.reset",

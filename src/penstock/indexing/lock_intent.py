@@ -1,6 +1,6 @@
 """An interval that a task must lock before it may start, according to its spec.
 
-The lockbox chooses the type of lock from the task's context. Specs are read without the lockbox.
+The lockbox chooses the type of lock from the task's context.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Catalog:
                 {name: tuple(rows) for name, rows in announced.items()},
             )
         except BaseException:
-            # Rows without their view are not usable: the next snapshot is processed completely.
+            # Without a view of these rows, the next snapshot must be processed completely.
             self._segments_revision = -1
             self._rows, self._timelines = {}, {}
             self._view = _NOTHING

@@ -83,7 +83,7 @@ class SegmentId:
         interval = _canonical_interval(start, end)
         if interval is None or not version or not datasource:
             return []
-        # Share one string among the segments of a datasource or version, which may be very many.
+        # One string for all segments of a datasource or version, because there may be very many.
         name = sys.intern(datasource)
         readings = []
         shorter, _, number = version.rpartition("_")

@@ -1,4 +1,4 @@
-"""Outlines: the fields that decisions about very many segments need, read from their payloads.
+"""Outlines: the few fields of a payload that decisions about very many segments need.
 
 Owns the list of these fields. An outline is a fraction of a segment in memory and in parsing time;
 a timeline of outlines has the same visibility as one of segments.

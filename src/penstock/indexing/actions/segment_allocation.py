@@ -1,7 +1,7 @@
 """Actions that allocate segment ids: a version and a partition number in a time chunk each.
 
-A file may go into a segment of a larger time chunk than its own, but not into several, so a task
-first requests how to divide the rows of its time chunks.
+A file may become a segment of a larger time chunk than its own, but only of one. So a task first
+requests how to divide the rows of its time chunks.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Without a segment granularity each time chunk keeps its interval, overlapping chunks become one,
 and chunks of one granularity form one job. Rows are rolled up if the spec requires it or if all
-input segments were rolled up in the same way; otherwise every row is kept. Output of a rollup
-keeps that mark and its metrics permanently, so that a later compaction does not count its rows
-as raw ones.
+input segments were rolled up in the same way; otherwise every row is kept. Segments record that
+their rows are rolled up, and by which metrics, so that a later compaction does not treat them as
+raw rows.
 
 A minor compaction rewrites some segments of a time chunk. Its output has the version of the
 task's REPLACE lock, which would hide all other segments of the chunk, so the publish lists
@@ -131,7 +131,7 @@ class CompactPlan:
     def jobs(self, task_input: TaskInput) -> Sequence[Job]:
         """Return a job for each group of time chunks with the same granularity."""
         spec, interval = self._spec, _interval(self._spec)
-        # The interval of named segments was unknown before, so it could not be locked.
+        # The interval of named segments was not known earlier, so it could not be locked then.
         if spec.minor is None:
             found = task_input.claim([interval], named=frozenset(spec.segment_ids))
             _check_input(spec, found)
@@ -222,8 +222,8 @@ def _groups(
 def _chunks(granularity: str, chunks: Iterable[Interval]) -> dict[str, JsonValue]:
     """Return the time chunks of a job: a granularity, or a list if it has no name.
 
-    A list is needed because two months are not a fixed part of a year, nor are days of a time zone.
-    The query granularity divides each of them nevertheless.
+    Some chunks, such as two months or the days of a time zone, are not a granularity by name, so
+    they need a list. The query granularity still divides each of them.
     """
     if Granularity.parse(granularity) in NAMED_GRANULARITIES:
         return {"segmentGranularity": granularity}

@@ -55,9 +55,8 @@ class SqlPlan:
         spec = self._spec
         if spec.mode is IngestionMode.APPEND:
             return [sql_job(spec)]
-        # The query may read the rows that it replaces. The publish copies segments that are
-        # appended under the task's locks, so the query must not read these.
-        # Spark ignores case: FROM WEB reads web.
+        # The query may read the rows that it replaces. It must not read segments that are appended
+        # meanwhile, because the publish copies these. Spark ignores case: FROM WEB reads web.
         own = spec.datasource.lower()
         reads = any(token.name.lower() == own for token in tokens(spec.query))
         kept = task_input.to_replace([ETERNITY], basis=spec.intervals if reads else ())

@@ -12,14 +12,14 @@
                because a publish that succeeded has changed the visible segments
     published  all jobs in one transaction; if the task failed, the janitor deletes its files
 
-A peon that dies is restarted in the same folder: recorded steps are not repeated, and a publish
-is identified by the task's id.
+A peon that dies is restarted in the same folder. Recorded steps are not repeated, and a repeated
+publish is recognized by the task's id.
 
 Invariant: locks are held before the write if the spec names intervals, and always before the
 publish. No two tasks therefore publish the same time under one version, or, with segment locks,
 the same segments. A task runs on its own thread, except for `stop` and `report`: `TaskProgress` is
-updated by this thread and the engine's, and read by any thread. Each of its facts is one attribute
-that is replaced as a whole, so that no reader sees part of it.
+updated by this thread and the engine's, and read by any thread. Each of its facts is one attribute,
+which is replaced as a whole, so that no reader sees a part of a fact.
 """
 
 from __future__ import annotations

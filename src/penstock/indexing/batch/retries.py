@@ -3,8 +3,8 @@
 Does not own the repeated calls (`retrying_caller`). While the engine is down, the task waits
 without a limit, because the failure is not caused by the task. If the engine crashes several times
 during the task's work, that work may be the cause, and each crash interrupts other tasks; so after
-a number of crashes the task fails. The same limit applies to an input that does not answer: its
-name may be wrong, and the task occupies a slot.
+a number of crashes the task fails. The same limit applies to an input that does not answer, because
+its name may be wrong and the task occupies a slot.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class RetryBudget:
     It counts attempts in which the engine was lost, and those in which an input did not answer. The
     counts are stored in the task's folder, so that a restarted peon continues them.
 
-    Tasks that share an engine with the work that crashes it fail with it, each time that both start
-    together. So pauses grow up to ten minutes, and each is a random part of that: other tasks
-    complete in one of the pauses long before they reach their maximum.
+    If some work crashes the engine, all tasks that use the engine at that time lose an attempt. So
+    pauses are random and grow up to ten minutes: other tasks complete during a pause of that work,
+    long before they reach their own limit.
 
     Args:
         chance: Returns random numbers from 0 up to 1.

@@ -1,7 +1,7 @@
 """Blocking calls of a batch task: repeated while there is no answer, until the task is stopped.
 
-Runs the calls that it is given, and knows nothing of its callers. Does not own how many times a
-piece of work may fail (`retries`).
+Independent of the calls and of the callers. Does not own how many times a piece of work may fail
+(`retries`).
 """
 
 from __future__ import annotations

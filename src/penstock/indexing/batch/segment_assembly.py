@@ -165,9 +165,9 @@ def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitio
     if bucket is None or partitioning.kind == "dynamic":
         return ShardSpec(number, core)
     if partitioning.kind == "hashed":
-        # Buckets without rows have no file, so numbers and buckets may differ. Spark's hash
-        # distributes rows, and none of Druid's equals it: with a function name a reader would prune
-        # the wrong segments.
+        # Buckets without rows have no file, so numbers and buckets may differ. Rows are distributed
+        # by Spark's hash, which equals none of Druid's: with the name of a hash function, a reader
+        # would prune the wrong segments.
         spread = HashBucket(bucket.number, bucket.count, partitioning.dimensions, function=None)
         return ShardSpec.hashed(number, core, spread)
     return ShardSpec.range(number, core, partitioning.dimensions, bucket.start, bucket.end)

@@ -61,8 +61,8 @@ class LocksChanged:
 
     Attributes:
         datasource: The datasource of the locks.
-        released: Tasks whose locks refused requests that may be granted now; also those that ended
-            and whose removal could not be stored.
+        released: Tasks whose locks refused requests that may be granted now, including tasks that
+            ended and whose removal could not be stored.
         yielded: Tasks that no worker has and that lost their locks to others: they must request
             them again, before refused requests are repeated.
     """
@@ -111,8 +111,8 @@ class LockLanes:
         # for a few statements only.
         self._mutex = threading.Lock()
         self._entries: dict[str, _LaneEntry] = {}
-        # Versions used before by datasources without a lockbox, so that no version is given twice,
-        # and none that older segments would hide.
+        # Lower bounds of the versions of datasources without a lockbox, so that no version is used
+        # twice, and no version is lower than that of existing segments.
         self._version_floors: dict[str, str] = {}
         self._is_open = False
         self._is_closed = False
@@ -208,8 +208,9 @@ class LockLanes:
     ) -> tuple[Sequence[_LockWork], Sequence[_WaitingCommand]]:
         """Take the work that waits for a round that cannot begin; return it to be refused.
 
-        The second result are the commands that callers do not repeat, as the next round executes
-        them. They are postponed in the same step: in between, a round could end and find no work.
+        The second result has the commands that callers do not repeat, because the next round
+        executes them. They are postponed in the same step, because otherwise a round could end in
+        between and find no work.
         """
         with self._mutex:
             entry = self._find(lane)
@@ -318,7 +319,7 @@ class LastRefusals:
                     self._by_task.pop(command.task_id, None)
                 elif isinstance(command, AcquireLocks) and isinstance(answer, list):
                     task_id = command.requests[0].task_id
-                    # Once each: requests made together all have the same outcome.
+                    # Requests made together all have the same outcome, so each is published once.
                     refused = dict.fromkeys(a for a in answer if isinstance(a, LockRefused))
                     if refused:
                         self._by_task[task_id] = tuple(refused)

@@ -148,8 +148,8 @@ class LockGranter:
 
     def _leave(self, group: LockGroup, task_id: str) -> None:
         self.table.leave(group, task_id)
-        # Even if others of its group hold the lock: requests that waited for this task now wait for
-        # them.
+        # Even if other tasks of its group hold the lock: requests that waited for this task now
+        # wait for them.
         self.released.append(task_id)
         if not group.tasks:
             self.version_floor = raised_floor(self.version_floor, group.lock.version)
@@ -354,7 +354,7 @@ class AcquireLocks:
 
 @dataclass(frozen=True, slots=True)
 class PlaceTask:
-    """A task is placed at a worker from now on, or, with `waits`, without a worker."""
+    """From now on a worker has the task or, with `waits`, no worker has it."""
 
     task_id: str
     waits: bool

@@ -1,7 +1,7 @@
 """The locks of all datasources: one lockbox each, on a lane of its own.
 
-`Lockboxes` is what others call: it passes each call to the lane of the datasource (`lock_lane`),
-which executes it and answers. Owns the start of a term.
+`Lockboxes` passes each call to the lane of the datasource (`lock_lane`), which executes it and
+answers. Owns the start of a term.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Lockboxes:
         return cast("Future[list[LockOutcome]]", self._lanes.execute(datasources.pop(), command))
 
     def room_for(self, requests: Sequence[LockRequest]) -> Future[list[LockRefused | str]]:
-        """Check which locks new segments would conflict with, before they have numbers to lock.
+        """Check with which locks new segments would conflict, before they have partition numbers.
 
         Args:
             requests: Requests for locks on segments of one datasource, without numbers.

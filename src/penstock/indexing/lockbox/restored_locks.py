@@ -1,4 +1,4 @@
-"""Restores the locks of a new term from the stored ones, as far as they do not conflict.
+"""Restores the stored locks in a new term, except those that conflict.
 
 Decides what happens to each stored lock and to its task. Invariant: after `changes` is applied, the
 store matches the lockboxes. A lock that cannot be restored fails its task group, never the start of

@@ -2,9 +2,9 @@
 
 Pure predicates over one lock and one request, or two locks; the lockbox tracks the holders.
 
-The version of a lock is the current time, but never a version that was used for older work: only a
-greater version hides segments. So a lock that follows another one of the same time must have a
-greater version, even within one millisecond, and after the clock was set back.
+The version of a lock is the current time, but always greater than the versions of earlier locks of
+the same interval, because only a greater version hides segments. This holds even within one
+millisecond, and after the clock was set back.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def check_lock_requests(task: TaskSpec) -> None:
     try:
         lock_requests(task)
     except MemoryError:
-        raise  # The spec is valid; the overlord starts again.
+        raise  # Not the fault of the spec: the overlord is restarted.
     except Exception as error:  # narrow: translates
         raise InvalidRequest(
             f"the locks of task {task.id!r} cannot be derived from its spec, because"

@@ -1,17 +1,17 @@
 """Tasks that wait for locks: in which order they are tried, and when.
 
-`LockWaitQueue` orders the waiting tasks of one datasource. `LockWaits` has those of all datasources
-and derives from each answer of the lockboxes which event it is for its task, and which tasks to try
-next. Both only decide: `LockEffects` sends the attempts to the lockboxes. On the overlord's
-mailbox.
+`LockWaitQueue` orders the waiting tasks of one datasource. `LockWaits` has the queues of all
+datasources. It converts each answer of the lockboxes to an event of the task, and returns which
+tasks to try next. Both classes only decide: `LockEffects` sends the attempts to the lockboxes. On
+the overlord's mailbox.
 
 Tasks that request the same locks with the same priority form one line, and only the first is tried,
 because the same locks refuse the others. A line is tried again when a task that blocked it has
-released something, so a release costs only the lines that it may help. A task that waits in a line
-and blocks it is tried next: it holds the locks since an earlier leader.
+released a lock, so the cost of a release depends only on the lines that it may unblock. A task that
+waits in a line and blocks it has held these locks since an earlier leader; it is tried next.
 
-Locks that a task gets here yield to running tasks until a worker has accepted it, because it
-may wait for the slot of a task that waits for these locks.
+Locks that a waiting task gets yield to running tasks until a worker has accepted the task:
+otherwise it could wait for the slot of a running task that waits for these locks.
 
 Invariants: lock attempts are not polled. Each waiting task is reported once, as having its locks or
 as unable to get them, unless it leaves before.

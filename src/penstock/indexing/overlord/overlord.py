@@ -1,9 +1,9 @@
 """The overlord: creates a term when it becomes the leader; the term does all the work.
 
-Sets the current term. Queries and commands about tasks and supervisors belong to the services in
-its attributes. Public methods may be called from any thread: those that change something post mail
-and return a future, those that read the metadata store do so on the caller's thread. They raise
-`NotLeading` if this overlord does not lead.
+Owns the change of terms. Queries and commands about tasks and supervisors are in the services that
+are its attributes. Public methods may be called from any thread: those that change something post
+mail and return a future, those that read the metadata store do so on the caller's thread. They
+raise `NotLeading` if this overlord does not lead.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 meanwhile. Any thread may call; it blocks until the result.
 
 `declare_projections` stores the projections of a batch task's spec after its publish; the
-newest of a name wins. It never raises: if it is interrupted or fails, queries read the rows,
-and the next task with the same spec stores the projections.
+newest of a name wins. It never raises. If it fails or is interrupted, queries read the rows, and
+the next task with the same spec stores the projections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ends of supervisors: the release of the id, and the ends of those with invalid specs.
 
 On the overlord's mailbox. An invalid spec was stored by another release of Penstock. Its supervisor
-cannot be run to its end, but the name of its topic suffices to let the broker delete messages
-again. Tasks are not ended here: tasks without a supervisor are ended elsewhere.
+cannot run, but the name of its topic suffices to let the broker delete messages again. Does not own
+the end of tasks without a supervisor.
 """
 
 from __future__ import annotations

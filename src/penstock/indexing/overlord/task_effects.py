@@ -1,4 +1,4 @@
-"""Effects of the events of tasks, on their locks, their workers and their ends.
+"""Effects of the events of tasks: on locks, on workers, and at their end.
 
 `TaskTurns` feeds events to the table of transitions (`task_state`) and has the effects carried out:
 those on locks by `LockEffects`, those on workers by `WorkerEffects`, those of ends by `EndEffects`.
@@ -77,7 +77,8 @@ class QueuePorts:
         clock: The clock.
         events: Reports events to operators.
         ended: Receives each task that ended.
-        compared: Receives None when tasks may have been added or removed that only the store knew.
+        compared: Receives None after a comparison with the store, which may have added or removed
+            tasks.
     """
 
     metadata: MetadataStore
@@ -194,8 +195,7 @@ class TaskTurns:
     def run(self, reports: Iterable[ReportedEvent]) -> None:
         """Handle events, and then what their effects cause.
 
-        An effect must not begin a turn, which would consume the events of the current one: see
-        `add`.
+        Effects report further events by `add`: a nested turn would consume the events of this one.
         """
         assert not self._is_running, "a turn began within another one: report the event with `add`"
         self._is_running = True
@@ -467,7 +467,7 @@ class WorkerEffects:
     def _place(self) -> None:
         self._is_placing = False
         chosen = [] if self._turns.stopped else self._runner.select()
-        # Stored first, so that the next overlord does not hand them to others.
+        # Stored first, so that the next overlord does not assign them to other workers.
         if chosen and self._stored.store({entry.task.id: name for entry, name in chosen}):
             self._turns.run(
                 ReportedEvent(entry, TaskEvent.WORKER_STORED, name) for entry, name in chosen

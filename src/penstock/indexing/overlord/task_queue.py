@@ -1,10 +1,11 @@
 """The task queue: the active tasks and their progress towards a worker.
 
-Owns the entries of the tasks, the commands of others, and the rounds. Both report events of tasks,
-which `task_effects` handles. Further events come from the answers of the lockboxes (`lock_waits`),
-of the workers (`runner`) and of the metadata store (`task_store`); these modules only decide. All
-state belongs to the overlord's mailbox; only `index` is for any thread. Durable state is in the
-metadata store, from which a new overlord reads the active tasks and the worker of each.
+Owns the entries of the tasks, the commands of callers, and the rounds. Commands and rounds report
+events of tasks, which `task_effects` handles. Further events come from the answers of the lockboxes
+(`lock_waits`), of the workers (`runner`) and of the metadata store (`task_store`); these modules
+only decide. All state belongs to the overlord's mailbox; only `index` is for any thread. Durable
+state is in the metadata store, from which a new overlord reads the active tasks and the worker of
+each.
 
 Invariants:
 

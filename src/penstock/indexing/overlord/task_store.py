@@ -3,8 +3,8 @@
 State of the overlord's mailbox; a comparison reads the store on a lane. The store is authoritative
 for which tasks are active. `StoredTasks` records the tasks that end during a comparison, so that a
 task that was read before its end is not added again. `TaskEnds` owns the ends that are not stored
-yet, `TaskWorkers` the workers: all that are waiting share a transaction, which is retried until it
-succeeds. `TaskQueue` and `task_effects` decide when each is called.
+yet, `TaskWorkers` the workers that are not stored yet. All that wait share a transaction, which is
+retried until it succeeds. `TaskQueue` and `task_effects` decide when each is called.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 `WaitReason` is one thing that a task waits for: locks, an earlier task in line, a slot, its worker,
 a publish, a retry or a dependency. `reasons_of` derives the reasons from `WaitFacts`, and
 `retry_reasons` from the report of a running task. Both are pure: the task queue and the task
-service collect the facts, and the HTTP route reads the report. Why no worker can run a task is in
-`runner.slot_reasons`. `RefusalTracker` records for how long the requests of running tasks have been
-refused; any thread may use it, and its mutex is held for a few statements. A refused task repeats
-its request after a while; a pause without a request ends its wait.
+service collect the facts, and the HTTP route reads the report. The reasons why no worker can run a
+task are in `runner.slot_reasons`. `RefusalTracker` records for how long the requests of running
+tasks have been refused; any thread may use it, and its mutex is held for a few statements. A
+refused task repeats its request after a while; a pause without a request ends its wait.
 """
 
 from __future__ import annotations

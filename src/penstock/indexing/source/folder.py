@@ -8,10 +8,11 @@ start, and kept in memory.
 
 A file that cannot be read, for example for lack of permission, does not stop the others: it is
 skipped with a reason, as is a link to a missing file. If a file has several names, such as hard
-links, one of them is read.
+links, it is read under one of them.
 
-Files cannot be held back. For a file that is deleted after all of it was read, the supplier reports
-the end of its lines. A file that is deleted earlier is lost; its task and supervisor report it.
+Penstock cannot delay the deletion of a file. If a file is deleted after all of it was read, the
+supplier still reports the end of its lines. If it is deleted earlier, the remaining lines are lost,
+and the task and the supervisor report the loss.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _PARTITIONS: Final = 1 << 31
 _LISTINGS_MAX: Final = 5
 # Number of deleted files that are remembered; those that were requested last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
-# Number of skipped files that the log names, each once.
+# Maximum number of skipped files that are logged, each once.
 _LOGGED_MAX: Final = 1_000
 
 _logger = logging.getLogger(__name__)

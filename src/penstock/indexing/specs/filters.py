@@ -199,7 +199,7 @@ class FalseFilter(SpecModel):
 
 
 class NestingFilter(SpecModel):
-    """Common part of filters that consist of others: their depth is limited."""
+    """Base of filters that consist of other filters: limits their depth."""
 
     @model_validator(mode="after")
     def _check_levels(self) -> Self:

@@ -27,7 +27,7 @@ Found = list[tuple[tuple[str | int, ...], object, str]]
 
 
 class Ignored(Enum):
-    """Types of values of fields without effect.
+    """Types of the values of fields that have no effect.
 
     A value of the wrong type is a mistake, perhaps meant for another field, and no other check
     would report it.

@@ -25,7 +25,8 @@ class DynamicPartitions(SpecModel):
     type: Literal["dynamic"] = "dynamic"
     max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
 
-    # Segments are published at the end of the task, for every total number of rows.
+    # No effect: segments are published at the end of the task, regardless of the total number of
+    # rows.
     without_effect: ClassVar[Mapping[str, Ignored]] = {"maxTotalRows": Ignored.NUMBER}
 
     @property

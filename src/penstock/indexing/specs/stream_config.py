@@ -402,7 +402,7 @@ class IoConfig(SpecModel):
 
     @property
     def stream(self) -> str:
-        """The name of the stream for people: topic, or folder."""
+        """The name of the stream for users: topic, or folder."""
         return self.topic or self.base_dir or ""
 
     @property

@@ -60,8 +60,8 @@ class CommittedOffsets:
     def refresh(self, now_s: float) -> None:
         """Read the offsets again if they may have changed; called about once a second.
 
-        They are read after a write in this leader's term, and every 30 seconds in case a process
-        wrote that must not write.
+        They are read after a write in this leader's term, and every 30 seconds in case another
+        process changed them although it must not.
         """
         moved = self._metadata.last_move(self._supervisor_id) != self._seen
         if moved or now_s >= self._read_again_s:
@@ -81,7 +81,8 @@ class CommittedOffsets:
         """Commit first offsets of stream partitions without offsets, and the topic's id.
 
         Args:
-            earliest: Whether the very first offsets are the earliest ones, or the ends.
+            earliest: Whether a stream partition starts at its earliest offset; otherwise at its
+                end.
         """
         available = self._topic.available or {}
         first = first_offsets(available, self.offsets or None, earliest=earliest)

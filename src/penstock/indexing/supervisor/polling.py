@@ -151,7 +151,7 @@ class SupervisorPolls:
     def _note_vanished(self) -> None:
         """Report once which messages are missing because a file was deleted before it was read.
 
-        Or it can no longer be read: then they are read once that is corrected.
+        If the file exists but cannot be read, they are read once that is corrected.
         """
         state = self._state
         for p, last in sorted(state.stream.vanished.items()):

@@ -92,8 +92,8 @@ class RollOver:
     def is_stale(self, group: TaskGroup) -> bool:
         """Return whether its work must end: the current spec requires other tasks or replicas.
 
-        Either a task of the current spec that reads the same has another name, or none of the
-        replicas with a worker has a required priority, and successors have these priorities.
+        Either the current spec gives a task with the same offsets another name, or no replica with
+        a worker has one of the server priorities that the spec requires.
         """
         spec = self._state.spec
         changes = group.replica_changes(spec.io.server_priorities)

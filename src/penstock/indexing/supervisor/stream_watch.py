@@ -2,7 +2,7 @@
 
 On the overlord's mailbox; the source is called on a lane, one poll at a time. The last seen state
 may be older than the offsets that a task has read, so messages count as missing only if `sure`
-confirms it. A changed id shows at once that another stream has the name, because ids are never
+confirms it. A changed id needs no confirmation: another stream has the name, because ids are never
 reused.
 """
 

@@ -196,8 +196,8 @@ class Replica:
 
     Attributes:
         task: The task.
-        heard_s: When it last answered, or last had no worker.
-        since_ms: Since when it has a worker.
+        heard_s: Time of its last answer, or the last time at which it had no worker.
+        since_ms: Time at which it got its worker.
         has_worker: Whether it has a worker.
         report: Its last report.
         waits: Dependencies that it waits for, from its worker's last report.
@@ -228,7 +228,7 @@ class TaskGroup:
         task: One of them, as created: the others differ only in name, first sequence and server
             priority.
         state: Its state.
-        since_ms: Since when it reads.
+        since_ms: Time at which it began to read.
         checkpoints: Start offsets of its sequences, by number.
         end: Its end offsets, once agreed.
         deadline_s: Time by which it must have published or made progress.

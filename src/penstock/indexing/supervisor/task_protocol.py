@@ -9,11 +9,11 @@ furthest one of each stream partition, and is sent to all. It is valid once one 
 accepted it: tasks that did not respond are informed later, and a task that refuses it has read
 past it. Tasks behind an agreement are brought up to it, or ended if that is impossible.
 
-Threading: state belongs to the overlord's mailbox. Calls to peons block and run on lanes, one
-for each task, so a task that does not respond delays no other one longer than its call.
-Invariants: a task has one call of each kind in progress at a time. Each call can be repeated
-after a lost response and finds what was agreed. An agreed end never changes. No task that responds
-is left paused after an agreement, even after a failed one.
+Threading: state belongs to the overlord's mailbox. Calls to peons block, so each task has a lane
+for its calls: a task that does not respond does not delay calls to others. Invariants: a task has
+one call of each kind in progress at a time. Each call can be repeated after a lost response and
+finds what was agreed. An agreed end never changes. No task that responds is left paused after an
+agreement, even after a failed one.
 """
 
 from __future__ import annotations

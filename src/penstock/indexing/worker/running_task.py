@@ -10,7 +10,7 @@ Each method returns what it changed as a `TaskUpdate`, and the worker handles a 
 | ended, and the task had to end | the task has failed for that reason |
 | died, and the started task cannot continue from its folder | the task has failed |
 | died otherwise | restarted after a delay; after too many deaths the task has failed |
-| does not end when asked | killed after `shutdown_grace_ms`, and the reason mentions it |
+| does not end on request | killed after `shutdown_grace_ms`, and the reason mentions it |
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Worker: accepts tasks, runs each in a peon, and keeps ended tasks until they are forgotten.
 
-All state belongs to the worker's mailbox and can be restored from the task folders. `Worker` is
-what other threads call: it sends their commands as mail. `RunningTasks` carries them out.
-`WorkerState` holds the running and ended tasks and whether the worker accepts more; it defines the
-report for overlords. `FolderSizes` measures the folders of running tasks on a lane, one round at a
-time, because the mailbox must not wait for a disk with very many files. A running peon belongs to
-`running_task`, an ended task to `ended_tasks`, the location of folders to `task_folders`.
+All state belongs to the worker's mailbox and can be restored from the task folders. `Worker` sends
+the commands of other threads as mail. `RunningTasks` carries them out. `WorkerState` holds the
+running and ended tasks and whether the worker accepts more; it defines the report for overlords.
+`FolderSizes` measures the folders of running tasks on a lane, one round at a time, because the
+mailbox must not wait for a disk with very many files. A running peon belongs to `running_task`, an
+ended task to `ended_tasks`, the location of folders to `task_folders`.
 
 Invariants:
 
@@ -16,7 +16,7 @@ Invariants:
 - Disabling the worker survives its restart.
 - A size is reported only for a task that still runs, and not for another one with the same id.
 
-| task | how it got there | next |
+| task | reached when | next |
 |---|---|---|
 | running | assigned, or found at the start of the worker | ended |
 | ended | its peon wrote the result; it had to end; it died too often | forgotten |

@@ -1,9 +1,9 @@
-"""Whether a query can return a column of a name, as far as its text shows. Pure.
+"""Checks by its text whether a query can return a column of a given name. Pure.
 
 A statement that writes is parsed without Spark, and its task may wait for hours, so a column that
-is certainly missing is reported before. Invariant: the answer is False only for a query that cannot
-return the column; if the text does not decide it (a `*` over a datasource, a pipe, an unknown
-form), the answer is True, and the task detects it.
+is certainly missing is reported before that. Invariant: the answer is False only for a query that
+cannot return the column; if the text does not decide it (a `*` over a datasource, a pipe, an
+unknown form), the answer is True, and the task detects it.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class WantedState:
 
 
 def _wanted_of(config: CompactionConfig) -> dict[str, object]:
-    """Return the state that a segment must have, as far as the configuration specifies it."""
+    """Return the parts of a segment's state that the configuration specifies."""
     granularity = config.granularity_spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     partitions = config.tuning.partitions
     wanted: dict[str, object] = {

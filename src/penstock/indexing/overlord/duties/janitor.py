@@ -1,6 +1,6 @@
 """Janitor duty: removes overshadowed segments, orphaned files, pending segments and old tasks.
 
-`JanitorDuty` removes only what has been unused for so long that no running task can need it.
+`JanitorDuty` removes only data that has been unused for longer than any running task can need it.
 Files of segments that were marked unused stay, because deleting data is a user's decision.
 `OvershadowedSegments` marks segments unused that newer ones hide completely: it checks all
 intervals first and later only those that received segments, because a removed segment hides

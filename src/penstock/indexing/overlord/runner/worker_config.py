@@ -35,7 +35,7 @@ class AffinityConfig(SpecModel):
 
 
 class CategoryConfig(SpecModel):
-    """The worker category of one task type: of its supervisor, its datasource, or the default."""
+    """The worker category of one task type: by supervisor, by datasource, and the default."""
 
     default_category: str | None = None
     category_affinity: dict[str, str] = Field(default_factory=dict)

@@ -157,9 +157,9 @@ class WorkerSync:
                 self._eligibility.forget(name)
 
     def poll_due(self) -> None:
-        """Poll the workers whose turn it is, after the events of their last answers are handled.
+        """Poll the workers that are due, after the events of their last answers were handled.
 
-        An answer cannot show later events than its request, so the request comes last.
+        An answer cannot show events that happened after its request was sent.
         """
         if self._due:
             due, self._due = self._due, []
@@ -218,7 +218,8 @@ class WorkerSync:
         for status in tasks:
             entry = self._tasks.entries.get(status.id)
             if entry is None:
-                self.dismiss(worker, status.id)  # It is not active, or this overlord never had it.
+                # The task is not active, or this overlord never had it.
+                self.dismiss(worker, status.id)
                 continue
             if entry.worker is None and entry.is_ending:
                 self._report(entry, TaskEvent.RUNS_ELSEWHERE, worker)

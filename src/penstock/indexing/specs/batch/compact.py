@@ -138,7 +138,7 @@ class CompactSpec(BatchTask):
 
     @classmethod
     def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
-        """Rewrite the fields of older Druid versions, which its published examples still use."""
+        """Rewrite fields of older Druid versions, which Druid's published examples still use."""
         found: Found = []
         current = dict(data)
         _move_compaction_input(current, found)

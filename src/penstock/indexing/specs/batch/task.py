@@ -1,7 +1,7 @@
 """Fields and rules that the specs of batch tasks of all kinds share.
 
-All kinds have the form of a task that queue and workers know: `id`, `type`, `datasource`,
-`group_name`, `priority`, `context`, `lock_intents`. `id` is empty until `with_id` names the task.
+All kinds have the fields of a task that the queue and the workers use: `id`, `type`, `datasource`,
+`group_name`, `priority`, `context`, `lock_intents`. `id` is empty until `with_id` sets it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BatchTask(SpecModel):
 
     @property
     def availability_group(self) -> str:
-        """The availability group: the task's own id, so that it is alone in it."""
+        """The availability group: the task's own id, so no other task is in it."""
         return self.id
 
     @property
