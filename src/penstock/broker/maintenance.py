@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-# Pauses between attempts to sync leftovers on a disk that fails.
+# Pauses between attempts to sync unsynced data on a disk that fails.
 _LEFTOVER_RETRIES: Final = RetryPolicy(1_000, 60_000)
 
 
@@ -54,7 +54,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Cl
 
     Args:
         topics: The topics, which know whether the previous broker was killed.
-        going_on: Returns false to stop; the next start repeats the work.
+        going_on: Returns whether to continue; after a stop, the next start repeats the work.
         clock: For the log.
     """
     if not topics.left_unsynced:

@@ -386,7 +386,7 @@ class Producer:
             raise Unavailable(f"not published, because there is no connection: {self._down}")
 
     def _complete(self, publish: _Publish, error: PenstockError | None) -> None:
-        """Complete a publish, and free its place. The caller may be gone. Idempotent."""
+        """Complete a publish, and free its place, even if its caller was cancelled. Idempotent."""
         try:
             if not publish.answer.done():
                 if error is None:
@@ -469,7 +469,7 @@ class Producer:
                     reason = Unavailable(f"{self.address} cannot be reached: {error!r}; try again")
 
     def _give_up_hope(self, reason: PenstockError) -> None:
-        """Fail publishes that cannot wait for the next attempt, or that it would not help."""
+        """Fail publishes that cannot wait for the next attempt, or that it cannot help."""
         self._down = reason
         kept: deque[_Publish] = deque()
         failed: list[_Publish] = []

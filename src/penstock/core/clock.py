@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 def pause(clock: Clock, seconds: float) -> None:
-    """Wait for a time of a clock, which nothing else ends."""
+    """Wait until a clock has advanced by a duration; nothing else ends the wait."""
     condition = threading.Condition()
     with condition:
         clock.wait(condition, seconds)

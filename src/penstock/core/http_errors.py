@@ -107,7 +107,7 @@ def error_from(
         message: Text of the error.
         dependency: The dependency that fails, as named by the body; an unknown name is ignored.
         server: The server itself, if its caller waits for it as for a dependency: without a code,
-            all its failures are then temporary, also those with status 500.
+            all its failures are then temporary, including those with status 500.
     """
     kind = _BY_CODE.get(str(code))
     if kind is None:

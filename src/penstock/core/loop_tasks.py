@@ -24,10 +24,10 @@ awaited, ends the process as an uncaught exception of a thread does (`watch_loop
 does not concern the caller.
 
 A loop passes blocking work to threads with `run_on_thread`. `ThreadPoolExecutor.submit` raises if
-no thread can be started, but it has queued the work by then, and a thread that starts later runs
-it. Meanwhile the caller may have undone its part or tried again. So work is submitted behind a
-claim: either the work runs and its outcome goes to the caller, or the caller gets the exception and
-the work never runs.
+no thread can be started, but it has already queued the work, and a thread that starts later runs
+it, although the caller may have undone its part or tried again. So the work must first be claimed:
+either it runs and its outcome goes to the caller, or the caller gets the exception and the work
+never runs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def keep_running(
 
 
 def _report_lost(task: asyncio.Task[None]) -> None:
-    """Report to the loop what ended a task that was to report, or restart, its body itself."""
+    """Report to the loop the error of a task that could neither report it nor restart its body."""
     if not task.cancelled() and (error := task.exception()) is not None:
         report(f"{task.get_name()} ended, and could not be reported or restarted", error)
 

@@ -59,7 +59,10 @@ _WORKER_FILES: Final = (WORKER_STATE_FILE, WORKER_IDENTITY_FILE)
 # Names of task folders are about 60 bytes longer, and escaped ones up to three times as long.
 DATASOURCE: Final = NameRule("datasource name", bytes_max=64, is_folder=True, reserved=_PATH)
 TABLE: Final = replace(DATASOURCE, in_sql=True)
-"""For a datasource that rows are ingested into. Those that exist can be compacted and removed."""
+"""For a datasource into which rows are ingested.
+
+Existing datasources with other names can still be compacted and removed.
+"""
 SUPERVISOR: Final = NameRule("supervisor id", bytes_max=64, is_folder=True, reserved=_PATH)
 TASK: Final = NameRule(
     "task id",

@@ -4,9 +4,9 @@ A value may be stored once, in a dictionary, and occur in a million rows; a run 
 length takes a few bytes; and all bytes of a row group may belong to a few of its rows. So neither
 the size of a file nor that of a row group limits the memory of its rows. Owns the bounds, which
 follow from the footer, then from the headers of dictionaries, and if these do not suffice, from the
-dictionaries and the headers of pages. Values that share prefixes are measured by reading them. Does
-not own reading. Where the memory limit of a process does not handle a wrong footer, its sizes are
-checked by the headers of all pages.
+dictionaries and the headers of pages. Values that share prefixes are measured by reading them. In a
+process without a memory limit, the sizes in the footer are also checked against the headers of all
+pages. Does not own reading.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _EVEN_BYTES: Final = 2 << 20
 _UNPACKED_MAX: Final = 200
 # Size in memory of a value of each type; for other types, that of an offset.
 _VALUE_BYTES: Final = 8
-# Rows of lists are counted in parts of about as many values, and in about as many parts.
+# Approximate number of values in a part, and of parts, in which rows of lists are counted.
 _PART_VALUES: Final = 4_096
 _PARTS: Final = 50_000
 # A larger dictionary is decoded by Arrow.
@@ -81,7 +81,7 @@ class _Span(NamedTuple):
     rows: float
 
     def bytes_of(self, rows: int) -> float:
-        """Return the maximum size of some of its rows, which may be uneven as in `_Spans`."""
+        """Return the maximum size of some consecutive rows; sizes may be uneven as in `_Spans`."""
         share = _UNEVEN * max(1.0, self.size / _EVEN_BYTES) * rows / max(self.rows, 1.0)
         return self.size * min(1.0, share)
 
@@ -176,7 +176,7 @@ def _leaves_of(schema: pq.ParquetSchema, names: Sequence[str]) -> frozenset[int]
         if field.name in wanted:
             found.extend(range(at, at + count))
         at += count
-    # Arrow may represent a column in another way than by its values: then all count.
+    # Arrow may represent a column by other leaves than the file has. Then all columns count.
     return frozenset(found if at == len(schema) else range(len(schema)))
 
 
@@ -222,8 +222,8 @@ def runs_of_groups(
         names: The top-level columns to read; None: all.
         rows_max: Maximum number of rows.
         shown: Name of the file in messages.
-        all_pages: Whether to check the sizes in the footer by the headers of all pages, because no
-            memory limit of the process handles a wrong footer.
+        all_pages: Whether to check the sizes in the footer against the headers of all pages,
+            because the process has no memory limit.
 
     Raises:
         InvalidRequest: A value is too large to be read.
@@ -359,7 +359,7 @@ class _RowBounds:
             )
 
     def _known_pages(self, group: int, number: int, path: str) -> ColumnPages:
-        """Return the pages of a column chunk. Refuses those that are not known completely."""
+        """Return the pages of a column chunk; raise if their sizes are not completely known."""
         pages = self._pages.of(group, number)
         if pages.problem:
             raise InvalidRequest(
@@ -571,7 +571,7 @@ class _RowBounds:
 
 
 def _bound(chunks: Sequence[_Chunk], rows: int, measured: _GroupBound) -> _GroupBound:
-    """Return a bound that the sizes of whole chunks give, besides that of other columns."""
+    """Add the sizes of whole column chunks to the bound of the measured columns."""
     row_bytes = measured.row_bytes
     columns = [*measured.columns]
     for one in chunks:

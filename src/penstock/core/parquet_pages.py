@@ -3,8 +3,8 @@
 A header is a struct in Thrift's compact protocol. Owns the parsing of headers, which are hostile
 input, and the limits on this work. Does not own the bounds that follow from the sizes.
 
-A header counts only if Arrow interprets it in the same way. Therefore a header with a field that
-occurs twice, or with a number of more than 32 bits, is not interpreted here.
+A header is used only if Arrow interprets it in the same way. Therefore a header in which a field
+occurs twice, or a number has more than 32 bits, is treated as unknown.
 """
 
 from __future__ import annotations

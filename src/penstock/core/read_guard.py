@@ -39,7 +39,7 @@ _OWN: Final = "Penstock keeps its own files or secrets there"
 
 @dataclass(frozen=True, slots=True)
 class ReadGuard:
-    """Places that must not be read. A value, which is sent to Spark's workers with their work.
+    """Places that must not be read. Sent to Spark's workers with their work.
 
     The kernel's folders `/proc`, `/sys` and `/dev`, except `/dev/shm`, are always refused. The
     nearest of these places around a file decides.
@@ -82,7 +82,7 @@ class ReadCheck:
         return real
 
     def opened(self, descriptor: int, path: str) -> None:
-        """Check an open file; its path may lead to another file by now.
+        """Check an open file, whose path may already lead to another file.
 
         Raises:
             InvalidRequest: It must not be read.

@@ -1,7 +1,7 @@
 """The known name that resembles a wrong one, for hints in errors.
 
-Invariant: the time of a search is bounded, because event loops make hints too: few names are
-compared in full, chosen by the equal characters at their ends.
+Invariant: the time of a search is bounded, because hints are also made on event loops. Only a few
+names are compared in full: those with the most equal characters at their ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def most_similar(
     Args:
         name: The wrong name.
         known: The known names.
-        resemblance: The least ratio of equal characters, from 0 to 1, as difflib counts them.
+        resemblance: Minimum ratio of equal characters, from 0 to 1, as difflib counts them.
     """
     wrong = name.casefold()
     folded = {one.casefold(): one for one in known}

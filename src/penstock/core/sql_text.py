@@ -70,7 +70,7 @@ _SCHEMA_FUNCTIONS: Final = frozenset(
     {"schema_of_json", "schema_of_csv", "schema_of_xml", "schema_of_variant"}
 )
 _PLAIN_TEXT: Final = re.compile(r"'\w*'")
-# Spark replaces variables before it parses a statement, also in texts and comments. A run of
+# Spark replaces variables before it parses a statement, even in texts and comments. A run of
 # characters without a closing brace is skipped as a whole: searching again from each `${` in it
 # would take minutes for a long statement.
 _SUBSTITUTION: Final = re.compile(r"\$\{(?:(?P<name>\S+?)\}|\S*+)")

@@ -1,7 +1,8 @@
 """Threads whose unexpected end is logged and counted and ends the process or restarts the body.
 
 If a thread dies unnoticed, its process still answers but no longer does the thread's work. So every
-thread of Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
+thread of Penstock is an `OwnedThread`, which declares the consequence of an unexpected end of its
+body:
 
     END_PROCESS   the process ends, and its launcher starts it again into recovery (the default)
     RESTART       the body is called again after a pause that doubles
@@ -105,7 +106,7 @@ class Deaths:
         threading.excepthook = self._uncaught
 
     def process_stops(self) -> None:
-        """Record that the process stops in order: from now on, no death ends it."""
+        """Record that the process stops as requested: from now on, no death ends it."""
         self._process_stops = True
 
     def listen(self, listener: Callable[[Death], None]) -> Callable[[], None]:

@@ -51,8 +51,8 @@ class DependencyWait:
     trying_since_ms: int | None = None
 
     def __str__(self) -> str:
-        """Return the wait as one line for people."""
-        # The error is of an earlier try: the dependency may answer already.
+        """Return the wait as one line for users."""
+        # The error is that of an earlier try: the dependency may already answer again.
         trying = self.trying_since_ms
         again = "" if trying is None else f"; a new try has run since {format_time(trying)}"
         tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"

@@ -254,7 +254,7 @@ class SessionState:
             self._at_checkpoint = None
 
     def rolled_back(self, *, whole: bool) -> None:
-        """Discard the changes; with `whole`, also those of checkpoints."""
+        """Discard the changes; with `whole`, including those of checkpoints."""
         self._changed = None
         if whole:
             self._at_checkpoint = None

@@ -3,7 +3,7 @@
 `CallDispatcher` runs a call once. `BackgroundCall` is one kind of call, such as the polls of the
 broker: at most one at a time, repeated with growing delays after `Unavailable`, without a limit.
 Both belong to the mailbox thread. The outcome is mail that calls a given function, so this module
-knows nothing of its callers.
+does not depend on its callers.
 
 No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
 exception while the outcome is delivered ends the mailbox's loop.

@@ -1,8 +1,8 @@
 """Events as mail: reports of a part, or of a lane, to the owner of a mailbox.
 
-A part that reports events gets an `EventReceiver`. `EventMail` is the one of a mailbox: each event
-is handled by a mail of its own, so the part neither calls its owner nor knows it, and its own step
-is over when the event is handled. No event is lost: if its mail cannot be put, the loop ends.
+A part that reports events gets an `EventReceiver`. `EventMail` is the receiver of a mailbox: it
+handles each event in a separate mail. So a part does not depend on its owner, and has completed its
+own step when its event is handled. No event is lost: if its mail cannot be put, the loop ends.
 """
 
 from __future__ import annotations

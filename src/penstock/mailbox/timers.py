@@ -244,11 +244,11 @@ class MailboxTimers:
         if len(self._heap) >= self._prune_at:
             self._prune()
         number = self._next_number
-        self._next_number += 1  # first: an exception below must not leave the number to two timers
+        self._next_number += 1  # first: after an exception below, no other timer gets this number
         entry = _Entry(timer.due_s, number, timer)
         if not self._heap or entry < self._heap[0]:
             # First: without its alarm, a timer in the heap might never be posted. An alarm without
-            # its timer only sets the next one.
+            # a timer does no harm.
             self._mailbox.alarm.set(timer.due_s, self._ring)
         heapq.heappush(self._heap, entry)
 

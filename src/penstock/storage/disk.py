@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.read_guard import ReadCheck
 
 _READ_BYTES = 1 << 16
-# Each is made durable on its own.
+# Each folder is made durable separately.
 _MISSING_FOLDERS_MAX = 200
 
 

@@ -25,12 +25,12 @@ _WRONG_REQUEST = {
 _TRY_LATER = {
     errno.ENOSPC: "no space left on the device; free space or move the data folder",
     errno.EDQUOT: "the disk quota is used up; raise it or free space",
-    errno.EFBIG: "the file would pass the size limit; raise it (ulimit -f)",
+    errno.EFBIG: "the file would exceed the size limit; raise it (ulimit -f)",
     errno.EROFS: "the file system is read-only; mount it writable (see the kernel's log for why)",
     errno.EIO: "the device reports an I/O error; check the disk",
     errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
     errno.ENFILE: "the system has too many open files; raise the limit (fs.file-max)",
-    errno.ENOMEM: "out of memory; give the machine more or stop something",
+    errno.ENOMEM: "out of memory; add memory or stop another program",
     errno.ENOTEMPTY: "the folder is not empty: delete its contents first",
 }
 

@@ -1,4 +1,4 @@
-"""Protocol of the only access to the disk: every durable step is a method, where a test can stop.
+"""Protocol of the only access to the disk: every durable step is a method, where tests can fail it.
 
 Owns: the operations and what they promise, and the steps of an atomic write. Does not own: the
 meaning of the bytes. The implementation on the operating system's files is `penstock.storage.disk`;

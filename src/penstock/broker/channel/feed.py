@@ -4,9 +4,9 @@ Owns a window of the newest batches as they were appended, and the last few piec
 from the disk, for channels whose positions are close to each other. Does not own the messages (the
 queue) nor the positions of readers (`channel`).
 
-Invariants: used on the broker's event loop only; cached messages may be released at any time, if
-the broker's memory is short (`penstock.broker.memory`); the disk is read on another thread, one
-piece at a time; a slice reports every missing message.
+Invariants: used on the broker's event loop only; cached messages may be released at any time if the
+broker is short of memory (`penstock.broker.memory`); the disk is read on another thread, one piece
+at a time; a slice reports every missing message.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class DeliveryState(Symbol):
     DEFERRED = "deferred"
     """It waits for its due time: in `ChannelState.retries`."""
     READY = "ready"
-    """It is due, and waits for a consumer: also in `ChannelState.retries`."""
+    """It is due, and waits for a consumer; like `DEFERRED` in `ChannelState.retries`."""
     DEAD_LETTERING = "dead-lettering"
     """It is being appended to the dead-letter topic: in flight without a connection."""
     DONE = "done"

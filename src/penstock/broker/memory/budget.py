@@ -1,4 +1,4 @@
-"""Memory budget of the broker: the memory of its parts, and which parts release it or wait.
+"""Memory budget of the broker: memory use of its parts, and which parts release memory or wait.
 
 Owns the sum. Caches that only avoid reads from the disk (the newest messages of a stream partition)
 are released first, the least recently used before others. Memory that cannot be released (answers
@@ -12,8 +12,8 @@ until they are due.
 Does not own bodies being received over HTTP or larger than one read, which have a limit of their
 own (`publish_admission`) that is subtracted from this one.
 
-Invariants: used on the event loop only; the cache that grew last is never released, so that a
-reader from the disk makes progress; so at most one cache exceeds the limit.
+Invariants: used on the event loop only. The cache that grew last is never released, so that a
+reader from the disk makes progress; therefore at most one cache exceeds the limit.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ effects of commands are carried out by `penstock.broker.tcp.command_handler`, th
 end the connection by `penstock.broker.tcp.output_buffer`, and those of all other events by
 `penstock.broker.tcp.connection`.
 
-Differences from NSQ: a second IDENTIFY is refused, because the upgrades of the connection are done
-by then.
+Difference from NSQ: a second IDENTIFY is refused, because the connection was already upgraded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documents of ``/stats``: JSON, and a text for people.
+"""The documents of ``/stats``: JSON, and a text for users.
 
 Owns their layout, exactly that of NSQ, and time slicing: a broker with very many topics or clients
 continues to serve while a document is created. The numbers of each topic are of one moment, and so

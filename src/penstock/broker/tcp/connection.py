@@ -1,7 +1,7 @@
 """TCP connection that speaks the NSQ V2 protocol.
 
-Owns the order of execution: commands run one after the other, and more input is read when there
-is room for it. A command that takes longer than one event-loop iteration (a new topic, an
+Owns the order of execution: commands run one after the other, and input is read only while the
+input buffer has room. A command that takes longer than one event-loop iteration (a new topic, an
 fsync, authentication) delays only the commands behind it. Does not own the received bytes
 (`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
 subscription (`consumer`) or the memory of large bodies (`publish_admission`).

@@ -1,4 +1,4 @@
-"""Changes of topics (create, pause, configure, empty, delete) while the event loop serves.
+"""Changes of topics (create, pause, configure, empty, delete) while the event loop serves clients.
 
 Owns the thread that runs the changes one after the other, those of channels, too: each needs
 fsyncs, and a publisher of another topic must not wait for them. Does not own the effects of a

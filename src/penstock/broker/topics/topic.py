@@ -143,7 +143,7 @@ class Topic:
         return tuple(self.fed(partition) for partition in range(len(self.queues)))
 
     def held_back(self, partition: int) -> tuple[dict[str, int], bool]:
-        """Return the offsets of readers other than cursors, and whether finished messages go.
+        """Return the offsets of readers except cursors, and whether to delete finished messages.
 
         The flag is true if the topic has a channel that outlives its consumers: then messages may
         be deleted once every reader has finished them. A topic that is only read by offset keeps

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 UNDO_TRIES = 2
-"""Number of attempts to undo a change: another error may occur while one is undone."""
+"""Number of attempts to undo a change, because the undo may fail, too."""
 
 _LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CHANNELS_FOLDER}
 

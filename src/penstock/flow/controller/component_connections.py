@@ -1,4 +1,4 @@
-"""Connections of a component, and whether they give it work and room.
+"""Connections of a component: whether inputs have work and outputs have room.
 
 `ComponentConnections` reads the state of the queues. The functions over inputs and outputs have the
 rules for sources, self-loops and funnels: whether a component has work, and room for its output.
@@ -45,7 +45,7 @@ def is_source(inputs: Iterable[Input]) -> bool:
 
 
 def has_work(inputs: Sequence[Input], *, when_empty: bool = False) -> bool:
-    """Return whether a trigger of a processor would find something to do.
+    """Return whether a trigger of a processor would have work to do.
 
     Args:
         inputs: Incoming connections.
@@ -67,7 +67,7 @@ def is_open(relationships: Iterable[Sequence[Output]], *, any_is_enough: bool = 
     """Return whether the outputs of a component have room.
 
     A relationship has room if none of its connections is full. Loops do not count: otherwise a full
-    loop would block forever the component that empties it.
+    loop would permanently block the component that empties it.
 
     Args:
         relationships: Connections of each relationship, including relationships without

@@ -7,13 +7,13 @@ Invariants:
 
 - Unchanged components keep running while a change is applied. Components that must stop are stopped
   before the change and started after it.
-- A change is stored durably before it takes effect, and a refused change has no effect. Only a stop
-  takes effect even if it cannot be stored.
+- A change is stored durably before it takes effect, and a refused change has no effect. A stop is
+  the only command that takes effect even if it cannot be stored.
 - If a stored change fails while it takes effect, `apply` raises an exception that ends the control
   thread, and the next start completes the change.
 - A connection that contains FlowFiles is never removed.
 - Held components, which a start of the process left stopped, run again after a command to start
-  them or a change of the flow. The stored states of components do not change meanwhile.
+  them or a change of the flow. Holding a component does not change its stored state.
 """
 
 from __future__ import annotations

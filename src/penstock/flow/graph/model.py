@@ -8,8 +8,8 @@ Invariants:
 
 - Immutable; mappings are never changed in place.
 - A component's name is its key in the group's mapping, so that names of one kind are unique.
-- The model contains no secret: a sensitive parameter only contains where its value is found. So
-  code that prints, compares or exports a flow cannot reveal a secret. Errors of the model do not
+- The model contains no secret: of a sensitive parameter it contains only the location of the value.
+  So code that prints, compares or exports a flow cannot reveal a secret. Errors of the model do not
   show the given values.
 - Every short form has an equivalent long form; both give equal models.
 """

@@ -63,7 +63,7 @@ class ProcessorHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorIdentity:
-    """Identity of a processor, and the settings that a user made besides its properties.
+    """Identity of a processor, and the settings that a user made in addition to its properties.
 
     Attributes:
         id: Permanent id.

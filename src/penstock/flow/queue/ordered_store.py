@@ -14,8 +14,8 @@ Invariants:
   cannot be removed before the store has its new location.
 - If the next FlowFile is being written or swept, the merge stops: no later one is returned
   first.
-- The overflow has a known least key. It is sorted when it is written or when that key is the
-  least of all.
+- The least key of the overflow is known. The overflow is sorted when it is written, or when that
+  key is the least of all.
 - A FlowFile leaves a buffer only when it is in the caller's list. `put`, `remove` and `reorder`
   change everything or nothing, even if they raise.
 """
@@ -386,7 +386,7 @@ class OrderedStore:
 
     @property
     def has_some(self) -> bool:
-        """Return whether a FlowFile can be taken, as far as is known."""
+        """Return whether a FlowFile can probably be taken."""
         return bool(len(self.memory)) or not self.cursors.is_at_rest
 
     def used_bytes(self) -> int:

@@ -261,7 +261,7 @@ class QueueState:
         """Remove FlowFiles whose penalty was computed before the clock was set back.
 
         They appear to be queued in the future and would wait longer than any penalty. A session
-        that took them before gave them back, or recovery found them.
+        that had taken them returned them, or recovery restored them.
         """
         known = [one for one in penalized if one.queued_ms < now_ms + _CLOCK_STEP_MS]
         longest_ms = max([one.penalty_until_ms for one in known], default=now_ms) - now_ms

@@ -5,11 +5,11 @@ budget), the write without the mutex, and the retry after a failed write. `ReadA
 reading the next window of the first swap cursor before the current one is used up. Does not own
 the files (`swap_store`), the windows (`swap_cursors`) or the memory of other queues (`budget`).
 
-Invariants: a queue writes one swap file at a time, on the thread that puts, so a slow disk
-slows down the source. FlowFiles that could not be written stay in memory; the write is retried
-when another batch has arrived or after `RETRY_S`. A write always ends, even if it raises, so no
-thread waits for it forever. One read-ahead job runs for each queue; if it is late or fails, the
-poll reads the window itself.
+Invariants: a queue writes one swap file at a time, on the thread that puts FlowFiles, so a slow
+disk slows down the source of the FlowFiles. FlowFiles that could not be written stay in memory; the
+write is retried when another batch has arrived or after `RETRY_S`. A write always ends, even if it
+raises, so no thread waits for it forever. One read-ahead job runs for each queue; if it is late or
+fails, the poll reads the window itself.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ Invariants on both sides:
 
 - A FlowFile has one home: the journal, or one row of one swap file. `swap_out` moves the home of
   all given FlowFiles; reading a row does not move it.
-- A row of a swap file is in one of three states. It is only in the file, so that the queue may hand
-  it out. Or it is loaded (reported by `loaded`), so that it was handed out, or the queue holds it
-  as a FlowFile like any other. Or it is done. The end of a loaded row is the commit that removes or
-  changes its FlowFile; the end of other rows is a call of `drop_rows`, `discard` or `damaged`. When
-  all rows are done, the repository deletes the file.
+- A row of a swap file is in one of three states: only in the file; loaded (reported by `loaded`),
+  which means that a session or the queue has it as a FlowFile in memory; or done. A loaded row is
+  done after the commit that removes or changes its FlowFile, any other row after a call of
+  `drop_rows`, `discard` or `damaged`. When all rows are done, the repository deletes the file.
 """
 
 from __future__ import annotations

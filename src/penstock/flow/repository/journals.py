@@ -176,7 +176,7 @@ class FlowJournals:
         self.delete_before(self._newest)
 
     def delete_before(self, generation: int) -> None:
-        """Delete the folders of earlier generations, as far as possible."""
+        """Delete the folders of earlier generations that can be deleted."""
         for kind in ("snapshots", "journals"):
             parent = f"{self._folder}/{kind}"
             with suppress(PenstockError):

@@ -233,7 +233,7 @@ def _cut_event(folder: str, count: int, why: str) -> RecoveryEvent:
 
 
 def apply_tail(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) -> None:
-    """Apply the tail as far as its content exists; later commits are cut off.
+    """Apply the tail up to the first commit whose content is missing; cut off later commits.
 
     Args:
         back: Content of the journals; the state and the tail are changed.

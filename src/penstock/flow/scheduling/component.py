@@ -6,7 +6,7 @@ value here, and is reported as an event. `ComponentStatistics` are immutable sna
 decisions (`dispatcher`, `lifecycle_driver`).
 
 A component has one *run slot* for each concurrent task. A slot is used by a run, waits for a timer,
-or is free: then a run may begin as soon as there is work, room and a thread.
+or is free. In a free slot a run may begin as soon as there is work, room and a thread.
 
 How an event reaches it without a lock
 --------------------------------------

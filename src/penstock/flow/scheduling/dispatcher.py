@@ -13,7 +13,7 @@ penalty in its inputs.
 Threading: everything happens on the scheduler's thread, except for the runs, whose ends arrive
 as events. Invariants: a component waits in one place at most. `ReadyQueue.ended` is called once
 for each component that `take` returned. A component that is stopped while it waits is still taken,
-and skipped then.
+and then skipped.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class ThreadPool:
             try:
                 task.work()
             except BaseException as error:  # noqa: BLE001 - reported
-                # The end of the run, which the work was to report, is lost.
+                # The end of the run, which the work should have reported, is lost.
                 DEATHS.report(Death(self._name, error, OnDeath.END_PROCESS))
             with self._mutex:
                 task.done = True

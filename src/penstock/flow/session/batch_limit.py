@@ -1,13 +1,12 @@
 """Limit on the FlowFiles that a session of one processor takes after a trigger failed.
 
-A FlowFile at which a processor raises would hold up all FlowFiles that are taken together with it,
-because they come back as the same batch. So a failed batch is retried in halves, until the FlowFile
-that fails is alone. It is penalized, and taken alone again after its penalty, so that a FlowFile
-that always fails costs one trigger for each penalty, and no batch is divided because of it again.
-Between two such triggers, one processes the other FlowFiles, if the processor takes several at
-once.
+A FlowFile for which a processor raises would hold up all FlowFiles that are taken together with it,
+because they return as the same batch. So a failed batch is retried in halves, until the failing
+FlowFile is alone. It is penalized, and taken alone again after its penalty. A FlowFile that always
+fails therefore costs one trigger per penalty, and divides no further batch. If the processor takes
+several FlowFiles at once, other FlowFiles are processed between two such triggers.
 
-Invariant: without a failure there is no limit, and reading that takes no lock.
+Invariant: without a failure there is no limit, and this is read without a lock.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class BatchLimit:
     Attributes:
         count: How many FlowFiles a session may take; None: no limit.
         suspects: Ids of FlowFiles that failed alone, the oldest first; at most 1,000. The next
-            session that meets one takes it alone, once: a processor that needs several FlowFiles
-            and gives it back finds it among the others after that. The value is the time at which
-            it is forgotten, in monotonic seconds.
+            session that polls one takes it alone, but only once: if the processor needs several
+            FlowFiles and returns it, it is taken together with others afterwards. The value is the
+            time at which it is forgotten, in monotonic seconds.
     """
 
     __slots__ = ("_left", "_mutex", "_others_first", "count", "suspects")

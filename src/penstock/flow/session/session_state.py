@@ -261,7 +261,7 @@ def _copied(taken: Mapping[str, TakenFlowFiles]) -> dict[str, TakenFlowFiles]:
 def _divided(
     own: Mapping[int, T], theirs: Mapping[int, T], moving: set[int]
 ) -> tuple[dict[int, T], dict[int, T]]:
-    """Return both tables as they are when the entries of some FlowFiles have moved."""
+    """Return copies of both tables, with the entries of some FlowFiles moved to the second."""
     left = {number: one for number, one in own.items() if number not in moving}
     return left, {**theirs, **{number: own[number] for number in own if number in moving}}
 

@@ -13,8 +13,9 @@ Invariants:
 
 - A FlowFile that was taken is in the session's records until it is in a queue again or the
   journal records its removal.
-- A failure before the journal write gives everything back. After the journal write, and while
-  giving back, every step is executed and the first exception is raised at the end.
+- After a failure before the journal write, everything that was taken is given back. After the
+  journal write, and while FlowFiles are given back, every step is executed, and the first exception
+  is raised at the end.
 - The records are kept until it is known which FlowFiles go back, so a rollback that raises
   `MemoryError` is completed by the end of the session.
 - After `terminate` or `end` every call raises, and everything that was taken is given back, at
@@ -277,7 +278,8 @@ class SessionTransaction:
                 try:
                     callback()
                 except Exception:
-                    # Only here does user code run after the commit, which can no longer be undone.
+                    # Callbacks are the only user code that runs after the commit, which cannot be
+                    # undone.
                     _logger.exception(
                         "%s: a callback after a commit failed", self.context.processor
                     )

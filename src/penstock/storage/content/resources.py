@@ -6,8 +6,8 @@ set of files and their writers (`repository`), nor reading (`reader`).
 Invariants:
 
 - One claim at a time is written to a file, at its end; finished claims never change.
-- After a failed fsync, its bytes are read, checked and written again before the next one, because
-  the kernel marks their pages as clean.
+- After a failed fsync, the unsynced bytes are read, checked and written again before the next
+  fsync, because the kernel has marked their pages as clean.
 """
 
 from __future__ import annotations

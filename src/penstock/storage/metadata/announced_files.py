@@ -2,17 +2,17 @@
 
 `announce` and `forget` write the table; `choose` selects which announced files a snapshot
 shows, so that no event appears twice. The selection is pure, except for the encoding of a
-reading. Tasks announce what they have read independently: replicas read the same offsets; a
-task that cannot be reached may read past the end that was agreed with the others, where its
-successor reads too; and the first publish makes the others fail.
+reading. Tasks announce their files independently of each other: replicas read the same offsets; an
+unreachable task may read past the end that the others agreed on, where its successor also reads;
+and the first publish makes the others fail.
 
 Invariants:
 
 - No announced file contains events of a published sequence or of a complete task.
 - Each offset of a supervisor and topic is in at most one selected announcement.
 - No announcement with committed offsets is selected: its events are in segments.
-- Nothing else is left out, except replicas that fall behind, and rows that a replica of higher
-  priority has not announced yet.
+- All other files are selected, except those of replicas that fall behind, and rows that a replica
+  of higher priority has not announced yet.
 
 A replica keeps up with another one if it has reached the end that the other one had before its
 newest announcement. A higher priority therefore delays at most the events of one announcement, and

@@ -95,7 +95,7 @@ class RowMapper(Generic[R]):
             stored |= {"start_ms": "interval.start_ms", "end_ms": "interval.end_ms"}
         self._stored = tuple(stored)
         self._fields = attrgetter(*stored.values())
-        # A struct gives its fields at once, several times faster than one by one.
+        # Reading all fields of a struct at once is several times as fast as one by one.
         is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
         assert not is_struct or len(fields) == len(_field_names(kind)), "all are columns"
         self._asdict: Callable[..., dict[str, object]] | None = asdict if is_struct else None

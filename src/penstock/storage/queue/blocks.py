@@ -11,7 +11,7 @@ All numbers are little-endian; blocks begin and end at multiples of eight bytes.
     12   4  crc32c of the other 60 bytes
     16   8  base offset: of the first message; also in the file's name
     24   8  creation time, epoch ms
-    32   8  max_bytes_per_file at creation (for people; no reader needs it)
+    32   8  max_bytes_per_file at creation (for information; no reader needs it)
     40   4  tag: the identity of this file, repeated in each of its blocks
     44  20  zero
 

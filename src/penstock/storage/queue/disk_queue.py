@@ -291,7 +291,7 @@ class DiskQueue:
         try:
             self._syncer.wrote(len(batch))
         except Exception:
-            # A caller that got it would append the batch, which is stored, once more.
+            # The batch is stored: a caller that got the error would append it again.
             self._syncer.mark_unplanned()
             with suppress(Exception):  # the mark lets the timer plan the sync
                 self._syncer.hurry()

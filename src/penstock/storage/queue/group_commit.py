@@ -3,9 +3,9 @@
 `Syncer` owns the waiting futures and the count of unsynced messages. `SyncThreads` owns one
 thread that waits for the next due time and a few workers, for any number of queues.
 `UnsyncedData` owns the age of unsynced data of each queue, and its alarm: an error in the log,
-repeated while data is older than ten times the interval after which it should be synced. Nothing
-else reports a disk that hangs, or a sync that was planned but never ran. Does not own what a pass
-does: the queue provides it as a function that returns the durable offset.
+repeated while data is older than ten times the interval after which it should be synced. Without
+this alarm, neither a disk that hangs nor a planned sync that never ran would be reported. Does not
+own what a pass does: the queue provides it as a function that returns the durable offset.
 
 A pass begins when `sync_every_messages` are not synced or the oldest of them is
 `sync_interval_ms` old. If no caller waits for it, it does not begin within `sync_pause_ms` of
@@ -19,15 +19,15 @@ Invariants:
 
 - A pass serves every request made before it began; later requests go to the next pass. The
   number of fsyncs does not grow with the number of waiters.
-- One pass runs at a time and is given to a thread once. If no thread can be started, a caller
-  that waits runs the pass itself. A plan that failed is made again by the next call, or later by
-  the waiting thread, which checks for such plans at least every ten seconds, because without memory
-  not even a later time could be planned; an append does not fail for it.
-- A failed pass fails its waiters, and its messages count as not synced again. Unless a caller
-  requests it, it is retried after the interval, however much is written meanwhile.
+- One pass runs at a time and is given to a thread once. If no thread can be started, a caller that
+  waits runs the pass itself. If a pass cannot be planned, for example because memory ran out, the
+  next call plans it. The waiting thread also checks for such passes at least every ten seconds. An
+  append does not fail because of this.
+- A failed pass fails its waiters, and its messages count as unsynced again. It is retried when a
+  caller requests it, otherwise after the interval, regardless of how much is written meanwhile.
 - A callback planned for a time is called once, at that time or shortly after, on the waiting
-  thread, and must not block; if it is planned twice, the earlier time counts. One that raises is
-  called again after a second. Work that raises ends the process.
+  thread, and must not block; if it is planned twice, the earlier time counts. A callback that
+  raises is called again after a second. Work that raises ends the process.
 - The waiting thread and a first worker start when `SyncThreads` is created, so that a failure
   to start them is not first noticed by a durable write. Further workers start on demand.
 """
@@ -236,7 +236,7 @@ class Syncer:
             self._unplanned = False
         except BaseException as error:
             threads.has_unplanned = True
-            with suppress(Exception):  # without memory the next call plans it, or the timer
+            with suppress(Exception):  # if memory ran out, the next call or the timer plans it
                 retry_s = max(self._interval_s, _RETRY_S)
                 threads.call_at(self._clock.monotonic_s() + retry_s, self.rearrange)
             if not isinstance(error, Exception):
@@ -511,7 +511,7 @@ class SyncThreads:
                 self._changed.notify()
 
     def add(self, syncer: Syncer) -> None:
-        """Plan the passes of a queue, also those that it could not plan."""
+        """Plan the passes of a queue, including those that it could not plan."""
         with self._changed:
             self._syncers.add(syncer)
 

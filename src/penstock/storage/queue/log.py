@@ -204,8 +204,8 @@ class QueueLog:
         folder: The folder of the queue.
         options: The options of the queue.
         clock: Returns the time.
-        syncer: Hurried when a log file is full but cannot be rolled before the previous one is
-            fsynced.
+        syncer: Requested to sync soon when a log file is full but cannot be rolled, because the
+            previous one is not fsynced.
 
     Attributes:
         options: The options of the queue; may be replaced at any time.

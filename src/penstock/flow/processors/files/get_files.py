@@ -1,6 +1,6 @@
 """ListFiles, GetFile and FetchFile: create FlowFiles from files.
 
-Owns the processing of files that were found or named. Does not own the listing (`list_source`).
+Owns the processing of listed or named files. Does not own the listing (`list_source`).
 
 Invariant: a source is deleted or moved only when its FlowFile survives a power loss, and only if it
 did not change since it was read.

@@ -7,9 +7,9 @@ state. `TrackingMode` selects one of two methods:
     files   a digest of path, size and modification time of each taken file that still exists
     times   the newest modification time of the taken files, and the files that have it
 
-Does not own what the processor does with a file. Invariant: a changed file counts as a new
-file; a forgotten file no longer exists (files) or is older than the taken ones (times).
-`SeenFiles` is not thread-safe.
+Does not own the processing of a file. Invariant: a changed file counts as a new file; a file that
+is no longer recorded was deleted (files) or is older than the recorded ones (times). `SeenFiles` is
+not thread-safe.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ValidateRecord: a processor that separates records that match a schema from others.
 
-Owns the two outputs and the search for invalid records (`separate`): a batch is judged as a whole,
-and only an invalid batch is divided in halves until the invalid records are found, so a few
-invalid records among many cost little. `LineValidator` judges lines of JSON, `BatchValidator`
-judges columnar batches. The matching rules belong to `formats`.
+Owns the two outputs and the search for invalid records (`separate`): a batch is validated as a
+whole, and an invalid batch is halved repeatedly until the invalid records are found, so a few
+invalid records among many cost little. `LineValidator` validates lines of JSON, `BatchValidator`
+columnar batches. The matching rules belong to `formats`.
 
 Invariants: every record is either valid or invalid, with the reason; the order within each
 output is that of the content.

@@ -4,8 +4,9 @@ Owns both processors, the signal counts (`SignalCounts`, pure) and the processor
 the two share them by name.
 
 A signal changes before the commit of the FlowFile that changed it, so each change is marked
-with the uuid of that FlowFile. If the FlowFile is processed again after a crash, its mark is
-found and nothing changes. After the commit the mark is removed and the count stays.
+with the uuid of that FlowFile. If the FlowFile is processed again after a crash, its mark exists
+already, and the signal does not change again. After the commit the mark is removed, and the count
+stays.
 
 Invariants: a FlowFile is counted once, and a count releases one FlowFile, even after a crash at
 any point. A signal with a count of zero and without marks is deleted.

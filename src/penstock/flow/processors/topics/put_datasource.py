@@ -130,7 +130,7 @@ class PutDatasource(TopicPublisher):
                 f"datasource {datasource!r} has no supervisor: submit one that reads a topic"
             )
         if not answer.is_success:
-            # The FlowFiles wait, also for a token: only the answer's text is used.
+            # The FlowFiles wait, even for a missing token: only the answer's text is used.
             request = f"GET {self._overlord_url}{_PATH}{datasource}"
             status, body = answer.status_code, answer.content
             raise Unavailable(str(error_of_answer(status, body, request, remedies=_REMEDIES)))

@@ -36,7 +36,7 @@ _SILENT = {"ServerSilent", "ConnectionTimeout"}
 
 def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     """Return an engine whose connections have a limit for every wait."""
-    # It imports psycopg, which takes every process 6 MB and 50 ms, also on SQLite.
+    # It imports psycopg, which costs every process 6 MB and 50 ms, even on SQLite.
     from penstock.storage.metadata.backends.bounded_connection import (  # noqa: PLC0415
         BoundedConnection,
     )

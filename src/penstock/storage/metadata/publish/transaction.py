@@ -8,9 +8,10 @@ it later.
 
 Invariants: committed offsets and the segments of the events below them change in one
 transaction, and only from the offsets at which the publishing task started, in the same topic.
-A complete task publishes nothing, so offsets that are set after its end are kept. The segments
-of a sequence are inserted once, however many replicas and restarts publish them. A published
-sequence is remembered for as long as a task from before its publish may still publish it again.
+A complete task publishes nothing, so offsets that are set after its end are kept. The segments of a
+sequence are inserted once, regardless of how many replicas and restarted tasks publish them. The
+record of a published sequence is kept as long as a task that existed before the publish may repeat
+it.
 """
 
 from __future__ import annotations

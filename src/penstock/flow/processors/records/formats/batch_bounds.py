@@ -1,7 +1,8 @@
 """Bounds of the size of batches of records, and of each record.
 
-Owns the division of batches that are too large. A reader of a format in which many records may
-share a value applies the bounds before casts, because a cast copies the value for each record.
+Owns the division of batches that are too large. In some formats many records share a value in
+memory. Readers of such formats apply the bounds before casts, because a cast copies the value for
+each record.
 """
 
 from __future__ import annotations

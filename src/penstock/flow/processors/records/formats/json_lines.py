@@ -78,7 +78,7 @@ class _Width(NamedTuple):
         return cls(1, 0)
 
     def cells(self, chunk: bytes) -> int:
-        """Return about how many values the records of a chunk take; too many if in doubt."""
+        """Return an upper estimate of the number of values of a chunk's records."""
         # A record, or an object, takes at least two bytes.
         if len(chunk) // 2 * (self.record + self.listed) <= _CELLS_MAX:
             return 0
