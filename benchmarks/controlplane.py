@@ -31,7 +31,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment
@@ -106,7 +106,7 @@ class EmptyTopics:
     """A broker whose topics are all there, and empty."""
 
     def available(self, topic: str, **_asked: object) -> SeenTopic:
-        return SeenTopic(topic, {0: Available(topic, 0, 0)})
+        return SeenTopic(topic, {0: AvailableRange(topic, 0, 0)})
 
     def append_time_ms(self, topic: str, partition: int, offset: int) -> None: ...
 

@@ -20,7 +20,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.task_folder import TaskFolder
@@ -133,7 +133,7 @@ class FakeBroker:
         if all(ends.get(p, 1) <= offset for p, offset in known.items()):
             self.wait(wait_ms)
         partitions = {
-            p: Available(
+            p: AvailableRange(
                 f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages), self.message_bytes
             )
             for p, messages in enumerate(self.topics[topic])

@@ -17,9 +17,9 @@ from penstock.indexing.lockbox.lockbox import (
     RemoveTask,
 )
 from penstock.indexing.lockbox.model import (
-    Granted,
     HeldLock,
     LockChanges,
+    LockGranted,
     LockGranularity,
     LockOutcome,
     LockRefused,
@@ -82,7 +82,7 @@ def stored_lock(
 
 def word(outcome: LockOutcome) -> str:
     match outcome:
-        case Granted(_, fresh):
+        case LockGranted(_, fresh):
             return "new" if fresh else "same"
         case Revoked():
             return "revoked"

@@ -14,10 +14,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from story_kit import ask, counts, feed, slowed, status, until
 
-from penstock.indexing.ports import Effort
+from penstock.indexing.ports import Throughput
 from penstock.indexing.specs.stream_config import CostAutoScalerConfig
-from penstock.indexing.supervisor.autoscaler import CostScaler, Load, cheapest, costs_of, load_of
-from penstock.indexing.task.meters import EffortMeter
+from penstock.indexing.supervisor.autoscaler import (
+    CostScaler,
+    GroupLoad,
+    cheapest,
+    costs_of,
+    load_of,
+)
+from penstock.indexing.task.meters import ThroughputMeter
 
 SCALER = {
     "enableTaskAutoScaler": True,
@@ -33,7 +39,7 @@ def config(**more):
 
 def load(**more):
     told = {"lag": 0, "partitions": 16, "groups": 4, "per_second": 5_000.0, "idle": 0.25}
-    return Load(**{**told, **more})
+    return GroupLoad(**{**told, **more})
 
 
 def after(one, groups):
@@ -56,7 +62,7 @@ configs = st.builds(
     useTaskCountBoundariesOnScaleDown=st.booleans(),
 )
 loads = st.builds(
-    Load,
+    GroupLoad,
     lag=st.integers(0, 50_000_000),
     partitions=st.integers(1, 64),
     groups=st.integers(1, 50),
@@ -204,11 +210,11 @@ def test_a_wish_for_fewer_is_forgotten_when_work_comes():
 
 
 def test_the_tasks_speak_for_all():
-    known, unknown = Effort(1_000.0, 0.5), Effort(3_000.0, None)
+    known, unknown = Throughput(1_000.0, 0.5), Throughput(3_000.0, None)
     assert load_of([known, known], lag=1, partitions=2, groups=2).idle == 0.5
     mixed = load_of([known, unknown], lag=1, partitions=2, groups=2)
     assert (mixed.per_second, mixed.idle) == (2_000.0, None)
-    assert load_of([], lag=0, partitions=2, groups=2) == Load(0, 2, 2, 0.0, None)
+    assert load_of([], lag=0, partitions=2, groups=2) == GroupLoad(0, 2, 2, 0.0, None)
 
 
 # what tasks measure
@@ -216,7 +222,7 @@ def test_the_tasks_speak_for_all():
 
 def worked(batches, *, pause_s=0.0):
     """Return what a task measured that took batches of (messages, seconds), one after the other."""
-    meter, now_s = EffortMeter(0), 0.0
+    meter, now_s = ThroughputMeter(0), 0.0
     for messages, seconds in batches:
         meter.begin(now_s)
         now_s += seconds
@@ -233,25 +239,25 @@ def worked(batches, *, pause_s=0.0):
 def test_what_a_message_takes_is_told_apart_from_what_a_batch_takes(sizes, batch_s, message_us):
     assume(max(sizes) >= 10 * min(sizes) and len(set(sizes)) > 10)
     seconds = [batch_s + n * message_us / 1e6 for n in sizes]
-    effort = worked(zip(sizes, seconds, strict=True))
-    assume(effort.idle is not None)
+    throughput = worked(zip(sizes, seconds, strict=True))
+    assume(throughput.idle is not None)
     # The average fades, so it is that of the last batches.
-    assert effort.per_second <= 1e6 / message_us * 1.01 or effort.idle >= 0.98
-    assert 0 <= effort.idle <= 1
+    assert throughput.per_second <= 1e6 / message_us * 1.01 or throughput.idle >= 0.98
+    assert 0 <= throughput.idle <= 1
     busy = sum(sizes) * message_us / 1e6 / sum(seconds)
-    assert effort.idle == pytest.approx(1 - max(busy, 0.01), abs=0.15)
+    assert throughput.idle == pytest.approx(1 - max(busy, 0.01), abs=0.15)
 
 
 def test_a_task_that_always_does_a_little_is_idle():
-    effort = worked([(20 + n % 30, 0.5 + (20 + n % 30) * 1e-5) for n in range(300)])
-    assert effort.per_second > 5_000
-    assert effort.idle > 0.98
+    throughput = worked([(20 + n % 30, 0.5 + (20 + n % 30) * 1e-5) for n in range(300)])
+    assert throughput.per_second > 5_000
+    assert throughput.idle > 0.98
 
 
 def test_a_task_that_works_off_a_backlog_is_not_called_idle():
-    effort = worked([(100_000, 10.0)] * 30)
-    assert effort.per_second == pytest.approx(10_000)
-    assert effort.idle is None
+    throughput = worked([(100_000, 10.0)] * 30)
+    assert throughput.per_second == pytest.approx(10_000)
+    assert throughput.idle is None
 
 
 def test_batches_of_one_size_with_long_pauses_are_idle():
@@ -260,13 +266,13 @@ def test_batches_of_one_size_with_long_pauses_are_idle():
 
 def test_nothing_is_told_before_a_minute_is_over_nor_of_nothing():
     assert worked([(10, 1.0)] * 5).idle is None
-    meter = EffortMeter(0)
-    assert meter.measure(59.0) == Effort()
-    assert meter.measure(61.0) == Effort(0.0, 1.0)
+    meter = ThroughputMeter(0)
+    assert meter.measure(59.0) == Throughput()
+    assert meter.measure(61.0) == Throughput(0.0, 1.0)
     # A batch that was dropped is no work.
     meter.begin(61.0)
     meter.end(0, 71.0)
-    assert meter.measure(71.0) == Effort(0.0, 1.0)
+    assert meter.measure(71.0) == Throughput(0.0, 1.0)
 
 
 # with a whole overlord

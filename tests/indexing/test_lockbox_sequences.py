@@ -19,7 +19,7 @@ from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavaila
 from penstock.indexing.lockbox.lockbox import AcquireLocks
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
-    Granted,
+    LockGranted,
     LockGranularity,
     LockRefused,
     LockType,
@@ -38,10 +38,10 @@ def test_a_group_shares_its_lock_and_a_higher_priority_takes_it(story: Story) ->
     story.add(task("t1", "g1"), task("t2", "g1"), task("t3", "g2"), task("t4", "g2b", 75))
     story.add(task("t5", "g3"))
     first = story.ask("t1")  # 1
-    assert isinstance(first, Granted)
+    assert isinstance(first, LockGranted)
     assert first.lock.version == version_at(NOW_MS)
     joined = story.ask("t2", interval=hours(3, 4))  # 2
-    assert joined == Granted(first.lock, fresh=True)
+    assert joined == LockGranted(first.lock, fresh=True)
     assert len(story.store.every()) == 2
     assert story.say("t3", interval=hours(3, 4)) == "refused"  # 3
     assert story.say("t4", interval=hours(3, 4)) == "new"  # 4
@@ -74,7 +74,7 @@ def test_an_append_goes_beside_the_replace_around_it(story: Story) -> None:
     story.add(task("t1", "g1", 75), task("t2", "g2", 25))
     assert story.say("t2", REPLACE) == "new"
     appended = story.ask("t1", APPEND, hours(0, 1))  # 9
-    assert isinstance(appended, Granted)
+    assert isinstance(appended, LockGranted)
     assert appended.lock.version == APPEND_VERSION
     assert story.held("t2") == [(REPLACE, DAY, False)]
     assert story.say("t1", APPEND, hours(0, 2)) == "new"  # 10
@@ -235,7 +235,7 @@ def test_of_two_locks_that_fit_the_own_one_is_told(story: Story) -> None:
     assert story.held("t2") == [(APPEND, hours(0, 1), False)]
     assert story.say("t2", APPEND, hours(0, 1)) == "same"
     third = story.ask("t3", APPEND, hours(0, 1))
-    assert isinstance(third, Granted)
+    assert isinstance(third, LockGranted)
     assert third.lock.interval == hours(0, 2)
     story.check_stored()
 
@@ -256,7 +256,7 @@ def test_versions_grow_though_the_clock_does_not(story: Story) -> None:
     story.now_ms -= HOUR_MS
     second = story.ask("t2")
     third = story.ask("t3")
-    versions = [o.lock.version for o in (first, second, third) if isinstance(o, Granted)]
+    versions = [o.lock.version for o in (first, second, third) if isinstance(o, LockGranted)]
     assert versions == [version_at(NOW_MS + n) for n in range(3)]
 
 
@@ -268,7 +268,7 @@ def test_a_version_that_no_later_time_follows_hinders_no_lock_after_it(
     story.do(AcquireLocks((story.tasks["t1"].request(DAY, version=version),)))
     story.release("t1")
     answer = story.ask("t2")
-    assert isinstance(answer, Granted)
+    assert isinstance(answer, LockGranted)
     assert answer.lock.version == version_at(NOW_MS)
 
 
@@ -276,7 +276,7 @@ def test_a_version_that_is_asked_for_is_given(story: Story) -> None:
     story.add(task("t1"))
     answer = story.do(AcquireLocks((story.tasks["t1"].request(DAY, version="2020"),)))
     assert isinstance(answer, list)
-    assert [o.lock.version for o in answer if isinstance(o, Granted)] == ["2020"]
+    assert [o.lock.version for o in answer if isinstance(o, LockGranted)] == ["2020"]
     story.release("t1")
     assert story.say("t1") == "new"
 

@@ -26,9 +26,9 @@ from penstock.indexing.lockbox.lock_lane import LocksChanged, lane_of
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import (
     APPEND_VERSION,
-    Granted,
     HeldLock,
     LockChanges,
+    LockGranted,
     LockGranularity,
     LockOutcome,
     LockPolicy,
@@ -210,7 +210,7 @@ def test_a_box_is_forgotten_when_it_is_empty_but_not_its_versions(term: Term) ->
         removed = term.boxes.remove(one)
         term.run()
         (outcome,) = asked.result(0)
-        assert isinstance(outcome, Granted)
+        assert isinstance(outcome, LockGranted)
         versions.append(outcome.lock.version)
         assert removed.result(0) == TaskRemoval(name)
         assert term.store.every() == []
@@ -478,7 +478,7 @@ def test_versions_of_a_new_term_are_greater_than_all_before() -> None:
     asked = term.boxes.acquire([other.request(hours(0, 1))])
     term.run()
     (outcome,) = asked.result(0)
-    assert isinstance(outcome, Granted)
+    assert isinstance(outcome, LockGranted)
     assert outcome.lock.version == "2030-01-01T00:00:00.001Z"
 
 
@@ -604,7 +604,7 @@ def test_a_version_is_never_older_than_what_an_earlier_leader_gave(
             while lanes.waiting():
                 lanes.run_one(lanes.waiting()[0])
             [outcome] = asked.result(0)
-            assert isinstance(outcome, Granted)
+            assert isinstance(outcome, LockGranted)
             given.append(outcome.lock.version)
         assert later < given[0] < given[1] < format_time(NOW_MS + 3_600_010)
 
@@ -620,7 +620,7 @@ def test_versions_that_say_nothing_of_time_set_no_floor(tmp_path: Path) -> None:
         while lanes.waiting():
             lanes.run_one(lanes.waiting()[0])
         [outcome] = asked.result(0)
-        assert isinstance(outcome, Granted)
+        assert isinstance(outcome, LockGranted)
         assert outcome.lock.version == format_time(NOW_MS)
 
 

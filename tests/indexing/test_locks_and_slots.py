@@ -12,7 +12,7 @@ from lockbox_kit import DAY, Story, hours, task, word
 from queue_kit import World, held, kill, noop, states, submit
 
 from penstock.indexing.lockbox.lockbox import AcquireLocks, PlaceTask
-from penstock.indexing.lockbox.model import Granted, LockRefused, LockType
+from penstock.indexing.lockbox.model import LockGranted, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
@@ -89,7 +89,7 @@ def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(
     story.do(PlaceTask("a", waits=False))
     assert isinstance(ask(story, "b", DAY, waits=False)[0], LockRefused)
     story.do(PlaceTask("a", waits=True))
-    assert isinstance(ask(story, "b", DAY, waits=False)[0], Granted)
+    assert isinstance(ask(story, "b", DAY, waits=False)[0], LockGranted)
 
 
 def test_a_task_that_asks_for_itself_runs(story):
@@ -131,7 +131,7 @@ def test_what_cannot_be_stored_is_not_yielded(story):
     story.box.undo()
     assert len(story.held("a")) == 1
     assert story.held("b") == []
-    assert isinstance(ask(story, "b", DAY, waits=False)[0], Granted)  # it yields still
+    assert isinstance(ask(story, "b", DAY, waits=False)[0], LockGranted)  # it yields still
 
 
 # The queue

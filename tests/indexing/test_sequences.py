@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.state_machine import IMPOSSIBLE, Transition
-from penstock.indexing.read_plan import Available, BatchLimits, next_batch
+from penstock.indexing.read_plan import AvailableRange, BatchLimits, next_batch
 from penstock.indexing.sequences import (
     SEQUENCE_MACHINE,
     SequenceEffect,
@@ -145,7 +145,7 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
             latest[data.draw(st.sampled_from([0, 1]))] += data.draw(st.integers(1, 9))
         elif kind == "read":
             limits = BatchLimits(data.draw(st.integers(1, 12)), data.draw(st.integers(1, 99)))
-            there = {p: Available("f", 0, n, message_bytes=7) for p, n in latest.items()}
+            there = {p: AvailableRange("f", 0, n, message_bytes=7) for p, n in latest.items()}
             batch = next_batch(sequences, current, there, limits)
             if batch is None:
                 # What is left of the oldest unread sequence is not there yet.
@@ -179,7 +179,7 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
 
 
 def test_a_backlog_is_cut_in_proportion():
-    there = {0: Available("f", 0, 3000, 100), 1: Available("f", 0, 1000, 100)}
+    there = {0: AvailableRange("f", 0, 3000, 100), 1: AvailableRange("f", 0, 1000, 100)}
     batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(400, 10**9))
     assert batch.end == {0: 300, 1: 100}
     batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(10**9, 40_000))
@@ -188,7 +188,7 @@ def test_a_backlog_is_cut_in_proportion():
 
 
 def test_a_message_larger_than_the_limit_is_read_alone():
-    there = {0: Available("f", 0, 5, 10**6)}
+    there = {0: AvailableRange("f", 0, 5, 10**6)}
     batch = next_batch(TaskSequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
     assert batch.end == {0: 1}
 
@@ -209,7 +209,7 @@ def test_whatever_happens_offsets_only_go_forward(data):
     ):
         if step == "persist":
             ends = data.draw(_ends(current))
-            there = {p: Available("f", 0, o) for p, o in ends.items()}
+            there = {p: AvailableRange("f", 0, o) for p, o in ends.items()}
             batch = next_batch(sequences, current, there, NO_LIMITS)
             if batch is not None:
                 assert dict(batch.start) == current

@@ -11,7 +11,7 @@ from indexing_kit import make_task
 
 from penstock.core.state_machine import Transition
 from penstock.indexing.ports import TaskPhase, TaskReport
-from penstock.indexing.read_plan import Available
+from penstock.indexing.read_plan import AvailableRange
 from penstock.indexing.supervisor.task_groups import (
     TASK_GROUP_MACHINE,
     GroupEffect,
@@ -91,7 +91,7 @@ def test_groups_begin_behind_what_publishes_or_at_what_is_committed():
 
 
 def test_messages_that_are_gone_are_named():
-    there = {0: Available("f", 2, 8)}
+    there = {0: AvailableRange("f", 2, 8)}
     assert StartPlan(0, {0: 2}).gone(there) == {}
     assert StartPlan(0, {0: 8}).gone(there) == {}
     assert StartPlan(0, {0: 2}, {0: 8}).gone(there) == {}
@@ -101,7 +101,7 @@ def test_messages_that_are_gone_are_named():
 
 
 def test_the_first_look_decides_and_later_ones_begin_at_the_earliest():
-    there = {0: Available("f", 2, 8), 1: Available("f", 3, 9)}
+    there = {0: AvailableRange("f", 2, 8), 1: AvailableRange("f", 3, 9)}
     assert first_offsets(there, None, earliest=False) == {0: 8, 1: 9}
     assert first_offsets(there, None, earliest=True) == {0: 2, 1: 3}
     assert first_offsets(there, {0: 4}, earliest=False) == {1: 3}

@@ -52,7 +52,7 @@ def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(world):
 
 def test_a_turn_does_not_begin_within_another_one(world, monkeypatch):
     """It handled the events of the outer turn, and dropped those that it could not handle."""
-    turns = world.queue._turns
+    turns = world.queue._transitions
     with monkeypatch.context() as patch:
         patch.setattr(turns, "_handle", lambda _report: turns.run(()))
         with pytest.raises(AssertionError, match="a turn began within another one"):

@@ -34,7 +34,7 @@ from penstock.indexing.ports import (
     WorkerChanges,
     WorkerReport,
 )
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_log import LogPart
 from penstock.indexing.task_spec import TaskSpec
@@ -100,7 +100,8 @@ class Topics:
         if topic not in self.ends:
             raise NotFound(f"topic {topic}: there is none")
         return SeenTopic(
-            topic, {p: Available(f"{topic}/{p}", 0, end) for p, end in self.ends[topic].items()}
+            topic,
+            {p: AvailableRange(f"{topic}/{p}", 0, end) for p, end in self.ends[topic].items()},
         )
 
     def append_time_ms(self, topic: str, partition: int, offset: int) -> int:

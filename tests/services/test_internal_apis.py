@@ -26,12 +26,12 @@ from penstock.core.errors import (
 )
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.ports import (
-    Effort,
     HistoryPlace,
     TaskLocation,
     TaskPhase,
     TaskReport,
     TaskState,
+    Throughput,
     WorkerChanges,
     WorkerReport,
     WorkerTask,
@@ -111,7 +111,7 @@ REPORT = TaskReport(
     checkpoints={0: {0: 1, 1: 2}},
     counts={"processed": 9},
     error="waits",
-    effort=Effort(per_second=12.5, idle=0.75),
+    throughput=Throughput(per_second=12.5, idle=0.75),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
 
 from penstock.indexing.overlord.term import SlotDemand, slot_demand
-from penstock.indexing.ports import Effort, TaskPhase, TaskReport
+from penstock.indexing.ports import TaskPhase, TaskReport, Throughput
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
@@ -231,7 +231,7 @@ def reading(unparseable: int, samples: Sequence[Mapping[str, str | int]]) -> Tas
             "15m": {},
         },
         unparseable=samples,
-        effort=Effort(per_second=2.5, idle=0.75),
+        throughput=Throughput(per_second=2.5, idle=0.75),
     )
 
 

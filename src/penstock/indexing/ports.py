@@ -133,7 +133,7 @@ class TaskPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Throughput:
     """Throughput of a streaming task in the last 15 minutes.
 
     Attributes:
@@ -171,7 +171,7 @@ class TaskReport:
     error: str = ""
     averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unparseable: Sequence[Mapping[str, str | int]] = ()
-    effort: Effort = field(default_factory=Effort)
+    throughput: Throughput = field(default_factory=Throughput)
 
 
 class TaskClient(Protocol):

@@ -13,7 +13,7 @@ from penstock.indexing.sequences import Offsets, TaskSequences
 
 
 @dataclass(frozen=True, slots=True)
-class Available:
+class AvailableRange:
     """The readable part of one stream partition: durable messages below `latest`.
 
     `message_bytes` is the mean size of a message if known, else 0.
@@ -39,7 +39,7 @@ class SeenTopic:
     """
 
     id: str
-    partitions: Mapping[int, Available]
+    partitions: Mapping[int, AvailableRange]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def is_another(self, topic_id: str) -> bool:
@@ -72,7 +72,7 @@ class BatchLimits:
 def next_batch(
     sequences: TaskSequences,
     current: Offsets,
-    available: Mapping[int, Available],
+    available: Mapping[int, AvailableRange],
     limits: BatchLimits,
 ) -> ReadBatch | None:
     """Return the next batch, None if there is nothing to read.
@@ -94,7 +94,7 @@ def next_batch(
 
 
 def _share(
-    left: Mapping[int, int], available: Mapping[int, Available], limits: BatchLimits
+    left: Mapping[int, int], available: Mapping[int, AvailableRange], limits: BatchLimits
 ) -> dict[int, int]:
     """Reduce the rest to the limits, in proportion; at least one message."""
     rows = sum(left.values())

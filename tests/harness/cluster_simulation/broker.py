@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.engine import StreamRange, TopicRange
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 
 if TYPE_CHECKING:
     from cluster_simulation.world import Process, World
@@ -71,7 +71,9 @@ class SimBroker:
 
         if wait_ms and not has_news():
             world.pause(wait_ms / 1_000, has_news)
-        found = {p: Available(f"{topic}/{p}", 0, end) for p, end in held.lengths(topic).items()}
+        found = {
+            p: AvailableRange(f"{topic}/{p}", 0, end) for p, end in held.lengths(topic).items()
+        }
         return SeenTopic(topic, found)
 
     def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:

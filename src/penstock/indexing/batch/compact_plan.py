@@ -32,7 +32,7 @@ from penstock.core.intervals import (
     condensed,
 )
 from penstock.indexing.batch.input_segments import touches
-from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
+from penstock.indexing.batch.job import IngestJob, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.batch.metric_merge import (
     carried,
     kept_rows,
@@ -128,7 +128,7 @@ class CompactPlan:
         self._spec = spec
         self.wanted: Final = [intent.interval for intent in spec.lock_intents()]
 
-    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[IngestJob]:
         """Return a job for each group of time chunks with the same granularity."""
         spec, interval = self._spec, _interval(self._spec)
         # The interval of named segments was not known earlier, so it could not be locked then.
@@ -240,12 +240,12 @@ def _job(
     chunks: Mapping[str, JsonValue],
     group: Sequence[VisibleSegment],
     task_input: TaskInput,
-) -> Job:
+) -> IngestJob:
     metrics, combines = _metrics(spec, group)
     exact = _has_exact_names(spec, group, task_input)
     schema = _schema(spec, chunks, group, metrics, exact=exact)
     state = compaction_state(schema, spec.tuning_config.partitions)
-    return Job(
+    return IngestJob(
         schema=schema,
         input=replace(task_input.as_input(group), renamed=() if exact else _renamed(group, schema)),
         intervals=tuple(condensed(one.interval for one in group)),

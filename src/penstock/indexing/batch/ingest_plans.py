@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.indexing.batch.engine import SegmentInput
-    from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.job import IngestJob
     from penstock.indexing.batch.task_input import TaskInput
     from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
     from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
@@ -37,7 +37,7 @@ class IndexPlan:
         self._spec = spec
         self.wanted: Final = spec.chunks
 
-    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[IngestJob]:
         """Return the job of the input."""
         spec = self._spec
         return [index_job(spec, lambda source: _rows_of(source, spec, task_input))]
@@ -50,7 +50,7 @@ class SqlPlan:
         self._spec = spec
         self.wanted: Final = [intent.interval for intent in spec.lock_intents()]
 
-    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[IngestJob]:
         """Return the job of the statement."""
         spec = self._spec
         if spec.mode is IngestionMode.APPEND:

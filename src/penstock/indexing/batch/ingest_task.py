@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.engine import ParseError
-    from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.job import IngestJob
     from penstock.indexing.batch.locks import IngestSpec
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.task_folder import TaskFolder
@@ -91,7 +91,7 @@ class IngestPlan(Protocol):
         """The intervals to lock before the write."""
         ...
 
-    def jobs(self, task_input: TaskInput) -> Sequence[Job]:
+    def jobs(self, task_input: TaskInput) -> Sequence[IngestJob]:
         """Return the jobs to write, once those intervals are locked; always the same jobs."""
         ...
 
@@ -217,7 +217,7 @@ class IngestTask:
         rows = tuple(with_current_load_spec(row) for row in publish.segments)
         return dataclasses.replace(publish, segments=rows)
 
-    def _write(self, number: int, job: Job) -> EngineOutput:
+    def _write(self, number: int, job: IngestJob) -> EngineOutput:
         read = self._task_input.trial()
         known = EngineOutput.find(self._folder, number, read)
         if known is not None:
@@ -228,7 +228,7 @@ class IngestTask:
         self._progress.wrote(known.counts, known.parse_errors, known.rows)
         return known
 
-    def _write_with_retries(self, number: int, job: Job) -> EngineOutput:
+    def _write_with_retries(self, number: int, job: IngestJob) -> EngineOutput:
         budget = RetryBudget(self._ports.chance, self._folder, number)
         try:
             return self._retries.call("writing segments", lambda: self._try_to_write(job), budget)
@@ -239,7 +239,7 @@ class IngestTask:
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
-    def _try_to_write(self, job: Job) -> EngineOutput:
+    def _try_to_write(self, job: IngestJob) -> EngineOutput:
         # A new folder: an engine that was lost may still write to the old one.
         spec, ports = self._spec, self._ports
         # Engines create the folders that they write to, even below an unmounted mount point.
@@ -269,7 +269,7 @@ class IngestTask:
     # From files to segments
 
     def _place(
-        self, done: Sequence[tuple[Job, EngineOutput]]
+        self, done: Sequence[tuple[IngestJob, EngineOutput]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
         """Return the segments to publish, the kind of publish, and the rewritten segments' ids."""
         if self._spec.mode is IngestionMode.APPEND:
@@ -292,7 +292,7 @@ class IngestTask:
         return segments, publish_kind(locks.types), ()
 
     def _place_beside(
-        self, done: Sequence[tuple[Job, EngineOutput]]
+        self, done: Sequence[tuple[IngestJob, EngineOutput]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
         """Return the same as `_place`, for segments that are rewritten one by one.
 
@@ -317,7 +317,7 @@ class IngestTask:
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
 
-    def _append(self, job: Job, written: EngineOutput) -> list[Segment]:
+    def _append(self, job: IngestJob, written: EngineOutput) -> list[Segment]:
         if not written.files:
             return []
         intervals = tuple(file.data.interval for file in written.files)
@@ -332,7 +332,7 @@ class IngestTask:
         places = self._retries.perform("asking for places", action)
         return appended_segments(self._form(job), written, places)
 
-    def _form(self, job: Job) -> SegmentForm:
+    def _form(self, job: IngestJob) -> SegmentForm:
         return SegmentForm(
             self._spec.datasource,
             self._ports.store,
@@ -341,7 +341,7 @@ class IngestTask:
             job.rollup or job.schema.rollup_json(),
         )
 
-    def _empty_chunks(self, job: Job, written: EngineOutput) -> list[Interval]:
+    def _empty_chunks(self, job: IngestJob, written: EngineOutput) -> list[Interval]:
         """Return the time chunks of the intervals that have visible rows, but no new ones."""
         shown = [
             one.interval for one in self._task_input.visible(self._spec.datasource, job.intervals)
@@ -367,7 +367,7 @@ class IngestTask:
         raise Conflict(f"its segments were not published: {outcome.reason}")
 
 
-def _log_errors(job: Job, errors: Sequence[ParseError], count: int) -> None:
+def _log_errors(job: IngestJob, errors: Sequence[ParseError], count: int) -> None:
     """Log the rows that could not be parsed, if the spec requests it."""
     if job.logs_parse_errors:
         log_parse_errors(

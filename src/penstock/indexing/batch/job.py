@@ -1,7 +1,7 @@
 """The job of a batch task: its spec, converted to requests to the engine. Pure.
 
-Owns the combination of ingestion modes, partitions and contexts of the specs in one `Job`; data
-that must be read first (the visible segments of an input) is passed in.
+Owns the combination of ingestion modes, partitions and contexts of the specs in one `IngestJob`.
+Data that must be read first (the visible segments of an input) is passed in.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARSE_ERRORS_SAVED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class IngestJob:
     """One call of the engine, and how its files affect existing segments.
 
     Attributes:
@@ -90,7 +90,9 @@ def partitioning_of(spec: PartitionsSpec) -> Partitioning:
     return Partitioning("range", rows_target=spec.rows_target, dimensions=spec.partition_dimensions)
 
 
-def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], SegmentInput]) -> Job:
+def index_job(
+    spec: IndexParallelSpec, segments_of: Callable[[DruidInput], SegmentInput]
+) -> IngestJob:
     """Return the job of an `index_parallel` task.
 
     Args:
@@ -104,7 +106,7 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
         else:
             parts.append(ExternalInput(source, spec.io.input_format))
     state = compaction_state(spec.data_schema, spec.tuning.partitions)
-    return Job(
+    return IngestJob(
         schema=spec.data_schema,
         input=parts[0] if len(parts) == 1 else CombinedInput(tuple(parts)),
         intervals=spec.intervals,
@@ -117,7 +119,7 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
     )
 
 
-def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = ()) -> Job:
+def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = ()) -> IngestJob:
     """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions.
 
     CLUSTERED BY distributes the rows of both by ranges. Appended segments are added to others, so
@@ -135,7 +137,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
             "granularitySpec": {"segmentGranularity": spec.partitioned_by, "rollup": False},
         }
     )
-    return Job(
+    return IngestJob(
         schema=schema,
         input=SqlInput(spec.query, given, spec.externs),
         intervals=spec.intervals,

@@ -23,9 +23,9 @@ from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
 from penstock.indexing.lockbox.coverage import SectionLocks, require_covered
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.model import (
-    Granted,
     HeldLock,
     LockChanges,
+    LockGranted,
     LockGranularity,
     LockRefusal,
     LockRefused,
@@ -93,7 +93,7 @@ class LockGranter:
             self._active_tasks.check(request, requests[0])
             self._active_tasks.place(request.task_id, waits=waits)
             outcome = self._create_or_find(request, now_ms)
-            if together and not isinstance(outcome, Granted):
+            if together and not isinstance(outcome, LockGranted):
                 self.table.undo_log.rollback_to(mark)
                 del self.released[released_before:]
                 return [outcome] * len(requests)
@@ -176,7 +176,7 @@ class LockGranter:
         group = LockGroup(self._new_lock(request, now_ms), was_yielded=bool(yielding))
         self.table.join(group, request.task_id)
         self._drop_superseded(group, request.task_id)
-        return Granted(group.lock, fresh=True)
+        return LockGranted(group.lock, fresh=True)
 
     def _in_the_way(
         self, request: LockRequest, found: list[LockGroup], mine: LockGroup | None
@@ -202,7 +202,7 @@ class LockGranter:
         if group.lock.revoked:
             return Revoked(group.lock)
         if request.task_id in group.tasks:
-            return Granted(group.lock, fresh=False)
+            return LockGranted(group.lock, fresh=False)
         if group.lock.type is LockType.REPLACE:
             # Segments that an append leaves for a replacing task must belong to exactly one task.
             return None if self._yields(group, request) else _refused(request, [group])
@@ -213,7 +213,7 @@ class LockGranter:
             )
         self.table.join(group, request.task_id)
         self._drop_superseded(group, request.task_id)
-        return Granted(group.lock, fresh=True)
+        return LockGranted(group.lock, fresh=True)
 
     def _yields(self, group: LockGroup, request: LockRequest) -> bool:
         """Return whether all holders of a lock wait for a worker and must yield to the request.

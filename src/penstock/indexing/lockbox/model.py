@@ -237,7 +237,7 @@ class LockRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class LockGranted:
     """The lock is granted; `fresh` if the task did not hold it before."""
 
     lock: TaskLock
@@ -281,7 +281,7 @@ class LockRefused:
         )
 
 
-LockOutcome: TypeAlias = Granted | Revoked | LockRefused
+LockOutcome: TypeAlias = LockGranted | Revoked | LockRefused
 
 
 @dataclass(frozen=True, slots=True)

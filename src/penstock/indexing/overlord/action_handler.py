@@ -41,7 +41,7 @@ from penstock.indexing.actions import (
     segment_to_json,
 )
 from penstock.indexing.engine_json import data_file_to_json
-from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
+from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
@@ -206,7 +206,7 @@ class ActionHandler:
         outcomes: list[LockOutcome] = self._lockboxes.acquire(requests, together=True).result()
         refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, LockRefused)))
         self._notices.waits(task.id, "; ".join(refused))
-        locks = (o.lock for o in outcomes if isinstance(o, Granted | Revoked))
+        locks = (o.lock for o in outcomes if isinstance(o, LockGranted | Revoked))
         return LockAnswer(tuple(_view(lock) for lock in dict.fromkeys(locks)), refused)
 
     # Segments

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
-from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
+from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.task_state import TaskEvent
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class LockWaits:
         if revoked is not None:
             reason = f"its {revoked.lock} was revoked before it could start"
             return LockAttemptResult(TaskEvent.LOCKS_DENIED, reason)
-        if all(isinstance(one, Granted) for one in outcomes):
+        if all(isinstance(one, LockGranted) for one in outcomes):
             return LockAttemptResult(TaskEvent.LOCKS_GRANTED, following=self.leave(task))
         blockers = [
             task_id

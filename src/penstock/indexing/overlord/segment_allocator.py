@@ -30,7 +30,7 @@ from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, U
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import AllocatedSegment
 from penstock.indexing.lockbox.lock_lane import lane_of
-from penstock.indexing.lockbox.model import Granted, LockRefused, Revoked
+from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import (
     lock_task,
     new_segment_requests,
@@ -457,7 +457,7 @@ def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:
 
 def _version(task: TaskSpec, outcome: LockOutcome) -> str:
     match outcome:
-        case Granted():
+        case LockGranted():
             return outcome.lock.version
         case Revoked():
             raise LockRevoked(

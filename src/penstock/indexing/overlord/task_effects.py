@@ -1,8 +1,8 @@
 """Effects of the events of tasks: on locks, on workers, and at their end.
 
-`TaskTurns` feeds events to the table of transitions (`task_state`) and has the effects carried out:
-those on locks by `LockEffects`, those on workers by `WorkerEffects`, those of ends by `EndEffects`.
-Their state belongs to the overlord's mailbox.
+`TaskTransitions` looks up events in the table of transitions (`task_state`). Three classes carry
+out the effects: `LockEffects` those on locks, `WorkerEffects` those on workers, and `EndEffects`
+those of ends. Their state belongs to the overlord's mailbox.
 
 A turn handles some events, then the events that their effects cause, then begins the calls of
 workers that all of these need. Ends of tasks are reported to the term by mail, after the turn.
@@ -148,8 +148,8 @@ class TaskMetrics:
         )
 
 
-class TaskTurns:
-    """Turns of the queue. On the overlord's mailbox.
+class TaskTransitions:
+    """Runs the transitions of tasks, in turns. On the overlord's mailbox.
 
     A turn handles some events of tasks, then the events that their effects cause, then begins the
     calls of workers that all of these need.
@@ -274,12 +274,12 @@ class LockEffects:
     """
 
     def __init__(
-        self, ports: QueuePorts, turns: TaskTurns, calls: CallDispatcher, retry_ms: int
+        self, ports: QueuePorts, transitions: TaskTransitions, calls: CallDispatcher, retry_ms: int
     ) -> None:
         self._metadata = ports.metadata
         self._lockboxes = ports.lockboxes
         self._timers = ports.processor.timers
-        self._turns = turns
+        self._transitions = transitions
         self._calls = calls
         self._retry_ms = retry_ms
         self._waits = LockWaits()
@@ -295,7 +295,7 @@ class LockEffects:
         if requests:
             self._attempt(self._waits.join(report.entry, requests))
         else:
-            self._turns.add(ReportedEvent(report.entry, TaskEvent.LOCKS_GRANTED))
+            self._transitions.add(ReportedEvent(report.entry, TaskEvent.LOCKS_GRANTED))
 
     def stop_acquiring(self, report: ReportedEvent) -> None:
         """Let the task wait for locks no longer, and try those behind it."""
@@ -321,10 +321,12 @@ class LockEffects:
 
     def changed(self, change: LocksChanged) -> None:
         """Acquire again the locks that tasks without a worker lost; try the tasks that waited."""
-        if change.yielded and not self._turns.stopped:
-            known = map(self._turns.tasks.entries.get, change.yielded)
+        if change.yielded and not self._transitions.stopped:
+            known = map(self._transitions.tasks.entries.get, change.yielded)
             # A task that was handed to a worker at that moment acquires its locks there.
-            self._turns.run(ReportedEvent(one, TaskEvent.LOCKS_YIELDED) for one in known if one)
+            self._transitions.run(
+                ReportedEvent(one, TaskEvent.LOCKS_YIELDED) for one in known if one
+            )
         if change.released:
             self._attempt(self._waits.released(change.datasource, change.released))
 
@@ -334,7 +336,7 @@ class LockEffects:
 
     def _attempt(self, attempts: Iterable[LockAttempt]) -> None:
         """Request the locks of waiting tasks."""
-        for attempt in attempts if not self._turns.stopped else ():
+        for attempt in attempts if not self._transitions.stopped else ():
             with suppress(Closed):  # The term is ending.
                 self._calls.watch(
                     self._lockboxes.acquire(attempt.requests, together=True, waits=True),
@@ -343,11 +345,11 @@ class LockEffects:
                 )
 
     def _answered(self, attempt: LockAttempt, outcomes: list[LockOutcome]) -> None:
-        if not self._turns.stopped:
+        if not self._transitions.stopped:
             self._apply(attempt, self._waits.answered(attempt, outcomes))
 
     def _failed(self, attempt: LockAttempt, error: PenstockError) -> None:
-        if not self._turns.stopped:
+        if not self._transitions.stopped:
             self._apply(attempt, self._waits.failed(attempt, error))
 
     def _apply(self, attempt: LockAttempt, result: LockAttemptResult) -> None:
@@ -355,7 +357,7 @@ class LockEffects:
             end = None
             if result.reason:
                 end = TaskEnd(attempt.task.id, TaskState.FAILED, result.reason, None)
-            self._turns.run([ReportedEvent(attempt.entry, result.event, end=end)])
+            self._transitions.run([ReportedEvent(attempt.entry, result.event, end=end)])
         if result.retry:
             retry = partial(self._try_again, attempt.task.datasource)
             self._timers.schedule_after(self._retry_ms, retry, "locks again")
@@ -365,7 +367,7 @@ class LockEffects:
         self._attempt(self._waits.released(datasource, frozenset()))
 
     def _removed(self, task: TaskSpec, removal: TaskRemoval) -> None:
-        if not self._turns.stopped and has_leftovers(removal):
+        if not self._transitions.stopped and has_leftovers(removal):
             self._calls.call(
                 lane_of(task.datasource),
                 partial(delete_leftovers, self._metadata, task, removal),
@@ -389,14 +391,14 @@ class WorkerEffects:
     def __init__(
         self,
         ports: QueuePorts,
-        turns: TaskTurns,
+        transitions: TaskTransitions,
         calls: CallDispatcher,
         runner: TaskRunner,
         retry_ms: int,
     ) -> None:
         self._timers = ports.processor.timers
         self._executor = ports.processor.main_executor
-        self._turns = turns
+        self._transitions = transitions
         self._calls = calls
         self._runner = runner
         self._retry_ms = retry_ms
@@ -406,14 +408,18 @@ class WorkerEffects:
 
     def place_soon(self) -> None:
         """Choose workers for pending tasks soon, once for all changes until then."""
-        if not self._is_placing and not self._turns.stopped and len(self._turns.tasks.pending):
+        if (
+            not self._is_placing
+            and not self._transitions.stopped
+            and len(self._transitions.tasks.pending)
+        ):
             self._is_placing = True
             self._executor.execute(self._place, "hand tasks over")
 
     def poll(self) -> None:
         """List and poll the workers."""
         self._runner.poll()
-        self._turns.run(self._turns.tasks.take_reports())
+        self._transitions.run(self._transitions.tasks.take_reports())
 
     def begin_calls(self) -> None:
         """Begin the calls of workers that earlier events need."""
@@ -455,9 +461,9 @@ class WorkerEffects:
     def _continue(self, step: Callable[[T], None], outcome: T) -> None:
         """Continue after a call of a worker: handle the events that its outcome brings."""
         step(outcome)
-        tasks = self._turns.tasks
+        tasks = self._transitions.tasks
         if tasks.reports:
-            self._turns.run(tasks.take_reports())
+            self._transitions.run(tasks.take_reports())
         else:
             self.begin_calls()
         if tasks.may_place:
@@ -466,17 +472,17 @@ class WorkerEffects:
 
     def _place(self) -> None:
         self._is_placing = False
-        chosen = [] if self._turns.stopped else self._runner.select()
+        chosen = [] if self._transitions.stopped else self._runner.select()
         # Stored first, so that the next overlord does not assign them to other workers.
         if chosen and self._stored.store({entry.task.id: name for entry, name in chosen}):
-            self._turns.run(
+            self._transitions.run(
                 ReportedEvent(entry, TaskEvent.WORKER_STORED, name) for entry, name in chosen
             )
 
     def _store_again(self) -> None:
         self._is_retrying = False
-        if not self._turns.stopped:
-            self._turns.run(())
+        if not self._transitions.stopped:
+            self._transitions.run(())
 
 
 class EndEffects:
@@ -495,14 +501,14 @@ class EndEffects:
     def __init__(
         self,
         ports: QueuePorts,
-        turns: TaskTurns,
+        transitions: TaskTransitions,
         metrics: TaskMetrics,
         retry_ms: int,
     ) -> None:
         self.stored: Final = TaskEnds(ports.metadata, ports.clock, ports.events)
         self._timers = ports.processor.timers
         self._executor = ports.processor.main_executor
-        self._turns = turns
+        self._transitions = transitions
         self._metrics = metrics
         self._ended = ports.ended
         self._retry_ms = retry_ms
@@ -530,9 +536,9 @@ class EndEffects:
         self._ended.put(EndedTask(report.entry.task, end.state, end.error))
 
     def _store_all(self) -> None:
-        stored = [] if self._turns.stopped else self.stored.store_all()
+        stored = [] if self._transitions.stopped else self.stored.store_all()
         if stored is None:
             self._timers.schedule_after(self._retry_ms, self._store_all, "store ends")
             return
         self._is_storing = False
-        self._turns.run(ReportedEvent(entry, TaskEvent.END_STORED) for entry in stored)
+        self._transitions.run(ReportedEvent(entry, TaskEvent.END_STORED) for entry in stored)

@@ -31,7 +31,7 @@ from penstock.core.state_machine import Refusal
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.runner.runner import RunnerOptions, TaskRunner
-from penstock.indexing.overlord.task_effects import QueuePorts, TaskTurns
+from penstock.indexing.overlord.task_effects import QueuePorts, TaskTransitions
 from penstock.indexing.overlord.task_index import QueuedTasks, TaskIndex
 from penstock.indexing.overlord.task_state import (
     TASK_MACHINE,
@@ -112,7 +112,9 @@ class TaskQueue:
         self.runner: Final = TaskRunner(
             self._tasks.entries, ports.directory, ports.clock, ports.events, options.runner
         )
-        self._turns = TaskTurns(ports, self._tasks, self._stored, self.runner, options.retry_ms)
+        self._transitions = TaskTransitions(
+            ports, self._tasks, self._stored, self.runner, options.retry_ms
+        )
         self._rounds: list[Timer] = []
         self._started = False
 
@@ -140,7 +142,7 @@ class TaskQueue:
             for one in self._stored.active()
         ]
         lost = self._lockboxes.sync([lock_task(entry.task) for entry, _worker in found])
-        self._turns.run(
+        self._transitions.run(
             ReportedEvent(entry, TaskEvent.FOUND)
             if worker is None
             else ReportedEvent(entry, TaskEvent.FOUND_AT_WORKER, worker)
@@ -149,7 +151,7 @@ class TaskQueue:
         self._started = True
         reason = "its group lost a lock while no overlord led"
         entries = self._tasks.entries
-        self._turns.run(
+        self._transitions.run(
             ReportedEvent(
                 entries[task_id],
                 TaskEvent.LOCKS_DENIED,
@@ -158,22 +160,24 @@ class TaskQueue:
             for task_id in lost
             if task_id in entries
         )
-        self._turns.run([ReportedEvent(entry, TaskEvent.TERM_BEGAN) for entry in entries.values()])
+        self._transitions.run(
+            [ReportedEvent(entry, TaskEvent.TERM_BEGAN) for entry in entries.values()]
+        )
         every, options = self._timers.schedule_every, self._options
         poll_ms = options.runner.sync_interval_ms
         self._rounds = [
-            every(poll_ms, self._turns.workers.poll, "list the workers", first_after_ms=0),
+            every(poll_ms, self._transitions.workers.poll, "list the workers", first_after_ms=0),
             every(options.storage_sync_interval_ms, self._compare, "compare tasks"),
             every(METRICS_INTERVAL_MS, self._count, "count tasks"),
         ]
 
     def waits(self) -> tuple[DependencyWait, ...]:
         """Return the dependencies that the queue itself waits for. Any thread."""
-        return self._turns.ends.stored.waits.all()
+        return self._transitions.ends.stored.waits.all()
 
     def stop(self) -> None:
         """Stop; tasks continue at their workers."""
-        self._turns.stopped = True
+        self._transitions.stopped = True
         self.runner.stop()
         for round_ in self._rounds:
             round_.cancel()
@@ -224,7 +228,7 @@ class TaskQueue:
                 refusals[at] = taken(task.id)
             elif refusals[at] is None:
                 added.append(ReportedEvent(self._tasks.make(task, now_ms), TaskEvent.ADDED))
-        self._turns.run(added)
+        self._transitions.run(added)
         return refusals
 
     # Ending tasks
@@ -252,9 +256,9 @@ class TaskQueue:
             if (entry := self._tasks.entries.get(task_id)) is not None
             and not isinstance(TASK_MACHINE.transition(entry.state, TaskEvent.SHUT_DOWN), Refusal)
         ]
-        self._turns.ends.stored.store(ends)
+        self._transitions.ends.stored.store(ends)
         # Locks and slots of one must not go to another of them: all are ending before one ended.
-        self._turns.run(
+        self._transitions.run(
             [
                 *(ReportedEvent(entry, TaskEvent.SHUT_DOWN, end=end) for entry, end in ends),
                 *(ReportedEvent(entry, TaskEvent.END_STORED) for entry, _end in ends),
@@ -266,7 +270,7 @@ class TaskQueue:
 
     def locks_changed(self, change: LocksChanged) -> None:
         """Tasks released locks, or lost locks to other tasks."""
-        self._turns.locks.changed(change)
+        self._transitions.locks.changed(change)
 
     def locate(self, task_id: str, location: TaskLocation) -> None:
         """A peon reported its address."""
@@ -277,7 +281,7 @@ class TaskQueue:
     def configure(self, config: WorkerConfig) -> None:
         """Apply a new config for selecting workers."""
         self.runner.configure(config)
-        self._turns.workers.place_soon()
+        self._transitions.workers.place_soon()
 
     # Queries
 
@@ -290,18 +294,18 @@ class TaskQueue:
         active = self.index.get(task_id)
         if active is None:
             raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
-        line = self._turns.locks.position(active.task)
+        line = self._transitions.locks.position(active.task)
         refused = self._lockboxes.why(line[0])
         return WaitFacts(active, line, refused=refused, slots=self.runner.why(task_id))
 
     # Rounds
 
     def _count(self) -> None:
-        self._turns.metrics.count(self._tasks.index.counts())
+        self._transitions.metrics.count(self._tasks.index.counts())
 
     def _compare(self) -> None:
         """Compare the entries with the store, unless a comparison is running."""
-        if self._turns.stopped or not self._stored.begin_comparison():
+        if self._transitions.stopped or not self._stored.begin_comparison():
             return
         self._calls.call(
             "tasks",
@@ -312,16 +316,16 @@ class TaskQueue:
 
     def _end_comparison(self, since: int, stored: ActiveRows) -> None:
         stored = self._stored.end_comparison(stored)
-        if self._turns.stopped:
+        if self._transitions.stopped:
             return
         reason = "it is no longer active in the metadata store"
         for entry in list(self._tasks.entries.values()):
             if entry.task.id not in stored and entry.number < since:
                 end = TaskEnd(entry.task.id, TaskState.FAILED, reason, None)
-                self._turns.run([ReportedEvent(entry, TaskEvent.GONE, end=end)])
+                self._transitions.run([ReportedEvent(entry, TaskEvent.GONE, end=end)])
         for one in self._stored.unknown(stored, self._tasks.entries):
             entry = self._tasks.make(one.task, one.created_ms)
-            self._turns.run([ReportedEvent(entry, TaskEvent.ADDED)])
+            self._transitions.run([ReportedEvent(entry, TaskEvent.ADDED)])
         self._compared.put(None)
 
     def _abandon_comparison(self, error: PenstockError) -> None:

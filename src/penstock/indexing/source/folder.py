@@ -31,7 +31,7 @@ import numpy as np
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.core.read_guard import READ_GUARD
 from penstock.indexing.engine import FileRange
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.storage.filesystem import open_guarded
 
 if TYPE_CHECKING:
@@ -176,12 +176,12 @@ class FolderSupplier:
     def let_go(self, name: str, partitions: Sequence[int]) -> None:
         """Do nothing."""
 
-    def _done(self, after: Offsets) -> Iterator[tuple[int, Available]]:
+    def _done(self, after: Offsets) -> Iterator[tuple[int, AvailableRange]]:
         """Yield the files that were deleted after all of them was read, in their last state."""
         for p, offset in after.items():
             if self._gone.get(p, -1) == offset:
                 self._gone[p] = self._gone.pop(p)  # Move it to the end, as the newest.
-                yield p, Available("", offset, offset)
+                yield p, AvailableRange("", offset, offset)
 
     def _list_files(self) -> None:
         """List the files; list them again if some were renamed meanwhile.
@@ -321,8 +321,8 @@ def _collision(path: str, other: str) -> str:
     )
 
 
-def _available(tail: _Tail) -> Available:
-    return Available(tail.path, 0, tail.lines, tail.position // max(1, tail.lines))
+def _available(tail: _Tail) -> AvailableRange:
+    return AvailableRange(tail.path, 0, tail.lines, tail.position // max(1, tail.lines))
 
 
 def _is_unicode(path: str) -> bool:

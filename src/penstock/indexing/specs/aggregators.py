@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistake, mistakes
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistake, mistakes
 from penstock.indexing.specs.scalars import TIME_COLUMN, ColumnName, Count, Flag
 
 AggregatorType = Literal[
@@ -133,7 +133,7 @@ class Aggregator(SpecModel):
         "expression": "compute the column with a transform and name it in fieldName",
         "fieldNames": "it is now called fields",
     }
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
         (
             "errorBoundsStdDev",
             "maxStreamLength",
@@ -142,7 +142,7 @@ class Aggregator(SpecModel):
             "stringEncoding",
             "tgtHllType",
         ),
-        Ignored.ANY,
+        IgnoredValue.ANY,
     )
 
     @field_validator("fields", mode="before")

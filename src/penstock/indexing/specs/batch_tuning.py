@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.partitions import (
     DynamicPartitions,
     HashedPartitions,
@@ -21,7 +21,7 @@ from penstock.indexing.specs.partitions import (
 )
 from penstock.indexing.specs.scalars import Count, Flag
 
-WITHOUT_EFFECT: Final[Mapping[str, Ignored]] = {
+WITHOUT_EFFECT: Final[Mapping[str, IgnoredValue]] = {
     **dict.fromkeys(
         (
             "chatHandlerNumRetries",
@@ -31,15 +31,17 @@ WITHOUT_EFFECT: Final[Mapping[str, Ignored]] = {
             "maxRowsInMemory",
             "numPersistThreads",
         ),
-        Ignored.NUMBER,
+        IgnoredValue.NUMBER,
     ),
-    "skipBytesInMemoryOverheadCheck": Ignored.FLAG,
-    "chatHandlerTimeout": Ignored.DURATION,
+    "skipBytesInMemoryOverheadCheck": IgnoredValue.FLAG,
+    "chatHandlerTimeout": IgnoredValue.DURATION,
     **dict.fromkeys(
-        ("appendableIndexSpec", "indexSpec", "indexSpecForIntermediatePersists"), Ignored.OBJECT
+        ("appendableIndexSpec", "indexSpec", "indexSpecForIntermediatePersists"),
+        IgnoredValue.OBJECT,
     ),
     **dict.fromkeys(
-        ("basePersistDirectory", "buildV9Directly", "segmentWriteOutMediumFactory"), Ignored.ANY
+        ("basePersistDirectory", "buildV9Directly", "segmentWriteOutMediumFactory"),
+        IgnoredValue.ANY,
     ),
 }
 """Fields of batches and streams about memory, threads and files that Penstock does not have."""
@@ -63,7 +65,7 @@ class BatchTuning(SpecModel):
         "partitionDimensions": 'set partitionsSpec: {"type": "hashed", "partitionDimensions": …}',
     }
     repeated: ClassVar[Mapping[str, str]] = {"targetPartitionSize": "maxRowsPerSegment"}
-    without_effect: ClassVar[Mapping[str, Ignored]] = {
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {
         **WITHOUT_EFFECT,
         **dict.fromkeys(
             (
@@ -76,11 +78,11 @@ class BatchTuning(SpecModel):
                 "taskStatusCheckPeriodMs",
                 "totalNumMergeTasks",
             ),
-            Ignored.NUMBER,
+            IgnoredValue.NUMBER,
         ),
         # Later tasks can append to every time chunk.
-        "forceExtendableShardSpecs": Ignored.FLAG,
-        "splitHintSpec": Ignored.OBJECT,
+        "forceExtendableShardSpecs": IgnoredValue.FLAG,
+        "splitHintSpec": IgnoredValue.OBJECT,
     }
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from penstock.indexing.specs.batch.compact import (
     IntervalInput,
 )
 from penstock.indexing.specs.batch_tuning import BatchTuning
-from penstock.indexing.specs.model import Ignored, SpecModel
+from penstock.indexing.specs.model import IgnoredValue, SpecModel
 from penstock.indexing.specs.rows.dimensions import DimensionsSpec
 from penstock.indexing.specs.rows.projections import Projections
 from penstock.indexing.specs.scalars import Count, DatasourceName, Flag, OffsetText
@@ -70,7 +70,7 @@ class CompactionConfig(SpecModel):
         "type": "there is no catalog: set the form of segments here, and leave it out",
     }
     druid_defaults: ClassVar[Mapping[str, object]] = {"type": "inline"}
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"engine": Ignored.ANY}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"engine": IgnoredValue.ANY}
 
     @property
     def tuning(self) -> BatchTuning:
@@ -147,7 +147,7 @@ class ClusterCompaction(SpecModel):
     compaction_task_slot_ratio: float = Field(default=0.1, ge=0, le=1)
     max_compaction_task_slots: Count = Field(default=_SLOTS_DEFAULT, ge=0)
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
         (
             "compactionPolicy",
             "engine",
@@ -155,7 +155,7 @@ class ClusterCompaction(SpecModel):
             "useAutoScaleSlots",
             "useSupervisors",
         ),
-        Ignored.ANY,
+        IgnoredValue.ANY,
     )
 
     def slots(self, capacity: int) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refuse_types
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes, refuse_types
 from penstock.indexing.specs.scalars import Count, Flag
 
 # Druid's default for nested values, which has no effect.
@@ -28,8 +28,8 @@ class JsonFormat(SpecModel):
         "featureSpec": "leave it out",
     }
     druid_defaults: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        ("keepNullColumns", "useJsonNodeReader"), Ignored.ANY
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
+        ("keepNullColumns", "useJsonNodeReader"), IgnoredValue.ANY
     )
 
 

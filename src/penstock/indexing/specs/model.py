@@ -26,7 +26,7 @@ Found = list[tuple[tuple[str | int, ...], object, str]]
 """Mistakes of one model: (place within it, value, message) each."""
 
 
-class Ignored(Enum):
+class IgnoredValue(Enum):
     """Types of the values of fields that have no effect.
 
     A value of the wrong type is a mistake, perhaps meant for another field, and no other check
@@ -68,7 +68,7 @@ class SpecModel(BaseModel):
     repeated: ClassVar[Mapping[str, str]] = {}
     """Fields of Druid that repeat another field: a copy may replace it, or must be equal."""
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = {}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {}
     """Fields of Druid that are accepted without effect; a value of the wrong type is refused."""
 
     kind_field: ClassVar[str] = "type"
@@ -176,19 +176,19 @@ def refuse_types(
     return BeforeValidator(check)
 
 
-def _fits(kind: Ignored, value: object) -> bool:
+def _fits(kind: IgnoredValue, value: object) -> bool:
     match kind:
         case _ if value is None:
             return True
-        case Ignored.NUMBER:
+        case IgnoredValue.NUMBER:
             return _is_number(value)
-        case Ignored.FLAG:  # Druid accepts numbers and flags as text, too.
+        case IgnoredValue.FLAG:  # Druid accepts numbers and flags as text, too.
             return str(value).lower() in {"true", "false", "0", "1"}
-        case Ignored.DURATION:
+        case IgnoredValue.DURATION:
             return _is_duration(value)
-        case Ignored.OBJECT:
+        case IgnoredValue.OBJECT:
             return isinstance(value, dict)
-        case Ignored.ANY:
+        case IgnoredValue.ANY:
             return True
 
 

@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Ignored, SpecModel, mistakes
+from penstock.indexing.specs.model import IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.scalars import Count, in_any_case
 
 ROWS_DEFAULT: Final = 5_000_000
 # Ranges are determined from a sample of the rows, whether these are rolled up already or not.
-_GROUPED: Final[Mapping[str, Ignored]] = {"assumeGrouped": Ignored.FLAG}
+_GROUPED: Final[Mapping[str, IgnoredValue]] = {"assumeGrouped": IgnoredValue.FLAG}
 
 
 class DynamicPartitions(SpecModel):
@@ -27,7 +27,7 @@ class DynamicPartitions(SpecModel):
 
     # No effect: segments are published at the end of the task, regardless of the total number of
     # rows.
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"maxTotalRows": Ignored.NUMBER}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"maxTotalRows": IgnoredValue.NUMBER}
 
     @property
     def is_perfect(self) -> bool:
@@ -84,7 +84,7 @@ class SingleDimensionPartitions(SpecModel):
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = _GROUPED
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> SingleDimensionPartitions:
@@ -115,7 +115,7 @@ class RangePartitions(SpecModel):
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = _GROUPED
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> RangePartitions:

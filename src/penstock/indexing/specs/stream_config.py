@@ -13,7 +13,7 @@ from penstock.broker.names import mistake_text, name_mistake
 from penstock.indexing.secrets import MASK, MASK_REMEDY
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
 from penstock.indexing.specs.input_formats import CsvFormat, JsonFormat, TsvFormat
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes, refuse_types
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes, refuse_types
 from penstock.indexing.specs.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.specs.scalars import (
     AnswerTimeMs,
@@ -181,7 +181,7 @@ class CostAutoScalerConfig(_ScalerBounds):
         ),
     }
     # Throughput and idle time of tasks are measured, never assumed.
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
         (
             "defaultProcessingRate",
             "metricsCollectionIntervalMillis",
@@ -189,7 +189,7 @@ class CostAutoScalerConfig(_ScalerBounds):
             "scaleActionStartDelayMillis",
             "usePollIdleRatio",
         ),
-        Ignored.ANY,
+        IgnoredValue.ANY,
     )
 
     @model_validator(mode="after")
@@ -277,10 +277,10 @@ class IoConfig(SpecModel):
         "stream": "topic",
         "useEarliestSequenceNumber": "useEarliestOffset",
     }
-    without_effect: ClassVar[Mapping[str, Ignored]] = {
-        "pollTimeout": Ignored.NUMBER,
-        "configOverrides": Ignored.OBJECT,
-        "multiTopic": Ignored.ANY,
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {
+        "pollTimeout": IgnoredValue.NUMBER,
+        "configOverrides": IgnoredValue.OBJECT,
+        "multiTopic": IgnoredValue.ANY,
     }
 
     @model_validator(mode="after")
@@ -472,13 +472,13 @@ class TuningConfig(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
     }
-    without_effect: ClassVar[Mapping[str, Ignored]] = {
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {
         **WITHOUT_EFFECT,
         **dict.fromkeys(
             ("chatRetries", "chatThreads", "handoffConditionTimeout", "workerThreads"),
-            Ignored.NUMBER,
+            IgnoredValue.NUMBER,
         ),
-        **dict.fromkeys(("intermediatePersistPeriod", "shutdownTimeout"), Ignored.DURATION),
+        **dict.fromkeys(("intermediatePersistPeriod", "shutdownTimeout"), IgnoredValue.DURATION),
     }
 
     @model_validator(mode="after")

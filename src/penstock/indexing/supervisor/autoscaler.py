@@ -29,7 +29,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import counted
-from penstock.indexing.ports import Effort
+from penstock.indexing.ports import Throughput
 from penstock.indexing.specs.stream_config import AutoScalerConfig, CostAutoScalerConfig
 from penstock.indexing.supervisor.spec_updates import with_task_count
 from penstock.indexing.supervisor.task_groups import GroupState
@@ -56,7 +56,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class GroupLoad:
     """Work and performance of the task groups of a supervisor.
 
     Attributes:
@@ -87,7 +87,7 @@ class Costs:
         return self.lag + self.idle
 
 
-def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
+def costs_of(config: CostAutoScalerConfig, load: GroupLoad, groups: int) -> Costs:
     """Return the cost of doing the work with `groups` groups."""
     seconds = 0.0
     if load.lag and load.per_second > 0:
@@ -104,7 +104,7 @@ def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
     return Costs(config.lag_weight * seconds, config.idle_weight * groups * (target + penalty))
 
 
-def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
+def cheapest(config: CostAutoScalerConfig, load: GroupLoad) -> int:
     """Return the number of groups with the lowest cost; the current one if none is cheaper.
 
     It is within the bounds of the config, and at most the number of stream partitions unless
@@ -123,7 +123,7 @@ def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
     return best if costs[best] <= costs[here] * (1 - drop) else here
 
 
-def _candidates(config: CostAutoScalerConfig, load: Load, most: int) -> list[int]:
+def _candidates(config: CostAutoScalerConfig, load: GroupLoad, most: int) -> list[int]:
     """Return the candidate numbers, including the current one.
 
     A candidate is the smallest number for which each group has at most k stream partitions, for
@@ -143,12 +143,12 @@ def _candidates(config: CostAutoScalerConfig, load: Load, most: int) -> list[int
     return sorted({n for n in fitting if n > here or _keep_up(load, n)} | {here})
 
 
-def _partitions_each(load: Load, groups: int) -> int:
+def _partitions_each(load: GroupLoad, groups: int) -> int:
     """Return the number of stream partitions of the largest group."""
     return -(-load.partitions // groups)
 
 
-def _keep_up(load: Load, groups: int) -> bool:
+def _keep_up(load: GroupLoad, groups: int) -> bool:
     """Return whether `groups` groups could do the work, as far as that is known."""
     if load.idle is None or (load.lag and load.per_second <= 0):
         return False
@@ -156,12 +156,12 @@ def _keep_up(load: Load, groups: int) -> bool:
     return _work(load, load.idle) * share <= 1 + _ROUNDING
 
 
-def _work(load: Load, idle: float) -> float:
+def _work(load: GroupLoad, idle: float) -> float:
     """Return how many tasks the work would keep busy all the time."""
     return (1 - idle) * load.groups
 
 
-def _least_work(load: Load, idle: float) -> float:
+def _least_work(load: GroupLoad, idle: float) -> float:
     """Return the same, assuming that tasks have at least the minimum speed.
 
     A slow worker slows its batches down for a while, which looks like slow messages. So slow tasks
@@ -170,12 +170,12 @@ def _least_work(load: Load, idle: float) -> float:
     return _work(load, idle) * min(1.0, load.per_second / _LEAST_PER_SECOND)
 
 
-def _share_of_critical(config: CostAutoScalerConfig, load: Load) -> float:
+def _share_of_critical(config: CostAutoScalerConfig, load: GroupLoad) -> float:
     threshold = config.critical_lag_threshold
     return 0.0 if threshold is None else load.lag / threshold
 
 
-def _is_urgent(config: CostAutoScalerConfig, load: Load) -> bool:
+def _is_urgent(config: CostAutoScalerConfig, load: GroupLoad) -> bool:
     return _share_of_critical(config, load) >= _HIGH_LAG
 
 
@@ -193,7 +193,7 @@ class CostScaler:
         self._changed_s = -math.inf
         self._fewer: int | None = None
 
-    def decide(self, load: Load, now_s: float, *, rolls: bool) -> int | None:
+    def decide(self, load: GroupLoad, now_s: float, *, rolls: bool) -> int | None:
         """Return a new number of groups, None to keep the current one.
 
         Args:
@@ -216,7 +216,7 @@ class CostScaler:
         """The decided number is in effect; until this call, the decision is repeated."""
         self._changed_s, self._fewer = now_s, None
 
-    def _may_change(self, wanted: int, load: Load, now_s: float) -> bool:
+    def _may_change(self, wanted: int, load: GroupLoad, now_s: float) -> bool:
         config, since_ms = self.config, (now_s - self._changed_s) * 1000
         if wanted < load.groups:
             if config.scale_down_during_task_rollover_only and load.groups <= config.task_count_max:
@@ -374,9 +374,11 @@ class Autoscaler:
     def _reading_groups(self) -> list[TaskGroup]:
         return [g for g in self._state.groups.values() if g.state is GroupState.READING]
 
-    def _efforts(self) -> list[Effort]:
+    def _efforts(self) -> list[Throughput]:
         return [
-            effort for group in self._reading_groups() if (effort := _effort(group)) is not None
+            throughput
+            for group in self._reading_groups()
+            if (throughput := _throughput(group)) is not None
         ]
 
     def _efforts_text(self) -> str:
@@ -406,25 +408,27 @@ def _scaler_for(
     return LagScaler(config, now_s)
 
 
-def load_of(efforts: Sequence[Effort], *, lag: int, partitions: int, groups: int) -> Load:
+def load_of(
+    throughputs: Sequence[Throughput], *, lag: int, partitions: int, groups: int
+) -> GroupLoad:
     """Return the work to do and the average performance of the tasks.
 
     The idle ratio is known only if it is known for each of them.
     """
-    mean = _mean(efforts)
-    return Load(lag, partitions, groups, mean.per_second, mean.idle)
+    mean = _mean(throughputs)
+    return GroupLoad(lag, partitions, groups, mean.per_second, mean.idle)
 
 
-def _mean(efforts: Sequence[Effort]) -> Effort:
-    rates = [effort.per_second for effort in efforts if effort.per_second > 0]
-    idle = [effort.idle for effort in efforts if effort.idle is not None]
-    return Effort(
+def _mean(throughputs: Sequence[Throughput]) -> Throughput:
+    rates = [throughput.per_second for throughput in throughputs if throughput.per_second > 0]
+    idle = [throughput.idle for throughput in throughputs if throughput.idle is not None]
+    return Throughput(
         per_second=fmean(rates) if rates else 0.0,
-        idle=fmean(idle) if idle and len(idle) == len(efforts) else None,
+        idle=fmean(idle) if idle and len(idle) == len(throughputs) else None,
     )
 
 
-def _effort(group: TaskGroup) -> Effort | None:
+def _throughput(group: TaskGroup) -> Throughput | None:
     """Return the performance of a group: its replicas do the same, so one report suffices."""
     reports = (replica.report for replica in group.replicas.values())
-    return next((report.effort for report in reports if report is not None), None)
+    return next((report.throughput for report in reports if report is not None), None)

@@ -18,7 +18,7 @@ from penstock.indexing.supervisor.task_groups import first_offsets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.indexing.read_plan import Available
+    from penstock.indexing.read_plan import AvailableRange
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.supervisor.stream_watch import StreamWatch
     from penstock.indexing.supervisor.task_groups import StartPlan
@@ -102,7 +102,7 @@ class CommittedOffsets:
         self._metadata.move_offsets(self._supervisor_id, offsets)
         self.read()
 
-    def skip(self, plan: StartPlan, available: Mapping[int, Available]) -> Offsets | None:
+    def skip(self, plan: StartPlan, available: Mapping[int, AvailableRange]) -> Offsets | None:
         """Skip the missing messages of a plan; return the new offsets, or None to wait.
 
         Messages before the missing ones must be published first, because they could not be

@@ -41,7 +41,7 @@ from penstock.indexing.task_spec import is_made_by, make_replica, make_task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.indexing.read_plan import Available
+    from penstock.indexing.read_plan import AvailableRange
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.task_groups import StartPlan
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
@@ -213,7 +213,7 @@ def end_late_comers(state: SupervisorState, protocol: TaskProtocol) -> None:
 _log = logging.getLogger(__name__)
 
 
-class Starts:
+class TaskStarter:
     """Starts tasks of one supervisor. After an error of its methods, the next round retries.
 
     Args:
@@ -260,7 +260,7 @@ class Starts:
         if not state.groups:
             state.note(NotFound(f"topic {topic}: {state.committed.begin_successor()}"))
 
-    def start_missing(self, available: Mapping[int, Available]) -> None:
+    def start_missing(self, available: Mapping[int, AvailableRange]) -> None:
         """Start missing tasks.
 
         Raises:
@@ -280,7 +280,7 @@ class Starts:
             self._add_replicas()
         self._go_on_behind(lacking, available)
 
-    def _new_groups(self, available: Mapping[int, Available]) -> list[StartPlan]:
+    def _new_groups(self, available: Mapping[int, AvailableRange]) -> list[StartPlan]:
         state = self._state
         io, groups = state.spec.io, state.groups.values()
         bounds = state.bounds
@@ -295,7 +295,7 @@ class Starts:
         return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
     def _add_group(
-        self, plan: StartPlan, past: PastTasks, available: Mapping[int, Available]
+        self, plan: StartPlan, past: PastTasks, available: Mapping[int, AvailableRange]
     ) -> None:
         """Start the first task of a group; raises what the metadata store raises."""
         state = self._state
@@ -343,7 +343,9 @@ class Starts:
         made = ActiveStream(task, None, None, self._state.ports.clock.now_ms())
         join(self._state, self._protocol, made)
 
-    def _go_on_behind(self, lacking: list[StartPlan], available: Mapping[int, Available]) -> None:
+    def _go_on_behind(
+        self, lacking: list[StartPlan], available: Mapping[int, AvailableRange]
+    ) -> None:
         """Skip missing messages if the spec allows it; raise an error for the others."""
         state = self._state
         sure = state.stream.sure(plan.key for plan in lacking)
@@ -383,7 +385,7 @@ class Reconciler:
         self._state = state
         self._protocol = protocol
         self._roll_over = RollOver(state, protocol)
-        self._starts = Starts(state, protocol, self._roll_over)
+        self._starts = TaskStarter(state, protocol, self._roll_over)
         self._letting_go = False
         self._stopped = False
 

@@ -230,8 +230,8 @@ def supervisor_stats(snapshot: SupervisorSnapshot) -> dict[str, object]:
                 "totals": {"buildSegments": row_stats(replica.report.counts)},
                 # Input of the autoscaler; null is unknown.
                 "autoscalerMetrics": {
-                    "pollIdleRatio": replica.report.effort.idle,
-                    "perSecond": replica.report.effort.per_second,
+                    "pollIdleRatio": replica.report.throughput.idle,
+                    "perSecond": replica.report.throughput.per_second,
                 },
             }
     return dict(stats)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from penstock.core.errors import PenstockError
-    from penstock.indexing.read_plan import Available, SeenTopic
+    from penstock.indexing.read_plan import AvailableRange, SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.source import RecordSupplier
 
@@ -48,10 +48,10 @@ class StreamWatch:
         self._held: dict[int, int] = {}
         self._seen: SeenTopic | None = None
         self._before: SeenTopic | None = None
-        self._vanished: Mapping[int, Available] = {}
+        self._vanished: Mapping[int, AvailableRange] = {}
 
     @property
-    def available(self) -> Mapping[int, Available] | None:
+    def available(self) -> Mapping[int, AvailableRange] | None:
         """The readable offsets of each stream partition, None before the first poll."""
         return None if self._seen is None else self._seen.partitions
 
@@ -93,7 +93,7 @@ class StreamWatch:
         return sum(max(0, a.latest - committed.get(p, a.latest)) for p, a in before.items())
 
     @property
-    def vanished(self) -> Mapping[int, Available]:
+    def vanished(self) -> Mapping[int, AvailableRange]:
         """The stream partitions that the last poll no longer found, in their last state."""
         return self._vanished
 

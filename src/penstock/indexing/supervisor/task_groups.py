@@ -24,7 +24,7 @@ from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, State
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import TaskReport
-    from penstock.indexing.read_plan import Available
+    from penstock.indexing.read_plan import AvailableRange
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import StreamTaskSpec
 
@@ -403,7 +403,7 @@ class StartPlan:
         start = {p: offset for p, offset in self.start.items() if offset < ends.get(p, 0)}
         return StartPlan(self.group_id, start, {p: ends[p] for p in start}) if start else None
 
-    def gone(self, available: Mapping[int, Available]) -> dict[int, str]:
+    def gone(self, available: Mapping[int, AvailableRange]) -> dict[int, str]:
         """Describe the stream partitions that do not hold the planned offsets.
 
         Messages before the start may have been deleted. If the topic ends before the planned
@@ -423,7 +423,7 @@ def partitions_of(group_id: int, task_count: int, partitions: Iterable[int]) -> 
 
 
 def first_offsets(
-    available: Mapping[int, Available], committed: Offsets | None, *, earliest: bool
+    available: Mapping[int, AvailableRange], committed: Offsets | None, *, earliest: bool
 ) -> dict[int, int]:
     """Return the first offsets of stream partitions without a committed offset.
 
@@ -462,14 +462,14 @@ def plan_starts(
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class OffsetGap:
     """Offsets that are not committed and that no task reads, before the start of a follower."""
 
     plan: StartPlan
     follower: TaskGroup
 
 
-def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
+def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[OffsetGap]:
     """Return the gaps that lost tasks left before the start of other tasks.
 
     A task without a known end may have agreed on one with a former overlord, so offsets after its
@@ -486,6 +486,6 @@ def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
                 found.setdefault(group.name, (group, {}))[1][p] = covered
             covered = max(covered, sys.maxsize if group.end is None else group.end[p])
     return [
-        Gap(StartPlan(group.group_id, begin, {p: group.begin(p) for p in begin}), group)
+        OffsetGap(StartPlan(group.group_id, begin, {p: group.begin(p) for p in begin}), group)
         for group, begin in found.values()
     ]

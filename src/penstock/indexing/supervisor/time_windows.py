@@ -105,7 +105,7 @@ class _Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RowTimeLimits:
     """Limits for late and early rows of a task, and up to which offsets lost tasks used them.
 
     If the plan has no end, `until` depends on the last poll of the stream: for a task `after_loss`,
@@ -117,7 +117,9 @@ class Limits:
     after_loss: bool = False
 
 
-def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: Offsets) -> Limits:
+def limits_of(
+    state: SupervisorState, plan: StartPlan, past: PastTasks, latest: Offsets
+) -> RowTimeLimits:
     """Return the limits for late and early rows of the task that a plan starts.
 
     Args:
@@ -131,7 +133,7 @@ def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: 
     """
     times = message_times(state.spec.io, state.ports.clock.now_ms())
     if times == MessageTimes():
-        return Limits(times, {})
+        return RowTimeLimits(times, {})
     until: dict[int, int] = {}
     after_loss = False
     ends = {**latest, **(plan.end or {})}
@@ -152,7 +154,7 @@ def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: 
                 until[p] = max(reached, until.get(p, 0))
             if lost or reached > plan.start[p]:
                 times = times.or_wider(task.times)
-    return Limits(times, until, after_loss)
+    return RowTimeLimits(times, until, after_loss)
 
 
 def _before(plan: StartPlan, past: PastTasks) -> Iterator[tuple[_Past, set[int]]]:

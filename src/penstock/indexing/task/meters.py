@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.ports import Effort
+from penstock.indexing.ports import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ class _Sums:
         self.observed_s = self.observed_s * kept + passed_s
 
 
-class EffortMeter:
+class ThroughputMeter:
     """Measures the time that messages take, without the fixed cost of each batch.
 
     A task that reads small batches is always busy, because each batch has a fixed cost; it could
@@ -112,21 +112,21 @@ class EffortMeter:
         sums.nn += n * n
         sums.nt += n * t
 
-    def measure(self, now_s: float) -> Effort:
+    def measure(self, now_s: float) -> Throughput:
         """Return the recent throughput; a running batch counts after its end."""
         sums = self._sums
         until_s = now_s if self._begun_s is None else self._begun_s
         observed_s = sums.observed_s + max(until_s - self._at_s, 0.0)
         if observed_s < _OBSERVED_LEAST_S:
-            return Effort(per_second=sums.n / sums.t if sums.t else 0.0)
+            return Throughput(per_second=sums.n / sums.t if sums.t else 0.0)
         if not sums.n or not sums.t:
-            return Effort(idle=1.0)
+            return Throughput(idle=1.0)
         message_s = self._message_s()
         if message_s is None:
             idle = 1 - min(1.0, sums.t / observed_s)
             # A lower idle time may be caused by the batches, so it is unknown.
-            return Effort(sums.n / sums.t, idle if idle > _MOSTLY_IDLE else None)
-        return Effort(1 / message_s, 1 - min(1.0, message_s * sums.n / observed_s))
+            return Throughput(sums.n / sums.t, idle if idle > _MOSTLY_IDLE else None)
+        return Throughput(1 / message_s, 1 - min(1.0, message_s * sums.n / observed_s))
 
     def _message_s(self) -> float | None:
         """Return the time of one message in seconds; None if the batches do not determine it."""

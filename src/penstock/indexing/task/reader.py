@@ -23,10 +23,16 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.indexing.engine_json import counts_to_json
-from penstock.indexing.read_plan import Available, BatchLimits, ReadBatch, SeenTopic, next_batch
+from penstock.indexing.read_plan import (
+    AvailableRange,
+    BatchLimits,
+    ReadBatch,
+    SeenTopic,
+    next_batch,
+)
 from penstock.indexing.task.commit_file import BadFile, Persist
 from penstock.indexing.task.dead_letters import in_reading_order
-from penstock.indexing.task.meters import EffortMeter, MovingAverages
+from penstock.indexing.task.meters import MovingAverages, ThroughputMeter
 from penstock.indexing.task.parse_errors import ParseErrors, Sample, samples
 
 if TYPE_CHECKING:
@@ -77,7 +83,7 @@ class StreamReader:
         # The samples of the batch that fails the task: the batch is dropped, but they are reported.
         self.refused = RowCounts()
         self.averages = MovingAverages(context.ports.clock.monotonic_s())
-        self.effort = EffortMeter(context.ports.clock.monotonic_s())
+        self.throughput = ThroughputMeter(context.ports.clock.monotonic_s())
         self._limits = BatchLimits(tuning.max_rows_per_persist, tuning.max_bytes_per_persist)
 
     @property
@@ -115,7 +121,7 @@ class StreamReader:
 
         self._poll.start(poll, heard, context.fail)
 
-    def _with_message_size(self, found: Available, current: int) -> Available:
+    def _with_message_size(self, found: AvailableRange, current: int) -> AvailableRange:
         """Determine the size of messages if there is a backlog that the limit may cut."""
         if found.message_bytes or found.latest - current < _BACKLOG_MESSAGES:
             return found
@@ -197,7 +203,7 @@ class StreamReader:
 
     def _start_batch(self, batch: ReadBatch, seen: SeenTopic) -> None:
         self._batch = batch
-        self.effort.begin(self._context.ports.clock.monotonic_s())
+        self.throughput.begin(self._context.ports.clock.monotonic_s())
         self._persist.start(
             lambda: self._run(batch, seen),
             lambda outcome: self._start_poll(
@@ -222,7 +228,7 @@ class StreamReader:
             or (isinstance(outcome, EngineFailure) and self._lost_messages(now))
         ):
             self._batch = None
-            self.effort.end(0, self._context.ports.clock.monotonic_s())
+            self.throughput.end(0, self._context.ports.clock.monotonic_s())
             if isinstance(outcome, _Persisted):
                 self._context.drop(outcome.paths)
             self._take_poll(now)
@@ -287,7 +293,7 @@ class StreamReader:
         self._batch = None
         counted, now_s = counts_to_json(result.counts), self._context.ports.clock.monotonic_s()
         self.averages.add(counted, now_s)
-        self.effort.end(sum(batch.end[p] - batch.start[p] for p in batch.end), now_s)
+        self.throughput.end(sum(batch.end[p] - batch.start[p] for p in batch.end), now_s)
         self._context.wake()
 
 

@@ -361,7 +361,7 @@ class StreamingTask:
             error="; ".join(part.last_error for part in parts if part.last_error),
             averages=self._reader.averages.rates(now_s),
             unparseable=self._reader.parse_errors.saved,
-            effort=self._reader.effort.measure(now_s),
+            throughput=self._reader.throughput.measure(now_s),
         )
 
     def _phase(self) -> TaskPhase:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import NotFound, NotReachable
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.services.answers import objects, whole
 from penstock.services.http_client import COMMAND_LINE
 
@@ -50,7 +50,7 @@ class HttpBrokerPort:
         return SeenTopic(
             found.id,
             {
-                part.partition: Available(part.folder, part.earliest, part.latest)
+                part.partition: AvailableRange(part.folder, part.earliest, part.latest)
                 for part in found.partitions
             },
         )

@@ -15,13 +15,13 @@ from penstock.core.waits import waits_from_json
 from penstock.core.whole_numbers import int64_of, is_int64
 from penstock.indexing.ports import (
     DEFAULT_WORKER_CATEGORY,
-    Effort,
     HistoryPlace,
     TaskAction,
     TaskLocation,
     TaskPhase,
     TaskReport,
     TaskState,
+    Throughput,
     WorkerChanges,
     WorkerReport,
     WorkerTask,
@@ -66,8 +66,8 @@ def report_to_json(report: TaskReport) -> dict[str, object]:
         "error": report.error,
         "movingAverages": {span: dict(rates) for span, rates in report.averages.items()},
         "unparseableEvents": [dict(sample) for sample in report.unparseable],
-        "perSecond": report.effort.per_second,
-        "idle": report.effort.idle,
+        "perSecond": report.throughput.per_second,
+        "idle": report.throughput.idle,
     }
 
 
@@ -93,7 +93,7 @@ def report_from_json(value: object) -> TaskReport:
                 for span, rates in value.get("movingAverages", {}).items()
             },
             unparseable=tuple(dict(sample) for sample in value.get("unparseableEvents", ())),
-            effort=Effort(
+            throughput=Throughput(
                 float(value.get("perSecond", 0.0)),
                 None if value.get("idle") is None else float(value["idle"]),
             ),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import apart, condensed
 from penstock.indexing.file_deletion import delete_files
-from penstock.indexing.lockbox.model import Granted, LockTask, LockType
+from penstock.indexing.lockbox.model import LockGranted, LockTask, LockType
 from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
 from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
 
@@ -147,7 +147,7 @@ class UnusedSegmentsDuty:
             return []
         requests = [holder.request(time, LockType.KILL) for time in times]
         outcomes = answered(self._tools.lockboxes.acquire(requests))
-        return [one.lock.interval for one in outcomes if isinstance(one, Granted)]
+        return [one.lock.interval for one in outcomes if isinstance(one, LockGranted)]
 
     def _release(self, holder: LockTask) -> None:
         answered(self._tools.lockboxes.remove(holder))

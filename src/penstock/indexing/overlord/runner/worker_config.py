@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from penstock.indexing.specs.model import Ignored, SpecModel
+from penstock.indexing.specs.model import IgnoredValue, SpecModel
 from penstock.indexing.specs.scalars import Flag
 from penstock.indexing.specs.spec_text import read_model
 
@@ -96,7 +96,7 @@ class WorkerConfig(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "autoScaler": "the overlord does not start workers: leave it out",
     }
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"type": Ignored.ANY}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"type": IgnoredValue.ANY}
 
     select_strategy: SelectStrategy = SelectStrategy()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError
 from penstock.indexing.engine import KafkaRange
 from penstock.indexing.kafka_settings import resolved
-from penstock.indexing.read_plan import Available, SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.source.kafka.protocols import OffsetsGoneError
 from penstock.indexing.source.partition_rotation import StreamPartitionRotation
 
@@ -151,7 +151,7 @@ class KafkaSupplier:
             shape.id,
             {
                 # Records may be deleted between the two calls.
-                p: Available(f"{self.stream}/{p}", begins[p], max(begins[p], ends[p]))
+                p: AvailableRange(f"{self.stream}/{p}", begins[p], max(begins[p], ends[p]))
                 for p in sorted(shape.partitions)
             },
         )
@@ -168,7 +168,7 @@ class KafkaSupplier:
         return SeenTopic(
             seen.id,
             {
-                p: Available(a.folder, a.earliest, a.latest, size)
+                p: AvailableRange(a.folder, a.earliest, a.latest, size)
                 for p, a in seen.partitions.items()
             },
         )

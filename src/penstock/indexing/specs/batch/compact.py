@@ -15,7 +15,7 @@ from penstock.indexing.specs.batch.task import RESOURCE_REFUSAL, BatchTask, alig
 from penstock.indexing.specs.batch_tuning import BatchTuning
 from penstock.indexing.specs.errors import Mistake, SpecError
 from penstock.indexing.specs.filters import Filter
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.rows.dimensions import DimensionsSpec
 from penstock.indexing.specs.rows.granularities import AnyGranularity
 from penstock.indexing.specs.rows.projections import Projections
@@ -132,7 +132,7 @@ class CompactSpec(BatchTask):
         "segments": "ioConfig",
         "segmentGranularity": "granularitySpec",
     }
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"compactionRunner": Ignored.ANY}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"compactionRunner": IgnoredValue.ANY}
     default_priority: ClassVar[int] = COMPACTION_PRIORITY
     stores_compaction_state: ClassVar[bool] = True
 

@@ -17,7 +17,7 @@ from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.batch.task import RESOURCE_REFUSAL, BatchTask
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean, shown
-from penstock.indexing.specs.model import Ignored
+from penstock.indexing.specs.model import IgnoredValue
 from penstock.indexing.specs.scalars import (
     Count,
     DatasourceName,
@@ -64,8 +64,8 @@ class NoopSpec(BatchTask):
     datasource: DatasourceName = "none"
     run_time: Count = Field(default=2_500, ge=0, le=86_400_000)
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        ("firehose", "isReadyResult", "isReadyTime"), Ignored.ANY
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
+        ("firehose", "isReadyResult", "isReadyTime"), IgnoredValue.ANY
     )
 
     def lock_intents(self) -> tuple[LockIntent, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.indexing.specs.model import Found, Ignored, SpecModel, mistakes
+from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.scalars import ColumnName, Count, Flag
 
 # A file has statistics of each column; no table is intentionally that wide.
@@ -34,7 +34,7 @@ class Dimension(SpecModel):
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
     )
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"createBitmapIndex": Ignored.FLAG}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"createBitmapIndex": IgnoredValue.FLAG}
 
     @field_validator("multi_value_handling", mode="before")
     @classmethod

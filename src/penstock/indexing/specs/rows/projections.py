@@ -28,7 +28,7 @@ from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.model import (
     Found,
-    Ignored,
+    IgnoredValue,
     SpecModel,
     as_mistake,
     mistake,
@@ -147,7 +147,7 @@ class Projection(SpecModel):
     aggregators: tuple[Aggregator, ...] = Field(default=(), max_length=COLUMNS_MAX)
 
     # Derived from the grouping columns; Druid writes it.
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"ordering": Ignored.ANY}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"ordering": IgnoredValue.ANY}
 
     @model_validator(mode="after")
     def _check_names(self) -> Projection:

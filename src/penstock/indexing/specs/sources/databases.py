@@ -20,7 +20,7 @@ from penstock.indexing.secrets import MASK, MASK_REMEDY, URL_MASK_REMEDY
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.model import (
     Found,
-    Ignored,
+    IgnoredValue,
     SpecModel,
     as_mistake,
     mistake,
@@ -137,8 +137,8 @@ class ConnectorConfig(SpecModel):
         "dbcp": "a task opens one connection, without a pool: leave it out"
     }
     druid_defaults: ClassVar[Mapping[str, object]] = {"dbcp": {}}
-    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
-        ("createTables", "host", "port"), Ignored.ANY
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = dict.fromkeys(
+        ("createTables", "host", "port"), IgnoredValue.ANY
     )
 
     @field_validator("connect_uri")
@@ -177,7 +177,7 @@ class PostgresDatabase(SpecModel):
     type: Literal["postgresql"]
     connector_config: ConnectorConfig
 
-    without_effect: ClassVar[Mapping[str, Ignored]] = {"driverClassName": Ignored.ANY}
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"driverClassName": IgnoredValue.ANY}
 
 
 class DatabaseInput(SpecModel):
