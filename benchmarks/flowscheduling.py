@@ -19,7 +19,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.pool import ThreadPool
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule, every
 from penstock.mailbox import MailboxThread
@@ -65,7 +65,7 @@ class Part:
     def problems(self) -> list[str]:
         return []
 
-    def trigger(self, run: ComponentRun) -> Outcome:  # noqa: ARG002
+    def trigger(self, run: ComponentRun) -> RunOutcome:  # noqa: ARG002
         at = time.perf_counter()
         if not self.queue:
             return NOTHING_DONE

@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.flow.scheduling.component import ComponentStatistics, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
-from penstock.flow.scheduling.schedulable import ComponentRun, Outcome
+from penstock.flow.scheduling.schedulable import ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxProcessor
@@ -38,7 +38,7 @@ class Part:
     is_full: bool = False
     takes_s: float = 0.0
     takes_flowfiles: int = 1_000_000
-    outcomes: list[Outcome | BaseException] = field(default_factory=list)
+    outcomes: list[RunOutcome | BaseException] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     fails: dict[str, BaseException] = field(default_factory=dict)
     method_takes_s: float = 0.0
@@ -62,9 +62,9 @@ class Part:
         self.calls.append("problems")
         return self.wrong
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         now_ms = self.world.clock.now_ms()
-        outcome = self.outcomes.pop(0) if self.outcomes else Outcome()
+        outcome = self.outcomes.pop(0) if self.outcomes else RunOutcome()
         if isinstance(outcome, BaseException):
             raise outcome
         if outcome.worked:

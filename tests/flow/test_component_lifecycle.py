@@ -11,7 +11,7 @@ from penstock.core.state_machine import Refusal, Transition
 from penstock.flow.scheduling.component_lifecycle import (
     COMPONENT_MACHINE,
     ComponentEvent,
-    Desired,
+    DesiredState,
     Effect,
     LifecycleState,
 )
@@ -94,7 +94,7 @@ class Story:
             assert self.under_way is None
             assert not self.acquired
             assert not state.runs
-            assert state.desired in (Desired.STOPPED, Desired.DISABLED)
+            assert state.desired in (DesiredState.STOPPED, DesiredState.DISABLED)
             return replace(self, waiters=False)  # a request in this state is answered at once
         if state.runs:
             assert self.under_way is None
@@ -128,7 +128,7 @@ def test_every_sequence_of_events_keeps_the_invariants_and_reaches_every_cell() 
 
 @pytest.mark.parametrize("state", S)
 def test_a_start_or_a_stop_decides_what_the_component_ends_as(state: LifecycleState) -> None:
-    for event, desired in [(E.START, Desired.RUNNING), (E.STOP, Desired.STOPPED)]:
+    for event, desired in [(E.START, DesiredState.RUNNING), (E.STOP, DesiredState.STOPPED)]:
         outcome = COMPONENT_MACHINE.transition(state, event)
         if state is S.DISABLED:
             assert isinstance(outcome, Refusal) == (event is E.START)

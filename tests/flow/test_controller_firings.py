@@ -10,7 +10,7 @@ from penstock.core.errors import Unavailable
 from penstock.flow.controller.cron_progress import CronProgress
 from penstock.flow.repository.changes import Changes
 from penstock.flow.scheduling.component import ComponentStatistics
-from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired
+from penstock.flow.scheduling.component_lifecycle import ComponentState, DesiredState
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy
 
@@ -42,7 +42,7 @@ def daily(hour: int, zone: str = "UTC") -> ComponentSchedule:
 
 
 def seen(served_ms: int | None, one: str = "a", active: int = 0) -> ComponentStatistics:
-    running = (ComponentState.RUNNING, Desired.RUNNING)
+    running = (ComponentState.RUNNING, DesiredState.RUNNING)
     counts = (active, 0, 0, 0, 0, 0, 0)
     return ComponentStatistics(one, *running, *counts, None, served_ms, None, None, "", ())
 

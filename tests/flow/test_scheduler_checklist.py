@@ -16,7 +16,7 @@ from penstock.flow.controller.component_connections import (
 )
 from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.schedulable import Outcome
+from penstock.flow.scheduling.schedulable import RunOutcome
 from penstock.flow.scheduling.strategy import (
     ComponentSchedule,
     MissedRunPolicy,
@@ -197,7 +197,7 @@ def test_after_a_yield_it_runs_when_yield_and_period_are_over(
 ) -> None:
     world = World()
     part = world.started("yields", schedule)
-    part.outcomes = [Outcome(yield_ms=1_000)]
+    part.outcomes = [RunOutcome(yield_ms=1_000)]
     world.put("yields")
     world.advance(0)
     world.put("yields")

@@ -20,7 +20,7 @@ from penstock.core.errors import Closed, Unavailable
 from penstock.core.threads import Deaths
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import Mail, MailboxThread
@@ -54,7 +54,7 @@ class Part:
     def problems(self) -> list[str]:
         return []
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         try:
             number = self.queue.popleft()
         except IndexError:
@@ -89,7 +89,7 @@ class Stuck(Part):
     def has_work(self, now_ms: int) -> bool:
         return True
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         self.entered.set()
         self.let_go.wait(LIMIT_S)
         assert run.is_terminated

@@ -37,7 +37,7 @@ from penstock.flow.graph.flow_index import (
 from penstock.flow.graph.source_locations import listed
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.controller.connection_queues import ConnectionQueues
     from penstock.flow.controller.cron_progress import CronProgress
-    from penstock.flow.controller.plans import Plans
+    from penstock.flow.controller.plans import FlowPlans
     from penstock.flow.graph.diff import FlowChange
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.scheduling.component import SchedulerStatistics
@@ -109,7 +109,7 @@ class FunnelNode:
     def on_scheduled(self) -> None:
         """Do nothing."""
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         """Move waiting FlowFiles."""
         moved = 0
         transaction = SessionTransaction(self._session_context, self._services)
@@ -282,7 +282,7 @@ class FlowComponents:
                 "FlowFiles be processed, or drop them with penstock flow queue drop"
             )
 
-    def change(self, plans: Plans, stopped: set[str]) -> None:
+    def change(self, plans: FlowPlans, stopped: set[str]) -> None:
         """Change the flow.
 
         Affected components have stopped, and connections to remove are empty.
@@ -354,7 +354,7 @@ class FlowComponents:
             )
         return found
 
-    def _change_queues(self, before: _CurrentFlow, after: _CurrentFlow, plans: Plans) -> None:
+    def _change_queues(self, before: _CurrentFlow, after: _CurrentFlow, plans: FlowPlans) -> None:
         for one in self._queues.queues.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
@@ -371,7 +371,7 @@ class FlowComponents:
                 self._scheduler, placed.source.id, placed.destination.id
             )
 
-    def _add(self, placed: PlacedComponent, plans: Plans) -> list[Future[None]]:
+    def _add(self, placed: PlacedComponent, plans: FlowPlans) -> list[Future[None]]:
         one = placed.id
         state = self._states.setdefault(one, StateManager(one, self._services.repository))
         connections = self._connections_of(placed, plans.index)

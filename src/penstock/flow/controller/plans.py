@@ -44,7 +44,7 @@ class QueuePlan:
     prioritizers: Sequence[Prioritizer]
 
 
-class Plans:
+class FlowPlans:
     """Plans of one flow, made together, so that errors are known before any plan is used.
 
     A component without a valid plan gets one that never starts and reports the error.
@@ -195,7 +195,7 @@ class FlowPlanner:
         self._environment = environment
         self._fs = fs
 
-    def checked(self, index: FlowIndex, places: SourceLocations | None) -> Plans:
+    def checked(self, index: FlowIndex, places: SourceLocations | None) -> FlowPlans:
         """Return the plans of a flow; every plan is valid.
 
         Raises:
@@ -207,13 +207,13 @@ class FlowPlanner:
             raise InvalidFlow(plans.problems)
         return plans
 
-    def plans(self, index: FlowIndex, places: SourceLocations | None = None) -> Plans:
+    def plans(self, index: FlowIndex, places: SourceLocations | None = None) -> FlowPlans:
         """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:
             return ParameterValues.load_known(index, self._environment, self._read_file)
 
-        return Plans(index, values, self._registry, places)
+        return FlowPlans(index, values, self._registry, places)
 
     def _read_file(self, path: str) -> bytes:
         return read_guarded(self._fs, path, READ_GUARD.now())

@@ -22,7 +22,7 @@ from penstock.flow.errors import Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, Outcome
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
@@ -214,7 +214,7 @@ class ProcessorNode:
         if not is_awaited:
             instance.let_go()
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         """Do one unit of work in a session, and commit it; repeat as the run allows."""
         instance = self._instance
         if instance is None:

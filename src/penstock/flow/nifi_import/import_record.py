@@ -46,7 +46,7 @@ class _Files(msgspec.Struct, array_like=True):
     keys: list[str]  # of the records of all files of a queue
 
 
-class States(Protocol):
+class ImportRecordSource(Protocol):
     """Storage of the record: the FlowFile repository."""
 
     def state(self, key: str) -> bytes | None:
@@ -94,7 +94,7 @@ class QueueRecord:
         key: Key of the list of files.
     """
 
-    def __init__(self, states: States, queue: str) -> None:
+    def __init__(self, states: ImportRecordSource, queue: str) -> None:
         self.key = f"{KEY}-queue/{hashlib.sha256(queue.encode()).hexdigest()}"
         kept = states.state(self.key)
         self._keys = [] if kept is None else _decoded(self.key, kept, _Files).keys
@@ -154,7 +154,9 @@ class ImportRecord:
         self._done = done
 
     @classmethod
-    def load(cls, states: States, key: str, file: str, connection: str, count: int) -> Self:
+    def load(
+        cls, states: ImportRecordSource, key: str, file: str, connection: str, count: int
+    ) -> Self:
         """Return the record of a file with `count` rows.
 
         Raises:

@@ -23,7 +23,7 @@ V = TypeVar("V")
 _UNSET: Final = object()
 
 
-class Configured(Protocol):
+class PropertyValues(Protocol):
     """Object that has property values: a processor."""
 
     @property
@@ -139,8 +139,8 @@ class Property(Generic[T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: Configured, owner: type) -> T: ...
-    def __get__(self, instance: Configured | None, owner: type) -> Self | T:
+    def __get__(self, instance: PropertyValues, owner: type) -> T: ...
+    def __get__(self, instance: PropertyValues | None, owner: type) -> Self | T:
         if instance is None:
             return self
         return cast("T", instance.values[self.name])
@@ -250,8 +250,8 @@ class DynamicProperties(Generic[T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: Configured, owner: type) -> Mapping[str, T]: ...
-    def __get__(self, instance: Configured | None, owner: type) -> Self | Mapping[str, T]:
+    def __get__(self, instance: PropertyValues, owner: type) -> Mapping[str, T]: ...
+    def __get__(self, instance: PropertyValues | None, owner: type) -> Self | Mapping[str, T]:
         if instance is None:
             return self
         return cast("Mapping[str, T]", instance.dynamic_values)

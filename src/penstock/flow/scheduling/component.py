@@ -30,7 +30,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 
 from penstock.flow.errors import error_text
-from penstock.flow.scheduling.component_lifecycle import ComponentState, Desired, LifecycleState
+from penstock.flow.scheduling.component_lifecycle import (
+    ComponentState,
+    DesiredState,
+    LifecycleState,
+)
 from penstock.flow.scheduling.inbox import SchedulerEvent
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
 
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import PoolThread
-    from penstock.flow.scheduling.schedulable import Outcome, Schedulable
+    from penstock.flow.scheduling.schedulable import RunOutcome, Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
 
@@ -76,7 +80,7 @@ class ComponentStatistics(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     state: ComponentState
-    desired: Desired
+    desired: DesiredState
     active_tasks: int
     terminated_tasks: int
     runs: int
@@ -126,7 +130,7 @@ class RunEnded(SchedulerEvent):
     description: ClassVar[str] = "a run ended"
     component: ScheduledComponent
     run: TriggerRun
-    outcome: Outcome
+    outcome: RunOutcome
     error: BaseException | None
     took_ns: int
 

@@ -30,7 +30,7 @@ class ComponentState(Symbol):
     """Stopped, and cannot be started."""
 
 
-class Desired(Symbol):
+class DesiredState(Symbol):
     """Desired state of a component."""
 
     STOPPED = "stopped"
@@ -51,19 +51,19 @@ class LifecycleState(Symbol):
         is_at_rest: Whether the component does nothing, and will do nothing before the next request.
     """
 
-    STOPPED = "stopped", ComponentState.STOPPED, Desired.STOPPED
-    DISABLED = "disabled", ComponentState.DISABLED, Desired.DISABLED
-    STARTING = "starting", ComponentState.STARTING, Desired.RUNNING
-    STARTING_ONCE = "starting for one run", ComponentState.STARTING, Desired.RUN_ONCE
-    START_CANCELLED = "starting, then stops", ComponentState.STARTING, Desired.STOPPED
-    RETRYING = "waiting to retry its start", ComponentState.STARTING, Desired.RUNNING
-    RUNNING = "running", ComponentState.RUNNING, Desired.RUNNING
-    RUN_ONCE = "run once", ComponentState.RUN_ONCE, Desired.RUN_ONCE
-    RUN_ONCE_THEN_START = "run once, then starts", ComponentState.RUN_ONCE, Desired.RUNNING
-    STOPPING = "stopping", ComponentState.STOPPING, Desired.STOPPED
-    RESTARTING = "stopping, then starts", ComponentState.STOPPING, Desired.RUNNING
+    STOPPED = "stopped", ComponentState.STOPPED, DesiredState.STOPPED
+    DISABLED = "disabled", ComponentState.DISABLED, DesiredState.DISABLED
+    STARTING = "starting", ComponentState.STARTING, DesiredState.RUNNING
+    STARTING_ONCE = "starting for one run", ComponentState.STARTING, DesiredState.RUN_ONCE
+    START_CANCELLED = "starting, then stops", ComponentState.STARTING, DesiredState.STOPPED
+    RETRYING = "waiting to retry its start", ComponentState.STARTING, DesiredState.RUNNING
+    RUNNING = "running", ComponentState.RUNNING, DesiredState.RUNNING
+    RUN_ONCE = "run once", ComponentState.RUN_ONCE, DesiredState.RUN_ONCE
+    RUN_ONCE_THEN_START = "run once, then starts", ComponentState.RUN_ONCE, DesiredState.RUNNING
+    STOPPING = "stopping", ComponentState.STOPPING, DesiredState.STOPPED
+    RESTARTING = "stopping, then starts", ComponentState.STOPPING, DesiredState.RUNNING
 
-    def __init__(self, text: str, component_state: ComponentState, desired: Desired) -> None:
+    def __init__(self, text: str, component_state: ComponentState, desired: DesiredState) -> None:
         del text  # makes the value unique
         self.component_state = component_state
         self.desired = desired

@@ -32,7 +32,7 @@ from penstock.flow.scheduling.component_lifecycle import LifecycleState
 from penstock.flow.scheduling.inbox import SchedulerEvent
 from penstock.flow.scheduling.readiness import BUSY, READY, TIME, ReadinessVerdict, check_readiness
 from penstock.flow.scheduling.run_slots import RunSlots
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, Outcome, TimedRun
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, RunOutcome, TimedRun
 from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:
@@ -410,7 +410,7 @@ class Dispatcher:
         # Queue it again at the end if it has another free slot.
         self._consider(component)
 
-    def _succeeded(self, component: ScheduledComponent, outcome: Outcome) -> None:
+    def _succeeded(self, component: ScheduledComponent, outcome: RunOutcome) -> None:
         now_s = self._clock.monotonic_s()
         if outcome.yield_ms > 0:
             self._yield_until(component, now_s + outcome.yield_ms / 1000)

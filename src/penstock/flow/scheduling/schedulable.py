@@ -21,7 +21,7 @@ _REPEATED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """Outcome of a run that did not raise.
 
     Attributes:
@@ -34,8 +34,8 @@ class Outcome:
     yield_ms: int = 0
 
 
-WORKED: Final = Outcome()
-NOTHING_DONE: Final = Outcome(worked=False)
+WORKED: Final = RunOutcome()
+NOTHING_DONE: Final = RunOutcome(worked=False)
 
 
 class ComponentRun(Protocol):
@@ -174,7 +174,7 @@ class Schedulable(Protocol):
         """Prepare for the first trigger after a start. An exception fails the start."""
         ...
 
-    def trigger(self, run: ComponentRun) -> Outcome:
+    def trigger(self, run: ComponentRun) -> RunOutcome:
         """Do one unit of work, and commit it.
 
         Exceptions are logged. After any exception except `ProcessError`, the component is not

@@ -45,7 +45,7 @@ _SLACK_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Woken(SchedulerEvent):
+class ComponentWoken(SchedulerEvent):
     """A component has new work, or new room in its outputs."""
 
     description: ClassVar[str] = "wake"
@@ -53,7 +53,7 @@ class Woken(SchedulerEvent):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Yielded(SchedulerEvent):
+class ComponentYielded(SchedulerEvent):
     """A component yields."""
 
     description: ClassVar[str] = "yield"
@@ -237,7 +237,7 @@ class Scheduler:
         """Do not trigger a component for this time, on any thread; ignored if the id is unknown."""
         component = self._components.get(component_id)
         if component is not None:
-            self._inbox.post(Yielded(component, wait_ms))
+            self._inbox.post(ComponentYielded(component, wait_ms))
 
     # Limits and statistics
 
@@ -314,7 +314,7 @@ class Scheduler:
         if component.listening:
             component.listening = False
             try:
-                self._inbox.post(Woken(component))
+                self._inbox.post(ComponentWoken(component))
             except BaseException as error:
                 self._inbox.fail(error)  # otherwise nothing would wake the component again
                 raise
@@ -335,7 +335,7 @@ class Scheduler:
                 if self._dispatcher.run_ended(event):
                     self._driver.run_ended(event.component)
                     self._dispatcher.check(event.component)
-            case Woken():
+            case ComponentWoken():
                 self._dispatcher.woken(event.component)
             case CheckDue():
                 self._dispatcher.check_due(event.component)
@@ -343,7 +343,7 @@ class Scheduler:
                 self._dispatcher.period_ended(event.component)
             case CronTimeDue():
                 self._dispatcher.cron_time_due(event.component, event.due_ms)
-            case Yielded():
+            case ComponentYielded():
                 self._dispatcher.yield_for(event.component, event.wait_ms)
             case NoSingleRun():
                 self._driver.run_ended(event.component)
