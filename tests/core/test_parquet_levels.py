@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core import parquet_levels
-from penstock.core.parquet_levels import LevelReader, Parts
+from penstock.core.parquet_levels import LevelReader, PageParts
 from penstock.core.parquet_pages import DataPage
 
 WIDTH = st.shared(st.integers(1, 8), key="width")
@@ -39,7 +39,7 @@ def packed(width: int) -> st.SearchStrategy[tuple[bytes, list[int]]]:
     return st.lists(level, min_size=1, max_size=20).map(made)
 
 
-def parts_of(levels: bytes, values: int, width: int, part: int = 16) -> Parts | None:
+def parts_of(levels: bytes, values: int, width: int, part: int = 16) -> PageParts | None:
     data = len(levels).to_bytes(4, "little") + levels
     page = DataPage(len(data), values, None, 0, 0, len(data))
     reader = LevelReader(pa.BufferReader(data))

@@ -27,7 +27,7 @@ from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
 from penstock.spark.projections.relation import stored_columns
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull
-from penstock.spark.sql.fetcher import Fetched, Fetcher
+from penstock.spark.sql.fetcher import FetchedAnswer, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.testing.clock import VirtualClock
@@ -532,7 +532,7 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     world.check("by day", wish=FORCED)
     wanted = world.ask(wish=ROWS)
     found = projections.answered(
-        slow, (), lambda rows: Fetched(rows.toArrow()), wanted.column_types, RunningCall()
+        slow, (), lambda rows: FetchedAnswer(rows.toArrow()), wanted.column_types, RunningCall()
     )
     assert found is not None
     assert isinstance(found.rows, pa.Table)
@@ -552,7 +552,7 @@ def test_an_answer_that_cannot_be_kept_is_not_computed_again_from_the_rows(
     world.make()
     fetched: list[DataFrame] = []
 
-    def fails(_: Fetcher, rows: DataFrame) -> Fetched:
+    def fails(_: Fetcher, rows: DataFrame) -> FetchedAnswer:
         fetched.append(rows)
         raise error
 

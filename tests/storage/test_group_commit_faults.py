@@ -50,11 +50,11 @@ class Queue:
         try:
             self.syncer.wrote(messages)
         except MemoryError:
-            self.syncer.hurry()
+            self.syncer.sync_soon()
 
-    def hurry(self) -> None:
+    def sync_soon(self) -> None:
         self.latest += 1
-        self.syncer.hurry()
+        self.syncer.sync_soon()
 
     def settle(self) -> None:
         """Wait until all callbacks that are due were called, and the passes that they began."""
@@ -77,8 +77,8 @@ def append_much(queue: Queue) -> None:
     queue.append(150)
 
 
-def hurry(queue: Queue) -> None:
-    queue.hurry()
+def sync_soon(queue: Queue) -> None:
+    queue.sync_soon()
 
 
 def request(queue: Queue) -> None:
@@ -111,7 +111,7 @@ def failing_work(queue: Queue) -> None:
     queue.syncer._work()
 
 
-@pytest.mark.parametrize("operation", [append, append_much, hurry, request, work, failing_work])
+@pytest.mark.parametrize("operation", [append, append_much, sync_soon, request, work, failing_work])
 def test_without_memory_data_is_synced_within_two_intervals_all_the_same(
     operation: Callable[[Queue], None],
 ) -> None:
@@ -188,7 +188,7 @@ def test_an_append_is_not_refused_if_its_sync_can_be_planned_in_no_way(
     with DiskQueue.open("/topic", fs=CrashableFileSystem(), clock=VirtualClock()) as queue:
         with monkeypatch.context() as patch:
             patch.setattr(Syncer, "wrote", fail)
-            patch.setattr(Syncer, "hurry", fail)
+            patch.setattr(Syncer, "sync_soon", fail)
             queue.append([b"a"])
         assert caplog.messages == ["/topic: planning the sync of a stored append failed"]
         assert (queue.latest, queue.sync()) == (1, 1)
@@ -197,7 +197,7 @@ def test_an_append_is_not_refused_if_its_sync_can_be_planned_in_no_way(
 @pytest.mark.parametrize(
     "failing",
     [
-        [(Syncer, "wrote"), (Syncer, "hurry")],
+        [(Syncer, "wrote"), (Syncer, "sync_soon")],
         [(SyncThreads, "call_at"), (SyncThreads, "run"), (SyncThreads, "note_append")],
     ],
 )

@@ -8,7 +8,13 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.storage.metadata import Basis, PublishRequest, ReplaceLock, SegmentRow, segment_id
+from penstock.storage.metadata import (
+    PublishBasis,
+    PublishRequest,
+    ReplaceLock,
+    SegmentRow,
+    segment_id,
+)
 
 DAY_MS = 86_400_000
 OLD, NEW, NEWER = "2019", "2020", "2021"
@@ -42,7 +48,7 @@ def used(store) -> set[str]:
 def test_what_was_read_and_is_unused_by_now_does_not_come_back(store, kind) -> None:
     read = [row(number=0), row(number=1)]
     insert(store, *read)
-    basis = Basis((day(0),), {one.id for one in read})
+    basis = PublishBasis((day(0),), {one.id for one in read})
     store.segments.mark_unused([read[1].id])
     outcome = compact(store, basis, row(version=NEW), kind=kind)
     assert not outcome.ok
@@ -60,14 +66,14 @@ def test_what_was_read_and_is_killed_by_now_does_not_come_back(store) -> None:
     insert(store, row())
     store.segments.mark_unused([row().id])
     store.segments.kill([row().id])
-    outcome = compact(store, Basis((day(0),), {row().id}), row(version=NEW))
+    outcome = compact(store, PublishBasis((day(0),), {row().id}), row(version=NEW))
     assert outcome.outdated_by == (row().id,)
 
 
 def test_what_was_not_read_and_is_used_by_now_is_not_lost(store) -> None:
     insert(store, row(number=0), row(number=1))
     store.segments.mark_unused([row(number=1).id])
-    basis = Basis((day(0),), {row(number=0).id})
+    basis = PublishBasis((day(0),), {row(number=0).id})
     store.segments.mark_used([row(number=1).id])
     outcome = compact(store, basis, row(version=NEW))
     assert outcome.outdated_by == (row(number=1).id,)
@@ -76,7 +82,7 @@ def test_what_was_not_read_and_is_used_by_now_is_not_lost(store) -> None:
 
 def test_marks_elsewhere_do_not_matter(store) -> None:
     insert(store, row(day(0)), row(day(1)))
-    basis = Basis((day(0),), {row(day(0)).id})
+    basis = PublishBasis((day(0),), {row(day(0)).id})
     store.segments.mark_unused([row(day(1)).id])
     insert(store, row(day(2)))
     assert compact(store, basis, row(day(0), NEW)).ok
@@ -86,7 +92,7 @@ def test_what_is_appended_meanwhile_does_not_matter(store) -> None:
     """Neither the segment, nor its copies under the version of an earlier replace."""
     read, late = row(number=0), row(number=1)
     insert(store, read)
-    basis = Basis((day(0),), {read.id})
+    basis = PublishBasis((day(0),), {read.id})
     cover = {late.id: ReplaceLock("compact", NEW)}
     assert insert(store, late, task="stream", kind="append", covering=cover).ok
     outcome = compact(store, basis, row(version=NEW, core=1))
@@ -98,7 +104,7 @@ def test_what_was_taken_out_does_not_come_back_below_what_was_appended_since(sto
     """A time chunk that was taken out whole is begun anew, with a version above the old one."""
     read, anew = row(version=OLD), row(version=f"{OLD}S")
     insert(store, read)
-    basis = Basis((day(0),), {read.id})
+    basis = PublishBasis((day(0),), {read.id})
     store.segments.mark_unused([read.id])
     cover = {anew.id: ReplaceLock("compact", NEW)}
     assert insert(store, anew, task="stream", kind="append", covering=cover).ok
@@ -111,7 +117,7 @@ def test_what_newer_segments_hide_may_be_marked_and_killed(store) -> None:
     """The janitor works beside a task that listed a hidden segment, or one hidden since."""
     insert(store, row(version=OLD, core=1))
     insert(store, row(version=NEW, core=1))
-    basis = Basis((day(0),), {row(version=NEW).id}, {row(version=OLD).id})
+    basis = PublishBasis((day(0),), {row(version=NEW).id}, {row(version=OLD).id})
     at = store.snapshot().segments_revision
     assert store.segments.mark_overshadowed_unused([row(version=OLD).id], at) == 1
     store.segments.kill([row(version=OLD).id])
@@ -124,7 +130,7 @@ def test_what_newer_segments_hide_may_be_marked_and_killed(store) -> None:
 
 def test_a_publish_that_went_through_says_so_whatever_was_marked_since(store) -> None:
     insert(store, row())
-    basis = Basis((day(0),), {row().id})
+    basis = PublishBasis((day(0),), {row().id})
     assert compact(store, basis, row(version=NEW)).ok
     store.segments.mark_unused_within("d")
     assert compact(store, basis, row(version=NEW)).already_published
@@ -132,13 +138,13 @@ def test_a_publish_that_went_through_says_so_whatever_was_marked_since(store) ->
 
 def test_what_adds_rows_has_no_basis(store) -> None:
     with pytest.raises(InvalidRequest, match="basis"):
-        compact(store, Basis((day(0),), set()), row(), kind="append")
+        compact(store, PublishBasis((day(0),), set()), row(), kind="append")
 
 
 def test_many_segments_are_compared_at_once(store) -> None:
     read = [row(number=n) for n in range(3_000)]
     insert(store, *read)
-    basis = Basis((day(0),), {one.id for one in read})
+    basis = PublishBasis((day(0),), {one.id for one in read})
     store.segments.mark_unused([one.id for one in read])
     outcome = compact(store, basis, row(version=NEW))
     assert len(outcome.outdated_by) == 10

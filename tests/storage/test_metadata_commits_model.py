@@ -23,10 +23,10 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
-    Basis,
     CountsRow,
     MetadataStore,
     PendingRow,
+    PublishBasis,
     PublishRequest,
     ReplaceLock,
     SegmentRow,
@@ -72,7 +72,7 @@ class Replacing:
     version: str
     by_day: bool
     read: list[int]
-    basis: Basis
+    basis: PublishBasis
     dropped: bool = False
     appended: set[int] = field(default_factory=set)
 
@@ -188,7 +188,7 @@ class World:
         name = f"r{self.tasks}"
         listed = {row.id for row in self.store.segments.used("d", replaced_by=name)}
         shown = {row.id for row in self.visible()}
-        basis = Basis((DAY,), shown, listed - shown)
+        basis = PublishBasis((DAY,), shown, listed - shown)
         self.replacing = Replacing(name, version, by_day, self.events(), basis)
         self.store.tasks.insert_new([TaskRow(self.replacing.name, "d", "compact", "g", {})])
 

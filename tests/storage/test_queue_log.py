@@ -17,7 +17,7 @@ SMALL = DiskQueueOptions(max_bytes_per_file=1000, max_producers=10)
 
 
 class World:
-    """A log over a file system that can crash; `full` counts how often it asked to hurry."""
+    """A log over a file system that can crash; `full` counts its requests to sync soon."""
 
     def __init__(self, fs: CrashableFileSystem | None = None) -> None:
         self.fs = fs or CrashableFileSystem()
@@ -26,7 +26,7 @@ class World:
         self.log = QueueLog(self.fs, "/q", SMALL, VirtualClock(), self)
         self.log.recover(self.fs.listdir("/q"), Quarantine(self.fs, "/q"))
 
-    def hurry(self) -> None:
+    def sync_soon(self) -> None:
         self.full += 1
 
     def append(self, count: int, size: int = 10, producer: int | None = None) -> OffsetRange | None:

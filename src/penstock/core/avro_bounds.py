@@ -54,7 +54,7 @@ _UNPACKERS: Final[Mapping[str, Callable[[], _Unpacker]]] = {
 }
 
 
-class Stored(Protocol):
+class SeekableInput(Protocol):
     """The used methods of an open file."""
 
     def read(self, size: int, /) -> bytes:
@@ -94,7 +94,7 @@ class AvroBlocks(Protocol):
 
 
 def bounded_blocks(
-    stored: Stored, blocks: AvroBlocks, shown: str, bytes_max: int = BLOCK_BYTES_MAX
+    stored: SeekableInput, blocks: AvroBlocks, shown: str, bytes_max: int = BLOCK_BYTES_MAX
 ) -> Iterator[AvroBlock]:
     """Yield the blocks of a file; each is checked before fastavro decompresses it.
 
@@ -179,7 +179,7 @@ def _records(block: AvroBlock) -> Iterator[Mapping[str, object]]:
         raise ValueError(f"a block has more than its announced {block.num_records} records")
 
 
-def unpacks_to_more(stored: Stored, codec: str, bytes_max: int) -> bool:
+def unpacks_to_more(stored: SeekableInput, codec: str, bytes_max: int) -> bool:
     """Return whether the block at the file's position decompresses to more than a size.
 
     The position is restored afterwards. Damaged blocks count as not larger.

@@ -43,7 +43,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Parts(NamedTuple):
+class PageParts(NamedTuple):
     """Consecutive parts of pages: the number of rows that begin in each, and of values."""
 
     rows: _Numbers
@@ -68,7 +68,7 @@ class LevelReader:
         self._stored = stored
         self._left: int = LEVELS_BYTES_MAX + stored.size()
 
-    def parts_of(self, page: DataPage, codec: str, level_max: int, values: int) -> Parts | None:
+    def parts_of(self, page: DataPage, codec: str, level_max: int, values: int) -> PageParts | None:
         """Return the parts of a page.
 
         Args:
@@ -92,7 +92,7 @@ class LevelReader:
             return None  # The reader reports damage and missing codecs.
         if not blocks:
             return None
-        return Parts(
+        return PageParts(
             np.concatenate([one.rows for one in blocks]),
             np.concatenate([one.values for one in blocks]),
         )
@@ -121,11 +121,11 @@ class LevelReader:
         return self._left >= 0
 
 
-def _parts(runs: _Runs, values: int) -> Parts:
+def _parts(runs: _Runs, values: int) -> PageParts:
     """Combine runs to parts of a number of values."""
     numbers = (np.cumsum(runs.values) - runs.values) // values
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return Parts(np.add.reduceat(runs.zeros, starts), np.add.reduceat(runs.values, starts))
+    return PageParts(np.add.reduceat(runs.zeros, starts), np.add.reduceat(runs.values, starts))
 
 
 def _blocks(levels: _Bytes, width: int, values: int) -> Iterator[_Runs]:

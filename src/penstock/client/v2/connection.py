@@ -183,7 +183,7 @@ class NsqConnection(asyncio.Protocol):
                 self._codec = _codec(self._handshake.features)
                 compressed = self._parser.take_rest()
                 return self._codec.decompress(compressed, self._options.max_frame_bytes)
-            case handshake.Send(data):
+            case handshake.SendBytes(data):
                 self.send(data)
             case handshake.HandshakeDone():
                 self.features = self._handshake.features

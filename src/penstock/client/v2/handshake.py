@@ -57,7 +57,7 @@ class StartCompression:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendBytes:
     """Send these bytes."""
 
     data: bytes
@@ -68,7 +68,7 @@ class HandshakeDone:
     """Commands may follow."""
 
 
-Step = StartTls | StartCompression | Send | HandshakeDone
+Step = StartTls | StartCompression | SendBytes | HandshakeDone
 
 
 class Handshake:
@@ -132,7 +132,7 @@ class Handshake:
         if features.auth_required:
             if self._options.auth_secret is None:
                 raise InvalidRequest(f"{self._address} requires authentication: set auth_secret")
-            steps.append(Send(wire.authenticate(self._options.auth_secret)))
+            steps.append(SendBytes(wire.authenticate(self._options.auth_secret)))
         steps.append(HandshakeDone())
         return steps
 

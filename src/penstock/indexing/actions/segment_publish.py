@@ -16,7 +16,7 @@ from penstock.indexing.actions.wire import (
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.engine_json import counts_from_json, counts_to_json
 from penstock.indexing.sequences import Offsets, offsets_to_json, range_from_json
-from penstock.storage.metadata import Basis, PublishOutcome, SegmentRow
+from penstock.storage.metadata import PublishBasis, PublishOutcome, SegmentRow
 from penstock.storage.metadata.rows.publish import PublishKind
 
 PUBLISH_TYPES: Final[Mapping[str, PublishKind]] = {
@@ -53,7 +53,7 @@ class PublishSegments:
     counts: RowCounts
     topic_id: str = ""
     kind: PublishKind = "insert"
-    basis: Basis | None = None
+    basis: PublishBasis | None = None
     overwritten: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -116,7 +116,7 @@ def outcome_to_json(outcome: PublishOutcome) -> dict[str, object]:
     }
 
 
-def _basis_to_json(basis: Basis) -> dict[str, object]:
+def _basis_to_json(basis: PublishBasis) -> dict[str, object]:
     return {
         "intervals": [str(interval) for interval in basis.intervals],
         "shown": sorted(basis.shown),
@@ -124,7 +124,7 @@ def _basis_to_json(basis: Basis) -> dict[str, object]:
     }
 
 
-def _basis_from_json(value: object) -> Basis:
+def _basis_from_json(value: object) -> PublishBasis:
     (item,) = objects([value])
     shown, hidden = strings(item["shown"]), strings(item["hidden"])
-    return Basis(intervals(item["intervals"]), frozenset(shown), frozenset(hidden))
+    return PublishBasis(intervals(item["intervals"]), frozenset(shown), frozenset(hidden))

@@ -14,7 +14,7 @@ from penstock.core.intervals import condensed
 from penstock.indexing.actions import SegmentListUsed
 from penstock.indexing.engine import DataFile
 from penstock.segments.catalog import timeline_of, visible_pieces
-from penstock.storage.metadata import Basis
+from penstock.storage.metadata import PublishBasis
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
@@ -92,7 +92,7 @@ def visible_segments(
     ]
 
 
-def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis:
+def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> PublishBasis:
     """Return the basis of a task that reads the rows and replaces the intervals.
 
     Args:
@@ -107,7 +107,7 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
         for chunk in piece.chunks
     }
     shown = frozenset(row.id for row in listed) - hidden
-    return Basis(tuple(within), shown, frozenset(hidden))
+    return PublishBasis(tuple(within), shown, frozenset(hidden))
 
 
 def touches(interval: Interval, others: Sequence[Interval]) -> bool:
@@ -116,10 +116,10 @@ def touches(interval: Interval, others: Sequence[Interval]) -> bool:
     return at < len(others) and others[at].overlaps(interval)
 
 
-def joined(one: Basis, other: Basis) -> Basis:
+def joined(one: PublishBasis, other: PublishBasis) -> PublishBasis:
     """Return the basis of a task that has listed segments twice."""
     shown = {*one.shown, *other.shown}
-    return Basis(
+    return PublishBasis(
         tuple(condensed([*one.intervals, *other.intervals])),
         frozenset(shown),
         frozenset({*one.hidden, *other.hidden} - shown),

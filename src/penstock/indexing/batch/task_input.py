@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.locks import BatchTaskLocks
     from penstock.indexing.batch.ports import AttemptStore
     from penstock.indexing.batch.retrying_caller import RetryingCaller
-    from penstock.storage.metadata import Basis
+    from penstock.storage.metadata import PublishBasis
 
 
 class TaskInput:
@@ -56,7 +56,7 @@ class TaskInput:
         self._retries = retries
         self._listing = listing
         self._store = store
-        self.basis: Basis | None = None
+        self.basis: PublishBasis | None = None
 
     def lock(self, intervals: Iterable[Interval]) -> None:
         """Lock intervals in addition to those that are locked.
@@ -147,6 +147,6 @@ class TaskInput:
         return digest(self.basis) if claimed is None else claimed
 
 
-def digest(basis: Basis | None) -> str:
+def digest(basis: PublishBasis | None) -> str:
     """Return a fingerprint of a basis: attempts that list other segments have another one."""
     return "" if basis is None else ids_digest(list(basis.shown))

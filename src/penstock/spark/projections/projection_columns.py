@@ -25,7 +25,7 @@ _AVERAGED: Final = _FLOATING | _WHOLE - {"bigint"}
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedKey:
     """A key that is an expression.
 
     Attributes:
@@ -67,7 +67,7 @@ class ProjectionColumns:
         self.fragile = frozenset(name for name in self.plain if types[name] in _FLOATING)
         others = [key for key in plan.keys if key.stored.lower() not in types]
         self.time = next((key for key in others if key.time is not None), None)
-        self.computed: dict[Normal, list[Computed]] = {}
+        self.computed: dict[Normal, list[ComputedKey]] = {}
         for one in (_computed(key, types) for key in others):
             if not all(name in self.plain for kind, name in one.form if kind == "name"):
                 self.computed.setdefault(one.form[0], []).append(one)
@@ -153,11 +153,11 @@ def closing_parentheses(form: Sequence[Normal]) -> dict[int, int]:
     return found
 
 
-def _computed(key: GroupingKey, types: Mapping[str, str]) -> Computed:
+def _computed(key: GroupingKey, types: Mapping[str, str]) -> ComputedKey:
     form = normal(tokens(key.sql))
     is_call = closing_parentheses(form).get(1) == len(form) - 1 and form[0][0] == "word"
     is_exact = (is_call and form[0][1] in WITHOUT_ZERO) or _is_whole(form, types)
-    return Computed(key, form, is_call, key.time is None and not is_exact)
+    return ComputedKey(key, form, is_call, key.time is None and not is_exact)
 
 
 def _is_whole(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:

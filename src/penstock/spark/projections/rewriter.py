@@ -34,7 +34,7 @@ from penstock.spark.projections.parsed_query import (
     is_number,
 )
 from penstock.spark.projections.plan import GroupingKey
-from penstock.spark.projections.projection_columns import Computed, Normal, ProjectionColumns
+from penstock.spark.projections.projection_columns import ComputedKey, Normal, ProjectionColumns
 from penstock.spark.schema_text import quoted
 
 _TIME: Final = re.compile(
@@ -194,7 +194,7 @@ class TokenSpan:
             return at + 1
         return self._word(at) if token.name else self._mark(at)
 
-    def _computed(self, at: int) -> Computed | None:
+    def _computed(self, at: int) -> ComputedKey | None:
         for one in self._query.has.computed.get(self._query.forms[at], ()):
             end = at + len(one.form)
             if end > self._span.stop or self._query.forms[at:end] != one.form:

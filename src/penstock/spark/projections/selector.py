@@ -49,7 +49,7 @@ _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
 
 
 class FetchedRows(Protocol):
-    """The part of `penstock.spark.sql.fetcher.Fetched` that this package uses."""
+    """The part of `penstock.spark.sql.fetcher.FetchedAnswer` that this package uses."""
 
     @property
     def rows(self) -> object | None:

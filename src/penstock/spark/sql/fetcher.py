@@ -71,7 +71,7 @@ RowSource: TypeAlias = "pa.Table | SpilledRows"
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedAnswer:
     """The rows of an answer. `rows` is None if they are too many to be fetched at once."""
 
     rows: RowSource | None
@@ -130,7 +130,7 @@ class Fetcher:
         self._folder = folder
         self._is_large = is_large
 
-    def fetch(self, rows: DataFrame) -> Fetched:
+    def fetch(self, rows: DataFrame) -> FetchedAnswer:
         """Fetch rows with the types of the fields.
 
         Raises:
@@ -145,11 +145,11 @@ class Fetcher:
             return self._spilled(rows, self._folder)
         return self._at_once(rows)
 
-    def _whole(self, rows: DataFrame) -> Fetched:
+    def _whole(self, rows: DataFrame) -> FetchedAnswer:
         table = self._table(rows.limit(self._limit + 1))
         return self._cut(table)
 
-    def _at_once(self, rows: DataFrame) -> Fetched:
+    def _at_once(self, rows: DataFrame) -> FetchedAnswer:
         # Imported here, like all of PySpark: see `connect.session`.
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -158,13 +158,13 @@ class Fetcher:
             table = self._table(_guarded(rows, self._fields).limit(most + 1))
         except PySparkException as error:  # narrow: translates
             if _LONG_ROW in message_of(error):
-                return Fetched(None)
+                return FetchedAnswer(None)
             raise
         if table.num_rows > most and most < self._limit:
-            return Fetched(None)
+            return FetchedAnswer(None)
         return self._cut(table.select(range(len(self._fields))))
 
-    def _spilled(self, rows: DataFrame, folder: AnswerFolder) -> Fetched:
+    def _spilled(self, rows: DataFrame, folder: AnswerFolder) -> FetchedAnswer:
         schema = self._schema()
         own = folder.new_answer()
         try:
@@ -174,7 +174,7 @@ class Fetcher:
                 files = [report.file for report in reports if report.rows]
                 longest = max((report.row_bytes_max for report in reports), default=0)
                 found = SpilledRows(schema, own, files, min(count, self._limit), longest)
-                return Fetched(found, truncated=count > self._limit)
+                return FetchedAnswer(found, truncated=count > self._limit)
         except BaseException:
             delete_answer(own)
             raise
@@ -231,12 +231,12 @@ class Fetcher:
             f" one: {error}"
         )
 
-    def _cut(self, table: pa.Table) -> Fetched:
+    def _cut(self, table: pa.Table) -> FetchedAnswer:
         named = table.rename_columns([field.name for field in self._fields])
         rows, truncated = named.slice(0, self._limit), named.num_rows > self._limit
         if self._folder is None or rows.nbytes <= KEPT_BYTES_MAX:
-            return Fetched(rows, truncated)
-        return Fetched(self._folder.write(rows), truncated)
+            return FetchedAnswer(rows, truncated)
+        return FetchedAnswer(self._folder.write(rows), truncated)
 
 
 def fits_at_once(rows: RowSource) -> bool:

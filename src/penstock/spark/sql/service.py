@@ -58,7 +58,7 @@ from penstock.spark.sql.column_case import CaseTables, QuerySessions
 from penstock.spark.sql.crash_suspects import CrashSuspects
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.fetcher import (
-    Fetched,
+    FetchedAnswer,
     Fetcher,
     LargeStatements,
     RowSource,
@@ -611,7 +611,7 @@ def _type_names(fields: Sequence[StructField]) -> tuple[str, ...]:
     return tuple(field.dataType.simpleString() for field in fields)
 
 
-def _result(found: Fetched, types: tuple[str, ...], projection: str = "") -> SqlResult | None:
+def _result(found: FetchedAnswer, types: tuple[str, ...], projection: str = "") -> SqlResult | None:
     if found.rows is None:
         return None
     return SqlResult(found.rows, types, found.truncated, projection)

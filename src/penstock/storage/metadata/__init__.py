@@ -14,9 +14,9 @@ from penstock.storage.metadata.rows.pending import (
     PendingRow,
 )
 from penstock.storage.metadata.rows.publish import (
-    Basis,
     CommittedRow,
     CountsRow,
+    PublishBasis,
     PublishKind,
     PublishOutcome,
     PublishRequest,
@@ -46,7 +46,6 @@ __all__ = [
     "AnnouncedOffsets",
     "AnnouncedRow",
     "AuditRow",
-    "Basis",
     "CommittedRow",
     "CountsRow",
     "IntervalCount",
@@ -59,6 +58,7 @@ __all__ = [
     "Offsets",
     "PartitionSpace",
     "PendingRow",
+    "PublishBasis",
     "PublishKind",
     "PublishOutcome",
     "PublishRequest",

@@ -294,7 +294,7 @@ class DiskQueue:
             # The batch is stored: a caller that got the error would append it again.
             self._syncer.mark_unplanned()
             with suppress(Exception):  # the mark lets the timer plan the sync
-                self._syncer.hurry()
+                self._syncer.sync_soon()
             _logger.exception("%s: planning the sync of a stored append failed", self._folder)
         if durable and self._log.durable < written.end:
             self._syncer.request().result()

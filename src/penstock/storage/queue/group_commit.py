@@ -84,7 +84,6 @@ class Syncer:
         "_every",
         "_failure_log",
         "_given",
-        "_hurried",
         "_interval_s",
         "_mutex",
         "_name",
@@ -93,6 +92,7 @@ class Syncer:
         "_pass_mutex",
         "_pause_s",
         "_run_pass",
+        "_sync_soon",
         "_threads",
         "_unplanned",
         "_unsynced",
@@ -133,7 +133,7 @@ class Syncer:
         self._closing = False
         self._dirty_since_s: float | None = None
         self._oldest_s: float | None = None  # of the messages that no pass has begun to sync
-        self._hurried = False
+        self._sync_soon = False
         self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
         self.passes = 0
@@ -161,21 +161,21 @@ class Syncer:
         if due:
             self._serve()
 
-    def hurry(self) -> None:
+    def sync_soon(self) -> None:
         """Start the next pass as soon as the pause is over, regardless of the limits.
 
         Without a thread the next `wrote` runs it.
         """
         with self._mutex:
-            if self._hurried and not self._unplanned:
+            if self._sync_soon and not self._unplanned:
                 return
             if self._threads is not None:
-                self._hurried = self._unplanned = True
+                self._sync_soon = self._unplanned = True
                 self._arrange(self._threads, is_dirty=True)
                 return
             if self._dirty_since_s is None:
                 self._dirty_since_s = self._clock.monotonic_s()
-            self._hurried = True
+            self._sync_soon = True
 
     def mark_unplanned(self) -> None:
         """Record that data was written and no pass could be planned; needs no memory."""
@@ -275,7 +275,7 @@ class Syncer:
         if self._dirty_since_s is None:
             return None
         due_s = self._not_before_s
-        if self.unsynced_messages < self._every and not self._hurried:
+        if self.unsynced_messages < self._every and not self._sync_soon:
             due_s = max(due_s, self._dirty_since_s + self._interval_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
@@ -290,7 +290,7 @@ class Syncer:
                     return  # another pass has served the request
                 taken, self.unsynced_messages = self.unsynced_messages, 0
                 oldest_s, self._oldest_s = self._oldest_s, None
-                self._dirty_since_s, self._hurried = None, False
+                self._dirty_since_s, self._sync_soon = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()

@@ -342,7 +342,7 @@ class QueueLog:
             size, limit = active.size + length, options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
                 # The next file can be rolled only after this one is synced.
-                self._syncer.hurry()
+                self._syncer.sync_soon()
                 if self.files.may_roll:
                     self._roll_at(now_ms)
                     active = self.files.active
@@ -357,7 +357,8 @@ class QueueLog:
                     self._append_of(producer, active, buffers)
             except BaseException:
                 if active.is_uncut:
-                    self._syncer.hurry()  # the pass cuts off the block, which a restart would find
+                    # The pass cuts off the block, which a restart would find.
+                    self._syncer.sync_soon()
                 raise
             self._changed = True
             self.latest = written.end

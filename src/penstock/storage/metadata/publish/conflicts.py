@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from penstock.storage.metadata.chunks import ChunkSummary
-    from penstock.storage.metadata.rows.publish import Basis, PublishRequest
+    from penstock.storage.metadata.rows.publish import PublishBasis, PublishRequest
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 
@@ -81,7 +81,7 @@ def refusal_of_basis(connection: Connection, request: PublishRequest) -> Publish
     return None
 
 
-def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, str]:
+def _used(connection: Connection, datasource: str, basis: PublishBasis) -> dict[str, str]:
     """Return the used segments in the intervals of the basis: the id of each, and of its file."""
     table = schema.segments
     found: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, st
     return found
 
 
-def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> list[str]:
+def _withdrawn(connection: Connection, basis: PublishBasis, used: Collection[str]) -> list[str]:
     """Return the shown segments that were marked unused or killed.
 
     Newer segments of the basis may hide them. Segments that were appended since hide none: in a

@@ -48,7 +48,7 @@ class ReplaceLock(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class PublishBasis:
     """The segments that a replacing task listed; its output contains only their rows.
 
     Attributes:
@@ -99,7 +99,7 @@ class PublishRequest:
     topic_id: str = ""
     kind: PublishKind = "insert"
     covering: Mapping[str, ReplaceLock] = field(default_factory=dict)
-    basis: Basis | None = None
+    basis: PublishBasis | None = None
     overwritten: Collection[str] = ()
 
 
