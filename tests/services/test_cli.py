@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from penstock.services.cli import exit_codes, publish
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.entry import run, with_common_options_first
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
@@ -150,9 +150,9 @@ def test_a_named_folder_without_a_server_leads_to_no_other(
     assert run(["status", "--data-dir", str(folder)]) == exit_codes.NOT_REACHABLE
     assert "no Penstock runs" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(GIVEN, "data_dir", None)
+    monkeypatch.setattr(CLI, "data_dir", None)
     (folder / "penstock.lock").unlink()
-    assert GIVEN.api_url() == "http://127.0.0.1:8888"
+    assert CLI.api_url() == "http://127.0.0.1:8888"
 
 
 def test_debug_brings_the_trace(capsys: Capture) -> None:

@@ -114,7 +114,7 @@ def test_the_trace_of_an_error_is_escaped(capsys: Capture, monkeypatch: pytest.M
         raise InvalidRequest(EVIL)
 
     monkeypatch.setattr(entry, "command_tree", lambda _: raising)
-    monkeypatch.setattr(entry.GIVEN, "debug", True)
+    monkeypatch.setattr(entry.CLI, "debug", True)
     said = printed(capsys, code=exit_codes.USAGE)
     assert "Traceback" in said
     assert said.endswith(f"penstock: {SHOWN}\n")

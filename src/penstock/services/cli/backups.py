@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import Bars, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.options import resolution
@@ -103,7 +103,7 @@ def backup(
 
 def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
     """Return the options of the Penstock running in the folder; if none runs, the given ones."""
-    given = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
+    given = CLI.options(deep_storage=deep_storage, metadata_url=metadata_url)
     running = _running_options()
     if running is None:
         return given
@@ -145,12 +145,12 @@ def restore(
 
     After an interruption, repeat the same command.
     """
-    options = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
+    options = CLI.options(deep_storage=deep_storage, metadata_url=metadata_url)
     if from_segments == (folder is not None):
         raise InvalidRequest(
             "name either a backup to restore or --from-segments: see penstock restore --help"
         )
-    if GIVEN.data_dir is None and "PENSTOCK_DATA_DIR" not in os.environ:
+    if CLI.data_dir is None and "PENSTOCK_DATA_DIR" not in os.environ:
         raise InvalidRequest("name the data folder to restore with --data-dir")
     with _private_files():
         if folder is None:
@@ -195,7 +195,7 @@ def _restore(
     if report.absent:
         raise typer.Exit(exit_codes.FAILED)
     if not as_json:
-        echo(f"start it with {GIVEN.start_command(data_dir, given)}")
+        echo(f"start it with {CLI.start_command(data_dir, given)}")
 
 
 def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
@@ -247,7 +247,7 @@ def require_metadata(options: Options) -> None:
 
 def _running_options() -> Options | None:
     """Return the options of the Penstock running in the data folder, None if none runs."""
-    folder = DataFolder(GIVEN.options().data_dir.absolute())
+    folder = DataFolder(CLI.options().data_dir.absolute())
     if folder.live_holder() is None:
         return None
     try:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotReachable, Unavailable
 from penstock.services.host.data_folder import DataFolder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.http_client import BrokerClient
 
 QUERY_TIMEOUT_S = 600.0
-NONE_GIVEN: Mapping[str, str | None] = MappingProxyType({})
+NO_OPTIONS: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class CommandOptions:
         line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
         return resolution.resolve(line, os.environ, self.config_file)
 
-    def start_command(self, data_dir: str, given: Mapping[str, str | None] = NONE_GIVEN) -> str:
+    def start_command(self, data_dir: str, given: Mapping[str, str | None] = NO_OPTIONS) -> str:
         """Return the command that starts a Penstock as these options describe it.
 
         Args:
@@ -131,4 +131,5 @@ class CommandOptions:
         )
 
 
-GIVEN = CommandOptions()
+CLI: Final = CommandOptions()
+"""The options of the running command. Set before it runs; one command runs in a process."""

@@ -21,7 +21,7 @@ import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.core.printable import quoted
 from penstock.services.cli import backups, cron, exit_codes, publish, server, sql, subscribe, topics
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.imports import commands as import_commands
 from penstock.services.cli.indexing import (
@@ -104,12 +104,12 @@ def options(
 ) -> None:
     """Events in, SQL answers out, each event once."""
     _ = version
-    GIVEN.data_dir = data_dir
-    GIVEN.url = url
-    GIVEN.broker_url = broker_url
-    GIVEN.token_file = token_file
-    GIVEN.config_file = config
-    GIVEN.debug = debug
+    CLI.data_dir = data_dir
+    CLI.url = url
+    CLI.broker_url = broker_url
+    CLI.token_file = token_file
+    CLI.config_file = config
+    CLI.debug = debug
 
 
 server.add_to(app)
@@ -235,7 +235,7 @@ def _not_utf8(arguments: list[str], error: UnicodeEncodeError) -> InvalidRequest
 
 
 def _failed(error: Exception) -> int:
-    if GIVEN.debug:
+    if CLI.debug:
         warn_lines("".join(traceback.format_exception(error)).rstrip())
     warn_lines(f"penstock: {error}")
     if isinstance(error, NotReachable):

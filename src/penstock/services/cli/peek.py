@@ -14,7 +14,7 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time
 from penstock.core.printable import HIDDEN
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import echo_lines, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def peek(
     if state is not None and channel is None:
         raise InvalidRequest("--state needs a channel: add --channel")
     rows: list[dict[str, object]] = []
-    with GIVEN.broker() as broker:
+    with CLI.broker() as broker:
         known = {part.partition: part for part in broker.offsets(name).partitions}
         if partition is not None and partition not in known:
             raise InvalidRequest(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import echo, translate_read_errors, warn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def publish(
         raise InvalidRequest("give events or --file, not both")
     if partition is not None and key is not None:
         raise InvalidRequest("give --partition or --key, not both: each selects a stream partition")
-    broker = GIVEN.broker()
+    broker = CLI.broker()
     if not events and file is None and sys.stdin.isatty():
         warn("one event a line; Ctrl-D ends")
     count = 0

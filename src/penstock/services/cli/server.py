@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.services.answers import objects
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import (
     echo,
     echo_lines,
@@ -58,18 +58,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
-    GIVEN.config_file = config or GIVEN.config_file
-    if named := GIVEN.config_file or os.environ.get(CONFIG_VARIABLE):
+    CLI.config_file = config or CLI.config_file
+    if named := CLI.config_file or os.environ.get(CONFIG_VARIABLE):
         # For this process and its children, because flows must not change the file.
         os.environ[CONFIG_VARIABLE] = str(Path(named).absolute())
-    return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
+    return CLI.options(**{name: value for name, value in given.items() if value is not None})
 
 
 def _refuse_addresses(command: str) -> None:
     """Refuse the options that name a running server to a command that starts one."""
     for option, value, instead in (
-        ("--url", GIVEN.url, "--http"),
-        ("--broker-url", GIVEN.broker_url, "--broker-http"),
+        ("--url", CLI.url, "--http"),
+        ("--broker-url", CLI.broker_url, "--broker-http"),
     ):
         if value is not None:
             raise InvalidRequest(
@@ -135,10 +135,10 @@ def prepare_spark_command() -> None:
 def status(as_json: Json = False) -> None:
     """Show the processes of a running server, whether each is ready, and why it waits."""
     try:
-        api = GIVEN.api()
+        api = CLI.api()
     except NotReachable:
         # It may run without being ready: the launcher records what it waits for.
-        starting = DataFolder(GIVEN.options().data_dir).launcher_record()
+        starting = DataFolder(CLI.options().data_dir).launcher_record()
         if not starting:
             raise
         _show_start(starting, as_json=as_json)
@@ -147,9 +147,7 @@ def status(as_json: Json = False) -> None:
     if as_json or not isinstance(answer, dict):
         print_json(answer)
         return
-    echo(
-        f"Penstock {answer.get('version')} at {GIVEN.api_url()}, broker {answer.get('broker_http')}"
-    )
+    echo(f"Penstock {answer.get('version')} at {CLI.api_url()}, broker {answer.get('broker_http')}")
     rows = [
         {name: value for name, value in one.items() if name != "reasons"}
         for one in objects(answer, "services")

@@ -17,7 +17,7 @@ from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.http_errors import error_of_answer
 from penstock.core.printable import quoted
 from penstock.services.answers import part
-from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
+from penstock.services.cli.context import CLI, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.forms import follow
 from penstock.services.cli.output import (
     cell,
@@ -106,7 +106,7 @@ def sql(
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
     chosen = _Wanted(ResultFormat.JSON if as_json else output, _context(context or ()))
-    api = GIVEN.api(QUERY_TIMEOUT_S)
+    api = CLI.api(QUERY_TIMEOUT_S)
     if statement is None and file is None and sys.stdin.isatty():
         _prompt(api, chosen)
         return

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import warn, write_bodies
 from penstock.services.http_client import JsonClient
 
@@ -86,7 +86,7 @@ async def _consume(
         finish_all,
     )
 
-    options = ConsumerOptions(connection=ConnectionOptions(auth_secret=GIVEN.options().token))
+    options = ConsumerOptions(connection=ConnectionOptions(auth_secret=CLI.options().token))
     wanted = min(in_flight, limit) if limit else in_flight
     async with Consumer(
         topic, channel, addresses=[_address()], max_in_flight=wanted, options=options
@@ -106,8 +106,8 @@ async def _consume(
 
 def _address() -> str:
     """Return the broker's address of NSQ's TCP protocol."""
-    url = GIVEN.found_broker_url()
-    info = JsonClient(url, token=GIVEN.options().token).get("/info")
+    url = CLI.found_broker_url()
+    info = JsonClient(url, token=CLI.options().token).get("/info")
     port = info.get("tcp_port") if isinstance(info, dict) else None
     if not isinstance(port, int) or port < 0:
         raise InvalidRequest(f"the broker at {url} does not speak NSQ's TCP protocol")

@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.services.answers import objects, whole
 from penstock.services.cli import peek
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
 from penstock.services.http_client import JsonClient
 
@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _broker() -> JsonClient:
-    return JsonClient(GIVEN.found_broker_url(), token=GIVEN.options().token)
+    return JsonClient(CLI.found_broker_url(), token=CLI.options().token)
 
 
 @topic_app.command()

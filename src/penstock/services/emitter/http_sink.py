@@ -39,7 +39,7 @@ URLS_MAX: Final = 32
 _RETRY_TIMEOUT_S: Final = 60.0
 
 
-class Post(Protocol):
+class PostRequest(Protocol):
     """Sends one request."""
 
     def __call__(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
@@ -120,7 +120,7 @@ class HttpSink:
         options: HttpSinkOptions,
         clock: Clock,
         chance: random.Random | None = None,
-        send: Post = post,
+        send: PostRequest = post,
     ) -> None:
         parts = urlsplit(options.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

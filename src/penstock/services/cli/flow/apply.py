@@ -12,7 +12,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.answers import objects, whole
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.flow.flow_client import (
     FlowDocument,
     FlowRefused,
@@ -101,7 +101,7 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
         read = read_flow(given.content, given.name)
     except InvalidFlow as error:
         end_with(error.problems, as_json=as_json)
-    registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
+    registry = registry_for(CLI.options(flow_modules=flow_modules).flow_modules)
     types = RegistryTypes(registry, imports=False)
     problems = problems_of(
         read.flow,

@@ -20,7 +20,7 @@ from penstock.core.http_errors import error_of_answer
 from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import print_json, translate_read_errors, warn
 from penstock.services.http_client import COMMAND_LINE
 
@@ -64,7 +64,7 @@ def request(
         Refused: The flow that was sent has problems.
         PenstockError: The error in the server's answer.
     """
-    api = GIVEN.api(TIMEOUT_S)
+    api = CLI.api(TIMEOUT_S)
     status, kind, content = api.exchange(method, path, body, query=query)
     if status >= 300:
         problems = _problems(content)

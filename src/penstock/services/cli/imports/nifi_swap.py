@@ -21,7 +21,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, counted
 from penstock.core.instants import format_time
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import (
     Row,
     byte_output,
@@ -129,7 +129,7 @@ def import_into(paths: Sequence[Path], into: SwapImportTarget, *, as_json: bool)
     fs = OsFileSystem()
     source = into.source(fs)
     chosen = _choose(paths, into)
-    options = GIVEN.options()
+    options = CLI.options()
     use_umask(options)
     folder = DataFolder(options.data_dir.absolute())
     if not folder.flow.is_dir():

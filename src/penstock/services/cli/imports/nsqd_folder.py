@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.errors import NotFound, counted
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import Row, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import DataFolderLock
 from penstock.services.host.permissions import private_data_folder
@@ -56,7 +56,7 @@ def nsq(
     from penstock.storage.disk import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
-    server = GIVEN.options()
+    server = CLI.options()
     options = NsqImportOptions(include_bad=bad)
     with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
         if not source.topics:

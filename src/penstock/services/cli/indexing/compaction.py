@@ -10,7 +10,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.answers import objects, part
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import (
     INDEXER,
     Datasource,
@@ -44,7 +44,7 @@ def set_config(
     name = part(config, "dataSource")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")
-    api = GIVEN.api()
+    api = CLI.api()
     api.post(f"{_BASE}/config/datasources/{named(name)}", config)
     echo(f"compaction of {name} is configured")
     warn_of_no_data(api, name)
@@ -53,13 +53,13 @@ def set_config(
 @compaction_app.command()
 def show(datasource: Datasource) -> None:
     """Show the configuration of a datasource, in the form that `set` accepts."""
-    print_json(GIVEN.api().get(f"{_BASE}/config/datasources/{named(datasource)}"))
+    print_json(CLI.api().get(f"{_BASE}/config/datasources/{named(datasource)}"))
 
 
 @compaction_app.command()
 def remove(datasource: Datasource) -> None:
     """Stop compacting a datasource; running tasks continue."""
-    GIVEN.api().request("DELETE", f"{_BASE}/config/datasources/{named(datasource)}")
+    CLI.api().request("DELETE", f"{_BASE}/config/datasources/{named(datasource)}")
     echo(f"{datasource} is no longer compacted")
 
 
@@ -69,7 +69,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how much is compacted, and how much remains."""
-    api = GIVEN.api()
+    api = CLI.api()
     if datasource is None:
         found = objects(api.get(f"{_BASE}/status/datasources"), "latestStatus")
     else:
@@ -103,7 +103,7 @@ def run_now(
     from penstock.core.intervals import Interval as Time  # noqa: PLC0415
     from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction  # noqa: PLC0415
 
-    api = GIVEN.api()
+    api = CLI.api()
     if interval is None:
         config = parse_compaction(
             json.dumps(api.get(f"{_BASE}/config/datasources/{named(datasource)}"))

@@ -19,7 +19,7 @@ from penstock.core.instants import format_time, parse_time
 from penstock.core.printable import quoted
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import echo, first_line, print_json, progress_bars, warn
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:
     Raises:
         Unavailable: The API did not answer for a while; the task continues.
     """
-    api = GIVEN.api()
+    api = CLI.api()
     if quietly:
         return _wait(api, task_id, lambda _text, _done, _total: None)
     if not sys.stderr.isatty():
@@ -180,7 +180,7 @@ def print_end(task_id: str, status: Mapping[str, object]) -> None:
 def _counted(task_id: str) -> str:
     """Return the work of a task: the number of rows read, or of segments removed."""
     try:
-        report = GIVEN.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
+        report = CLI.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
     except PenstockError:  # There is no report, or it was deleted; the task succeeded nevertheless.
         return ""
     payload = part(report, "ingestionStatsAndErrors", "payload")

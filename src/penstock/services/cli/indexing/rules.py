@@ -10,7 +10,7 @@ import typer
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import quoted
 from penstock.services.answers import objects, part
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
 from penstock.services.cli.output import echo, print_json, print_rows, read_json
 
@@ -32,7 +32,7 @@ def list_rules(
     as_json: Json = False,
 ) -> None:
     """List rules in the order in which they are tried; the first that matches a segment wins."""
-    api = GIVEN.api()
+    api = CLI.api()
     found: object
     if datasource is None:
         shown = found = api.get(f"{COORDINATOR}/rules")
@@ -76,7 +76,7 @@ def set_rules(
         )
     headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
     path = f"{COORDINATOR}/rules/{named(datasource)}"
-    answer = GIVEN.api().post(path, rules, headers=headers)
+    answer = CLI.api().post(path, rules, headers=headers)
     echo(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
 
 
@@ -91,7 +91,7 @@ def _fits_a_header(text: str) -> bool:
 @rule_app.command()
 def history(datasource: Of, as_json: Json = False) -> None:
     """List the changes of a datasource's rules with their authors, newest first."""
-    found = objects(GIVEN.api().get(f"{COORDINATOR}/rules/{named(datasource)}/history"))
+    found = objects(CLI.api().get(f"{COORDINATOR}/rules/{named(datasource)}/history"))
     rows = [
         {
             "time": one.get("auditTime"),

@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.services.answers import objects, part
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import (
     COORDINATOR,
     INDEXER,
@@ -50,7 +50,7 @@ def list_segments(
     as_json: Json = False,
 ) -> None:
     """List the used segments, or with --unused a datasource's unused ones."""
-    api = GIVEN.api()
+    api = CLI.api()
     if unused:
         _list_unused(api, datasource, as_json=as_json)
         return
@@ -123,7 +123,7 @@ def _list_unused(api: JsonClient, datasource: str | None, *, as_json: bool) -> N
 def timeline(datasource: Datasource, interval: Interval = None, as_json: Json = False) -> None:
     """List the intervals that queries see, with the segment of each."""
     path = f"/penstock/v1/datasources/{named(datasource)}/timeline"
-    found = objects(GIVEN.api().get(path, {"interval": interval}))
+    found = objects(CLI.api().get(path, {"interval": interval}))
     rows = [
         {
             "interval": one.get("interval"),
@@ -180,7 +180,7 @@ def _mark(
     body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}
     if versions:
         body["versions"] = versions
-    answer = GIVEN.api().post(f"{INDEXER}/datasources/{named(datasource)}/{verb}", body)
+    answer = CLI.api().post(f"{INDEXER}/datasources/{named(datasource)}/{verb}", body)
     return part(answer, "numChangedSegments")
 
 
@@ -195,7 +195,7 @@ def kill(
     """Delete unused segments and their files, by a task."""
     confirm(f"Delete the unused segments of {datasource} in {interval}?", yes=yes)
     task = {"type": "kill", "dataSource": datasource, "interval": interval}
-    task_id = str(part(GIVEN.api().post(f"{INDEXER}/task", task), "task"))
+    task_id = str(part(CLI.api().post(f"{INDEXER}/task", task), "task"))
     if wait:
         follow(task_id, as_json=as_json)
     else:

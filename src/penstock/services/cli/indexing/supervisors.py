@@ -13,7 +13,7 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import parse_time
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import (
     AUTOCOMPACT,
     Wait,
@@ -72,20 +72,20 @@ def submit(
     """Create a supervisor, or update its spec."""
     spec = read_spec(file)
     with errors_in(file):
-        answer = GIVEN.api().request("POST", PREFIX, spec)
+        answer = CLI.api().request("POST", PREFIX, spec)
     if as_json:
         print_json(answer)
     elif isinstance(answer, dict):
         name = str(answer.get("id"))
         echo(f"submitted supervisor {name}")
         if name.startswith(_COMPACTS):
-            warn_of_no_data(GIVEN.api(), name.removeprefix(_COMPACTS))
+            warn_of_no_data(CLI.api(), name.removeprefix(_COMPACTS))
 
 
 @supervisor_app.command("list")
 def list_supervisors(as_json: Json = False) -> None:
     """List the supervisors."""
-    found = objects(GIVEN.api().get(PREFIX, {"state": "true"}))
+    found = objects(CLI.api().get(PREFIX, {"state": "true"}))
     rows = [
         {
             "id": one.get("id"),
@@ -114,7 +114,7 @@ def list_supervisors(as_json: Json = False) -> None:
 @supervisor_app.command()
 def status(name: Id, as_json: Json = False) -> None:
     """Show a supervisor: its state, its tasks, its lag."""
-    answer = GIVEN.api().get(f"{PREFIX}/{named(name)}/status")
+    answer = CLI.api().get(f"{PREFIX}/{named(name)}/status")
     payload = answer.get("payload") if isinstance(answer, dict) else None
     if as_json or not isinstance(payload, dict):
         print_json(answer)
@@ -191,7 +191,7 @@ def _by_partition(numbers: object) -> str:
 
 
 def _act(name: str, action: str, body: object = None) -> None:
-    GIVEN.api().post(f"{PREFIX}/{named(name)}/{action}", body)
+    CLI.api().post(f"{PREFIX}/{named(name)}/{action}", body)
 
 
 @supervisor_app.command()
@@ -201,7 +201,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """List the versions of a supervisor's spec, the newest first."""
-    found = objects(GIVEN.api().get(f"{PREFIX}/{named(name)}/history", {"count": limit}))
+    found = objects(CLI.api().get(f"{PREFIX}/{named(name)}/history", {"count": limit}))
     rows = [
         {
             "version": one.get("version"),
@@ -332,14 +332,14 @@ def backfill(
     """Continue at the latest messages; a second supervisor reads those before them, then ends."""
     path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
     query = {} if tasks is None else {"backfillTaskCount": tasks}
-    other = part(GIVEN.api().post(path, query=query), "backfillSupervisorId")
+    other = part(CLI.api().post(path, query=query), "backfillSupervisorId")
     echo(f"supervisor {name} continues at the latest messages; {other} reads those before them")
 
 
 @supervisor_app.command()
 def stats(name: Id, as_json: Json = False) -> None:
     """Show the counts of a supervisor's tasks, and their rates in messages per second."""
-    found = GIVEN.api().get(f"{PREFIX}/{named(name)}/stats")
+    found = CLI.api().get(f"{PREFIX}/{named(name)}/stats")
     rows = [
         {
             "group": group,
@@ -401,7 +401,7 @@ def _status(name: str) -> object:
     Raises:
         InvalidRequest: It compacts, so it has neither lag nor hand-offs.
     """
-    status = GIVEN.api().get(f"{PREFIX}/{named(name)}/status")
+    status = CLI.api().get(f"{PREFIX}/{named(name)}/status")
     if compacts(part(status, "payload")):
         raise InvalidRequest(
             f"supervisor {name} compacts and reads no stream: see penstock supervisor status"

@@ -13,7 +13,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 from penstock.core.similar_names import nearest
 from penstock.services.answers import objects, part
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import (
     INDEXER,
     Json,
@@ -62,7 +62,7 @@ def submit(
     """Submit a batch task: index_parallel, compact, kill, and others."""
     spec = read_spec(file)
     with errors_in(file):
-        answer = GIVEN.api().request("POST", _TASK, spec)
+        answer = CLI.api().request("POST", _TASK, spec)
     task_id = str(part(answer, "task"))
     if wait:
         follow(task_id, as_json=as_json)
@@ -102,7 +102,7 @@ def list_tasks(
     if wanted in _ENDED:
         # The API has one state for both; the limit applies after the selection.
         query |= {"state": "complete", "max": None}
-    found = objects(GIVEN.api().get(f"{INDEXER}/tasks", query))
+    found = objects(CLI.api().get(f"{INDEXER}/tasks", query))
     if wanted in _ENDED:
         found = [one for one in found if str(one.get("statusCode")).lower() == wanted][:limit]
     rows = [
@@ -148,7 +148,7 @@ def _stands(task: Mapping[str, object]) -> object:
 @task_app.command()
 def status(task: TaskId, as_json: Json = False) -> None:
     """Show the status of a task."""
-    api = GIVEN.api()
+    api = CLI.api()
     answer = api.get(f"{_TASK}/{named(task)}/status")
     found = part(answer, "status")
     if as_json or not isinstance(found, dict):
@@ -177,7 +177,7 @@ def _place(location: object) -> str | None:
 @task_app.command()
 def why(task: TaskId, as_json: Json = False) -> None:
     """Show why a task waits: for locks of others, a free slot, or an earlier publish."""
-    api = GIVEN.api()
+    api = CLI.api()
     answer = api.get(f"{_TASK}/{named(task)}/why")
     if as_json:
         print_json(answer)
@@ -203,7 +203,7 @@ def log(
     ] = 0,
 ) -> None:
     """Print the log of a task."""
-    api = GIVEN.api()
+    api = CLI.api()
     path = f"{_TASK}/{named(task)}/log"
     while True:
         answer = api.fetch(path, {"offset": offset})
@@ -217,7 +217,7 @@ def log(
 @task_app.command()
 def report(task: TaskId, as_json: Json = False) -> None:
     """Show the report of a task: rows read, samples of bad rows, segments removed."""
-    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/reports")
+    answer = CLI.api().get(f"{_TASK}/{named(task)}/reports")
     payload = part(answer, "ingestionStatsAndErrors", "payload")
     if as_json or not isinstance(payload, dict):
         print_json(answer)
@@ -260,7 +260,7 @@ def shutdown(task: TaskId) -> None:
 
     The new task begins after the last published rows, so nothing is lost or duplicated.
     """
-    api = GIVEN.api()
+    api = CLI.api()
     # The overlord accepts any id, as Druid's does.
     ended = end_of(task, task_status(api, task))
     if ended is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.services.answers import objects, part
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.indexing.forms import INDEXER, Json, named
 from penstock.services.cli.output import echo, print_rows, without_empty
 
@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 @worker_app.command("list")
 def list_workers(as_json: Json = False) -> None:
     """List the workers with their tasks."""
-    found = objects(GIVEN.api().get(f"{INDEXER}/workers"))
+    found = objects(CLI.api().get(f"{INDEXER}/workers"))
     rows = [
         {
             "worker": part(one, "worker", "host"),
@@ -44,12 +44,12 @@ def list_workers(as_json: Json = False) -> None:
 @worker_app.command()
 def enable(host: Host) -> None:
     """Enable new tasks on a worker."""
-    GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/enable")
+    CLI.api().post(f"{INDEXER}/worker/{named(host)}/enable")
     echo(f"worker {host} is enabled")
 
 
 @worker_app.command()
 def disable(host: Host) -> None:
     """Disable new tasks on a worker; it finishes its current tasks."""
-    GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/disable")
+    CLI.api().post(f"{INDEXER}/worker/{named(host)}/disable")
     echo(f"worker {host} is disabled")

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.services.cli.context import GIVEN
+from penstock.services.cli.context import CLI
 from penstock.services.cli.output import echo, echo_lines, print_json, print_rows, warn_lines
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 
@@ -55,7 +55,7 @@ def list_processors(
     if markdown:
         echo_lines(reference_page().rstrip("\n"))
         return
-    registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
+    registry = registry_for(CLI.options(flow_modules=flow_modules).flow_modules)
     rows = []
     for name in registry.names():
         try:
@@ -83,7 +83,7 @@ def show(
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
-    facts = describe(registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules).find(name))
+    facts = describe(registry_for(CLI.options(flow_modules=flow_modules).flow_modules).find(name))
     if as_json:
         print_json(to_builtins(facts))
         return
